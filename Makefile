@@ -34,7 +34,7 @@ ENDS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 # Most tests wait for something most of the time: `check` has three workers for two processors. In `test` the longest
 # folder comes first, and what judges rates has the machine alone.
 ALONE := tests/abuse compat_tests/scale
-TWO_AT_A_TIME := $(PYTEST) -n 2 --max-worker-restart 1 --dist loadscope --no-loadscope-reorder compat_tests/spark compat_tests tests $(addprefix --ignore=,$(ALONE))
+TWO_AT_A_TIME := $(PYTEST) -n 2 --max-worker-restart 0 --dist loadscope --no-loadscope-reorder compat_tests/spark compat_tests tests $(addprefix --ignore=,$(ALONE))
 ON_ZOOKEEPER := env BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(PYTEST)
 # One Python client and Kafka's tools for topics and configs: what touches the metadata store.
 ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py
@@ -67,7 +67,7 @@ test-full: prepare ## Run all tests and their larger sizes too
 check: lint ## Run lint, types, layers and the fast tests (under 2 minutes)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
-	$(PYTEST) -n 3 --dist loadfile tests -q -m "not slow and not full and not java and not spark" $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --max-worker-restart 0 --dist loadfile tests -q $(ENDS) -m "not slow and not full and not java and not spark" $(PYTEST_ARGS)
 
 soak: $(INSTALLED_FOR_TESTS) ## Load, kill -9, torn writes and lost replies for SECONDS=..., then a check that nothing was lost
 	$(BIN)/python -m tools.soak --seconds $(SECONDS) $(ARGS)

@@ -55,6 +55,7 @@ class Cluster:
             self.brokers = self._make_brokers()
             for broker in self.brokers:
                 stack.callback(broker.close)
+            stack.callback(self._kill)  # first: without each other Kafka's take half a minute to stop
             with ThreadPoolExecutor(BROKERS) as threads:
                 list(threads.map(lambda broker: broker.start(), self.brokers))
             self._stack = stack.pop_all()
@@ -63,9 +64,11 @@ class Cluster:
     def __exit__(
         self, _kind: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        self._stack.close()
+
+    def _kill(self) -> None:
         for broker in self.brokers:
             broker.kill()
-        self._stack.close()
 
 
 def barnabas_cluster() -> Cluster:

@@ -33,6 +33,13 @@ def resident_mib(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
+def pss_mib(pid: int) -> float:
+    """The proportional share of the memory that a process has: what several share is divided among them."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    [line] = [line for line in text.splitlines() if line.startswith("Pss:")]
+    return int(line.split()[1]) / 1024
+
+
 def live_heap_mib(pid: int) -> float:
     """What a Java process' heap holds that is not garbage, after the full collection that a histogram begins with;
     0 for another process, and without a JDK's `jcmd`."""

@@ -2,9 +2,9 @@
 
 `barnabas serve --brokers N` with more and more idle partitions of three replicas each, all in sync: how much memory
 and processor time a partition costs, how long it takes to make them, and how long until they are led again when the
-controller is killed; then how much memory a connection costs that asks for nothing. Memory is the proportional share
-(PSS), since brokers share what their parent has loaded. Processor times do not depend on what else the machine does,
-seconds do.
+controller is killed; then how much memory a connection costs that asks for nothing, and what clients cost that write
+and read a little (`active_clients.py`). Memory is the proportional share (PSS), since brokers share what their parent
+has loaded. Processor times do not depend on what else the machine does, seconds do.
 """
 
 import argparse
@@ -13,13 +13,13 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from barnabas.broker.client.client import BrokerConnection, parse_bootstrap_servers
+from benchmarks import active_clients
 from benchmarks.clients import TIMEOUT_S, admin_of, create_topics
 from benchmarks.leaders import Leaders, Partition, Telling
-from benchmarks.processes import cpu_seconds
+from benchmarks.processes import cpu_seconds, pss_mib
 from tools.barnabas_process import BarnabasBrokers
 
 REPLICAS: Final = 3
@@ -63,8 +63,8 @@ def _held(cluster: BarnabasBrokers, leaders: Leaders, count: int, idle_s: float)
     made_s, made_cpu_s = time.monotonic() - started_s, _cpu_s(cluster) - before_s
     time.sleep(SETTLED_S)
     idle = _idle(cluster, idle_s)
-    memory = [_pss_mib(cluster.broker_pid(each)) for each in cluster.node_ids]
-    parent_mib = _pss_mib(cluster.pid)
+    memory = [pss_mib(cluster.broker_pid(each)) for each in cluster.node_ids]
+    parent_mib = pss_mib(cluster.pid)
     led_s, led_cpu_s = _led_again(cluster, leaders) if count else (0.0, 0.0)
     leaders.wait_in_sync(cluster.addresses, count, REPLICAS)
     return Held(count, sum(memory) / len(memory), parent_mib, made_s, made_cpu_s, idle, led_s, led_cpu_s)
@@ -130,20 +130,14 @@ async def _connections_kib(address: str, pid: int, count: int) -> float:
     [(host, port)] = parse_bootstrap_servers(address)
     first = BrokerConnection(host, port, "scale", TIMEOUT_S)
     await first.open()  # loads what the first client needs
-    before = _pss_mib(pid)
+    before = pss_mib(pid)
     more = [BrokerConnection(host, port, "scale", TIMEOUT_S) for _ in range(count)]
     for start in range(0, count, 50):
         await asyncio.gather(*(each.open() for each in more[start : start + 50]))
     await asyncio.sleep(SETTLED_S)
-    found = (_pss_mib(pid) - before) * 1024 / count
+    found = (pss_mib(pid) - before) * 1024 / count
     await asyncio.gather(*(each.close() for each in (first, *more)))
     return found
-
-
-def _pss_mib(pid: int) -> float:
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    [line] = [line for line in text.splitlines() if line.startswith("Pss:")]
-    return int(line.split()[1]) / 1024
 
 
 def _cpu_s(cluster: BarnabasBrokers) -> float:
@@ -166,11 +160,20 @@ def main() -> int:
     parser.add_argument("--partitions", default="0,1000,3000", help="the steps (default 0,1000,3000)")
     parser.add_argument("--idle", type=float, default=10, metavar="SECONDS", help="watched at each step (default 10)")
     parser.add_argument("--connections", type=int, default=900, help="to one broker; 0: none (default 900)")
+    parser.add_argument("--clients", default="300", help="the steps of those at one broker; empty: none (default 300)")
     options = parser.parse_args()
     print(f"{options.brokers} brokers, load of the machine before {os.getloadavg()[0]:.1f}", flush=True)
     measure(options.brokers, [int(each) for each in options.partitions.split(",")], options.idle)
     if options.connections:
         print(f"{options.connections:,} connections: {connections_kib(options.connections):.1f} KiB each")
+    for count in filter(None, options.clients.split(",")):
+        served = active_clients.measure(int(count), options.idle)
+        print(
+            f"{served.clients:,} clients, a record a second each: the broker takes {served.processor:.0f} % of a"
+            f" processor and {served.connection_kib:.1f} KiB for each of two connections, the clients' process"
+            f" {served.clients_processor:.0f} %; read after {served.p50_ms:.1f} ms, 99 % after {served.p99_ms:.1f} ms",
+            flush=True,
+        )
     print(f"load after {os.getloadavg()[0]:.1f}")
     return 0
 

@@ -108,6 +108,7 @@ def is_everybodys(changed: ast.expr, imported: Set[str]) -> bool:
     return isinstance(changed, ast.Name) and changed.id in imported
 
 
+@pytest.mark.slow
 def test_no_test_patches_the_broker() -> None:
     found = list(patches())
     others = [patch for patch in found if not {(patch.path, patch.target), (patch.path, "*")} & set(ALLOWED)]

@@ -91,7 +91,7 @@ class BarnabasZooKeeper(ServerProcess):
 
 class BarnabasBrokers(ServerProcess):
     """`python -m barnabas serve --brokers N` on free ports; a context manager. Stopped and started again, each broker
-    keeps its port and its data.
+    keeps its port and its data; there may be more or fewer then, by `count`.
     """
 
     title = "barnabas brokers"
@@ -100,7 +100,7 @@ class BarnabasBrokers(ServerProcess):
         self, count: int = 3, overrides: Mapping[str, str] | None = None, *, data_dir: Path | None = None
     ) -> None:
         super().__init__(data_dir)
-        self._count = count
+        self.count = count
         self._overrides = dict(overrides or {})
         self.ready_line = ""
 
@@ -143,7 +143,7 @@ class BarnabasBrokers(ServerProcess):
                     os.kill(noted["pid"], signal.SIGKILL)
 
     def _command(self) -> list[str]:
-        command = [sys.executable, "-m", "barnabas", "serve", "--brokers", str(self._count)]
+        command = [sys.executable, "-m", "barnabas", "serve", "--brokers", str(self.count)]
         command += ["--listen", "127.0.0.1:0", "--data-dir", str(self.log_dir)]
         for key, value in self._overrides.items():
             command += ["--override", f"{key}={value}"]

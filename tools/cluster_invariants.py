@@ -59,6 +59,9 @@ class Invariants:
         """Processes whose metadata are looked at each time that they are told something, too: what is wrong for the
         tenth of a second until a command is sent again would be seen by chance."""
         self._known: dict[tuple[int, str, int], tuple[Process, int]] = {}
+        self.compacted: dict[tuple[str, int, bytes], int] = {}
+        """Up to where any replica of a partition, by its topic's id, has been compacted: whoever began its log later
+        has what was left of that."""
 
     def written(self, path: str, data: bytes, stat: Stat) -> tuple[PartitionState | None, PartitionState] | None:
         """The store has taken what a znode is. What a partition's state was before, and is now; None for others."""
@@ -88,6 +91,7 @@ class Invariants:
                 continue
             process, server = running
             for partition in server.replicas.partitions():
+                self._note_compaction(partition)
                 if not partition.state.is_leader:
                     continue
                 partition.add_listener(self._moved)
@@ -105,6 +109,12 @@ class Invariants:
         for partition_id in self.states:
             self._check_members(partition_id)
         self._check_transactions()
+
+    def _note_compaction(self, partition: Partition) -> None:
+        log = partition.log
+        if log.clean_offset:
+            key = (log.topic, log.partition, bytes(log.topic_id))
+            self.compacted[key] = max(self.compacted.get(key, 0), log.clean_offset)
 
     def _moved(self, partition: Partition) -> None:
         """Called when something about a partition that is led is another thing: perhaps more is committed."""

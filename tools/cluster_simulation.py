@@ -899,7 +899,8 @@ class ClusterSimulation:
         for name, replicas in sorted(logs.items()):
             end = min(log.high_watermark for log in replicas)
             # Each replica is compacted, and loses old segments, by itself.
-            start = max(max(log.log_start_offset, log.clean_offset or 0) for log in replicas)
+            compacted = max(self.invariants.compacted.get((*name, bytes(log.topic_id)), 0) for log in replicas)
+            start = max(compacted, *(max(log.log_start_offset, log.clean_offset or 0) for log in replicas))
             contents = {_content(log, start, end) for log in replicas}
             if len(contents) > 1:
                 self.wrong.append(f"{name}: replicas differ below {end}")

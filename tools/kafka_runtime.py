@@ -7,9 +7,9 @@
 
 import argparse
 import functools
-import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +154,7 @@ def _logging_configuration(level: str) -> list[str]:
     paths = []
     for name, template in ((f"log4j2-{level}.xml", _LOG4J2), (f"log4j-{level}.properties", _LOG4J1)):
         path = folder / name
-        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished = path.with_suffix(f".{threading.get_native_id()}")  # clusters start brokers in threads
         unfinished.write_text(template.replace("LEVEL", level))
         paths.append(unfinished.replace(path))
     return [f"-Dlog4j2.configurationFile={paths[0]}", f"-Dlog4j.configuration=file:{paths[1]}"]

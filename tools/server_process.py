@@ -177,9 +177,17 @@ def run_until_interrupted(server: ServerProcess, address: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports nobody listens on at this moment on the loopback address."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """TCP ports of the loopback address that nobody has, for servers that may be stopped and started again: as long as
+    this process lives no connection of anybody's gets one of them, for which a socket is bound to each and kept.
+
+    A server binds all the same, with SO_REUSEADDR, as servers of asyncio and Java do.
+    """
+    for _ in range(count):
+        kept = socket.socket()
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        _KEPT.append(kept)
+    return [kept.getsockname()[1] for kept in _KEPT[len(_KEPT) - count :]]
+
+
+_KEPT: Final[list[socket.socket]] = []

@@ -85,7 +85,7 @@ def catching_up(system: System, scale: Scale) -> Figures:
             leaders.wait_for(others, lambda told: number in told.brokers, "the broker is back")
             started_s = time.monotonic()
             ended_s = leaders.wait_in_sync(others, 3 * PARTITIONS, len(cluster.brokers))
-        found = one_by_one.latencies_ms(started_s, ended_s)
+            found = one_by_one.latencies_ms(started_s, ended_s)
         yield Figure("quiet: p50", percentile(quiet, 50), "ms")
         yield Figure("quiet: p99", percentile(quiet, 99), "ms")
         yield Figure("catching up: p50", percentile(found, 50), "ms")

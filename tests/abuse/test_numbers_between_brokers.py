@@ -140,7 +140,6 @@ async def pair(data_dir: Path) -> AsyncIterator[Pair]:
             data_dir,
             replace(ENVIRONMENT, metadata_store=store),
             broker_id="0",
-            controlled_shutdown_enable="false",
             **LISTENERS,
         ) as broker:
             registration = BrokerRegistration(OTHER, (EndPoint("BROKERS", "127.0.0.1", 1),))

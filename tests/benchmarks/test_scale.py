@@ -1,5 +1,6 @@
 import pytest
 
+from benchmarks import active_clients
 from benchmarks.scale import connections_kib, measure
 
 
@@ -14,3 +15,11 @@ def test_what_partitions_and_connections_cost() -> None:
     assert some.broker_mib > nothing.broker_mib > 0
     assert some.parent_mib > 0
     assert connections_kib(50) > 0
+
+
+@pytest.mark.slow
+def test_what_active_clients_cost() -> None:
+    served = active_clients.measure(20, seconds=2)
+    assert served.clients == 20
+    assert served.processor > 0
+    assert 0 < served.p50_ms <= served.p99_ms

@@ -2,6 +2,7 @@
 
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -159,6 +160,7 @@ def test_the_witness_of_a_circle_is_the_shortest_one() -> None:
     assert witness.endswith("circle: 0 of process 0 -> 1 of process 1 -> 0 of process 0")
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_operations_is_looked_at_once() -> None:
     """Time must not grow with the square of the number of operations: then this would take an hour."""
     count = 50_000
@@ -166,6 +168,7 @@ def test_a_long_chain_of_operations_is_looked_at_once() -> None:
     assert check(History([*chain])).is_valid
 
 
+@pytest.mark.slow
 def test_a_circle_of_very_many_operations() -> None:
     count = 1_000
     around = [

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
+from tools.soak import random_faults
 from tools.soak.random_faults import Target, soak_faults
 from tools.soak.workload import Member
 
@@ -20,9 +21,19 @@ def test_nothing_is_lost_doubled_or_torn_by_faults(brokers: int) -> None:
     assert result.is_clean, (dict(result.findings.anomalies), result.problems, happened)
     assert result.crashes >= 2
     assert len(happened) >= 5, happened
+    assert happened["overlapping"] >= 3, happened
     # Enough for the silence to mean something, also on a machine that is busy with other things.
     assert result.findings.acknowledged >= 500
     assert result.findings.transactions >= 10
+
+
+def test_a_disk_that_breaks_and_a_transaction_that_hangs_do_no_harm() -> None:
+    """The broker is mended while clients' requests fail."""
+    verbs = [random_faults._disk_fails, random_faults._hangs, random_faults._fails]
+    result, happened = soak_faults(6, brokers=3, seed=SEED, verbs=verbs)
+    assert result.is_clean, (dict(result.findings.anomalies), result.problems, happened)
+    assert happened["disk fails"] > 0
+    assert happened["hangs"] > 0
 
 
 def test_a_fault_that_does_harm_is_found() -> None:

@@ -373,6 +373,7 @@ def test_unknown_codecs() -> None:
     st.lists(st.tuples(st.integers(-70, 9_000), keys, keys), min_size=1, max_size=70),
     st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=2),
 )
+@pytest.mark.slow
 def test_what_is_read_at_once_is_what_is_read_one_by_one(
     fields: list[tuple[int, bytes | None, bytes | None]], damages: list[tuple[int, int]]
 ) -> None:
@@ -409,6 +410,7 @@ def test_numbers_of_two_bytes_and_of_three_are_read_at_once(first: Record, secon
 
 @settings(max_examples=1000, deadline=None)
 @given(st.sampled_from(CompressionType), st.data())
+@pytest.mark.slow
 def test_damaged_batches_never_escape(codec: CompressionType, data: st.DataObject) -> None:
     batch = bytearray(golden(codec.name.lower()))
     for _ in range(data.draw(st.integers(1, 5))):

@@ -3,10 +3,12 @@ tools.soak.random_faults --seconds 1800 --brokers 3`.
 
 Between two stretches of faults the broker (one of the brokers) is restarted or killed, and started again. Every fault
 is one after which a broker is to be as sound as before and clients are to go on: errors that pass, requests and answers
-that are late or lost, leaders and coordinators that are away or move, partitions that are offline, members that expire,
-producers that are fenced, disks that are full or slow, brokers that stand still, connections between brokers that are
-cut. In the end everything is read back, what the clients were told is
-checked as in any soak, and so are the files (`barnabas check`).
+that are late, lost or cut short, leaders and coordinators that are away or move, partitions that are offline, members
+and sessions that expire, producers that are fenced, transactions that hang, disks that are full, slow or broken,
+brokers that stand still, connections between brokers that are cut. Some begin while others last. In the end everything
+is read back, what the clients were told is checked as in any soak, and so are the files (`barnabas check`).
+
+Left out are `lose_offsets` and `age_records`: what they take away is missed by the check, and rightly.
 """
 
 import argparse
@@ -18,14 +20,17 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, Final, Self, TypedDict
 
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.os_files import OsFiles
-from barnabas.testing import ApiError, Broker, Cluster
+from barnabas.testing import ApiError, Broker, Cluster, Fault
 from tools.soak.__main__ import describe
 from tools.soak.cluster import TOPIC_CONFIG, WORKERS
 from tools.soak.run import OVERRIDES, PATIENCE_S, ROUND_RECORDS, Result, Round
@@ -35,10 +40,18 @@ STRETCH_S: Final = 3.0
 """How long faults go on between two restarts."""
 
 FAULT_S_MAX: Final = 0.6
+OVERLAPPING: Final = 0.4
+"""How many of the faults have another one begin while they last."""
+
 DELAY_MS_MAX: Final = 300
 ACKNOWLEDGED_IN_STRETCH: Final = 50
 END_S_MAX: Final = 600.0
 """How long after its time a run may take to come to its end, before it is ended and tells where its threads stand."""
+
+STANDING_S: Final = 5.0
+ASKED_BY_MEMBERS: Final = ("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "OffsetFetch", "OffsetCommit")
+ASKED_MAX: Final = 100
+"""What is told of brokers at which workers get nothing done: of so many seconds, the last of these requests."""
 
 KILLED: Final = 0.7
 """How many of the restarts are crashes."""
@@ -91,6 +104,13 @@ class Target(ABC):
     def __exit__(self, *error: object) -> None:
         self._started.stop()
 
+    def standing(self) -> str:
+        """What the brokers hold, and what the members of the group ask of them meanwhile."""
+        with self._started.recorded() as seen:
+            time.sleep(STANDING_S)
+            asked = seen.requests(ASKED_BY_MEMBERS, group=Member.GROUP)
+            return "\n".join([self._started.report(), *map(repr, asked[-ASKED_MAX:])])
+
     @abstractmethod
     def end_one(self, chance: random.Random) -> str:
         """Stop or kill a broker, and start it again; says what was done."""
@@ -98,6 +118,23 @@ class Target(ABC):
     def cut(self, chance: random.Random) -> AbstractContextManager[object]:
         """Cut two brokers off from each other, where there are two."""
         return nullcontext()
+
+    def expire_session(self, chance: random.Random) -> AbstractContextManager[object]:
+        """Have a broker taken for dead, where others can."""
+        return nullcontext()
+
+    @contextmanager
+    def disk_fails(self, chance: random.Random) -> Iterator[Fault]:
+        """Have the disk of a broker break, and that broker mended at the end. Raises TimeoutError."""
+        broker = _some_broker(self, chance)
+        with self.faults.disk_fails(broker=broker) as fault:
+            yield fault
+        if fault.hits:
+            self._mend(broker, chance)
+
+    @abstractmethod
+    def _mend(self, broker: int | None, chance: random.Random) -> None:
+        """Start a broker again whose disk has failed. Raises TimeoutError."""
 
     @abstractmethod
     def folders(self) -> Iterable[Path]:
@@ -125,6 +162,9 @@ class OneBroker(Target):
         self._broker.restart()
         return "kill" if is_kill else "restart"
 
+    def _mend(self, broker: int | None, chance: random.Random) -> None:
+        self.end_one(chance)
+
     def folders(self) -> Iterable[Path]:
         self._broker.kill()
         return [self._broker.data_dir]
@@ -147,13 +187,24 @@ class SeveralBrokers(Target):
         self._cluster.wait_in_sync(PATIENCE_S)
         return "kill" if is_kill else "restart"
 
-    @contextmanager
-    def cut(self, chance: random.Random) -> Iterator[None]:
-        self._cluster.cut(*chance.sample(range(len(self._cluster.brokers)), 2), one_way=chance.random() < 0.5)
-        try:
-            yield
-        finally:
-            self._cluster.heal()
+    def cut(self, chance: random.Random) -> AbstractContextManager[object]:
+        one, other = chance.sample(range(len(self._cluster.brokers)), 2)
+        return self._cluster.cut(one, other, one_way=chance.random() < 0.5)
+
+    def expire_session(self, chance: random.Random) -> AbstractContextManager[object]:
+        self._cluster.expire_session(chance.randrange(len(self._cluster.brokers)))
+        return nullcontext()
+
+    def _mend(self, broker: int | None, chance: random.Random) -> None:
+        """It ends by itself, in a moment."""
+        assert broker is not None
+        failed, given_up = self._cluster.brokers[broker], time.monotonic() + PATIENCE_S
+        while failed.is_running:
+            if time.monotonic() > given_up:
+                raise TimeoutError(f"broker {broker} goes on with a disk that has failed")
+            time.sleep(0.01)
+        failed.start()
+        self._cluster.wait_in_sync(PATIENCE_S)
 
     def folders(self) -> Iterable[Path]:
         for broker in self._cluster.brokers:
@@ -192,7 +243,10 @@ def _disconnects(target: Target, chance: random.Random, topic: str) -> AbstractC
 
 
 def _garbles(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
-    # Not the other ways: librdkafka believes the counts in what it takes for an answer, and aborts for want of memory.
+    # Not the other ways. Of "short" librdkafka believes the counts in what it takes for an answer, and aborts for want
+    # of memory; of "correlation_id" it takes no notice, and waits until its request has timed out, longer than any
+    # stretch; "records" it passes over with an error for its consumer, or it begins anew (with check.crcs; without, it
+    # hands out what is wrong), and the check misses them.
     return target.faults.garble(_some_api(chance), "cut", times=2)
 
 
@@ -245,6 +299,18 @@ def _raises_epoch(target: Target, chance: random.Random, topic: str) -> Abstract
     return nullcontext()
 
 
+def _hangs(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.faults.hang_transaction(topic, chance.choice((0, 1)))
+
+
+def _disk_fails(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.disk_fails(chance)
+
+
+def _expires_session(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
+    return target.expire_session(chance)
+
+
 def _disk_slow(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
     return target.faults.disk_slow((0, DELAY_MS_MAX), broker=_some_broker(target, chance))
 
@@ -273,9 +339,36 @@ def _cuts(target: Target, chance: random.Random, topic: str) -> AbstractContextM
 VERBS: Final[Verbs] = (
     _fails, _fails, _fails, _delays, _holds, _drops, _disconnects, _garbles, _throttles, _refuses, _leader_away,
     _coordinator_away, _disk_full, _expires, _rebalances, _fences, _aborts, _partition_offline, _raises_epoch,
-    _disk_slow, _pauses,
+    _disk_slow, _pauses, _hangs, _disk_fails,
 )  # fmt: skip
-OF_CLUSTERS: Final[Verbs] = (*VERBS, _cuts, _moves_leader, _moves_coordinator)
+OF_CLUSTERS: Final[Verbs] = (*VERBS, _cuts, _moves_leader, _moves_coordinator, _expires_session)
+
+
+class Kind(Enum):
+    """What a fault is of. Those of clients' requests go with any others, which go with their own kind alone: whoever
+    begins, or ends, one of what brokers keep waits for all of them, and would wait in vain for one that stands still
+    until the same thread goes on."""
+
+    REQUESTS = auto()
+    STATE = auto()
+    BROKERS = auto()
+    ALONE = auto()
+    """Not even with its own kind: of three brokers two that have ended acknowledge nothing, and what waits for a
+    partition (the end of a transaction, say) waits while nobody leads it."""
+
+    def goes_with(self, other: "Kind") -> bool:
+        return Kind.REQUESTS in (self, other) or (self is other and self is not Kind.ALONE)
+
+
+_KINDS: Final[Mapping[Verb, Kind]] = {
+    **dict.fromkeys(
+        (_fails, _delays, _holds, _drops, _disconnects, _garbles, _throttles, _leader_away, _coordinator_away),
+        Kind.REQUESTS,
+    ),
+    **dict.fromkeys((_refuses, _disk_full, _disk_slow, _pauses, _cuts), Kind.BROKERS),
+    **dict.fromkeys((_disk_fails, _partition_offline), Kind.ALONE),
+}
+"""All others are of what brokers keep."""
 
 
 def _some_broker(target: Target, chance: random.Random) -> int | None:
@@ -322,6 +415,7 @@ def soak_faults(
             one = Round(
                 target.bootstrap_servers, topic, workers, seed, result,
                 replication_factor=target.replicas, config=TOPIC_CONFIG if target.replicas > 1 else None,
+                standing=target.standing,
             )  # fmt: skip
             one.run(
                 partial(meddler.stretch, target, topic),
@@ -333,20 +427,36 @@ def soak_faults(
     return result, meddler.happened
 
 
+@dataclass(slots=True)
+class _Current:
+    """A fault that lasts."""
+
+    name: str
+    kind: Kind
+    until: float
+    fault: object
+    end: ExitStack
+
+
 class Meddler:
-    """Does one fault after the other; `happened` counts them: those of requests by the requests that they hit."""
+    """Does one fault after the other, and some meanwhile; `happened` counts them: those of requests by the requests
+    that they hit, and those that began while others lasted."""
 
     def __init__(self, verbs: Verbs, chance: random.Random) -> None:
         self._verbs = verbs
         self._chance = chance
+        self._current: list[_Current] = []
         self.happened: Counter[str] = Counter()
 
     def stretch(self, target: Target, topic: str, recorder: Recorder) -> None:
         """Have faults happen for a while, and until something was acknowledged all the same. Raises TimeoutError."""
         wanted = recorder.acknowledged + ACKNOWLEDGED_IN_STRETCH
         until = time.monotonic() + STRETCH_S
-        while time.monotonic() < until:
-            self._one(target, topic)
+        try:
+            while time.monotonic() < until:
+                self._one(target, topic)
+        finally:
+            self._wait(inf)
         given_up = time.monotonic() + PATIENCE_S
         while recorder.acknowledged < wanted:
             if time.monotonic() > given_up:
@@ -354,15 +464,43 @@ class Meddler:
             time.sleep(0.05)
 
     def _one(self, target: Target, topic: str) -> None:
-        verb = self._chance.choice(self._verbs)
-        lasts_s = self._chance.uniform(0.05, FAULT_S_MAX)
+        """Begin a fault that goes with those which last, and wait for its end, or a part of it."""
+        kinds = [each.kind for each in self._current]
+        fitting = [verb for verb in self._verbs if all(_kind(verb).goes_with(kind) for kind in kinds)]
+        if not fitting:
+            return self._wait(max(each.until for each in self._current))
+        verb = self._chance.choice(fitting)
+        name = verb.__name__.strip("_").replace("_", " ")
+        end = ExitStack()
         try:
-            with verb(target, self._chance, topic) as fault:
-                time.sleep(lasts_s)
-                hits = getattr(fault, "hits", 1)
+            fault = end.enter_context(verb(target, self._chance, topic))
         except ApiError:  # there is no such member, or no transaction is open
-            return
-        self.happened[verb.__name__.strip("_").replace("_", " ")] += hits
+            return None
+        self.happened["overlapping"] += bool(self._current)
+        lasts_s = self._chance.uniform(0.05, FAULT_S_MAX)
+        now = time.monotonic()
+        self._current.append(_Current(name, _kind(verb), now + lasts_s, fault, end))
+        return self._wait(now + lasts_s * (self._chance.random() if self._chance.random() < OVERLAPPING else 1))
+
+    def _wait(self, until: float) -> None:
+        """End what is over by then, each in its time. Raises RuntimeError, TimeoutError."""
+        while self._current:
+            first = min(self._current, key=lambda each: each.until)
+            if first.until > until:
+                break
+            time.sleep(max(0.0, first.until - time.monotonic()))
+            self._current.remove(first)
+            try:
+                first.end.close()
+            except ApiError as error:
+                raise RuntimeError(f"{first.fault!r} could not be ended: {error}") from error
+            self.happened[first.name] += getattr(first.fault, "hits", 1)
+        if self._current:
+            time.sleep(max(0.0, until - time.monotonic()))
+
+
+def _kind(verb: Verb) -> Kind:
+    return _KINDS.get(verb, Kind.STATE)
 
 
 def main() -> int:
@@ -377,6 +515,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
+    faulthandler.enable()  # a client's library may end the process
     faulthandler.dump_traceback_later(options.seconds + END_S_MAX, exit=True)
     result, happened = soak_faults(options.seconds, brokers=options.brokers, seed=options.seed)
     print("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(happened.items())))

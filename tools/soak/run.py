@@ -208,7 +208,8 @@ def soak(
 class Round:
     """Workers on a topic of their own, and the check of what they were told.
 
-    The topic has `replication_factor` replicas and the settings `config`.
+    The topic has `replication_factor` replicas and the settings `config`. `standing` tells of the brokers where workers
+    get nothing done.
     """
 
     def __init__(
@@ -221,8 +222,10 @@ class Round:
         *,
         replication_factor: int = 1,
         config: Mapping[str, str] | None = None,
+        standing: Callable[[], str] = lambda: "",
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
+        self._standing = standing
         self._topic = topic
         self._result = result
         self._recorder = Recorder()
@@ -313,7 +316,8 @@ class Round:
             if not any(worker.is_alive() for worker in self._workers if type(worker).__name__ in idle):
                 return  # `_stop` tells of those that died
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{', '.join(idle)} got nothing done in {PATIENCE_S:.0f} s after the last crash")
+                found = f"{', '.join(idle)} got nothing done in {PATIENCE_S:.0f} s after the last crash"
+                raise TimeoutError(f"{found}\n{self._standing()}".strip())
             time.sleep(0.05)
 
     def _done(self) -> Counter[str]:
