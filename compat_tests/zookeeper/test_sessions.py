@@ -19,6 +19,9 @@ from tools.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.java
 
+REGISTERED_AGAIN_MS_MAX = 2_000
+"""How long after its process a killed broker is there again; a session lasts nine times as long."""
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ZooKeeperServer]:
@@ -135,9 +138,12 @@ def test_a_killed_broker_comes_back(alone: BarnabasProcess, client: Any) -> None
     produce(alone.bootstrap_servers, "t", "before")
     owner = client.get("/brokers/ids/1")[1].ephemeralOwner
     alone.kill()
+    started_ms = time.time() * 1000
     alone.start()
     assert "is there already" not in alone.log_text(), "it ended its former session itself"
-    assert client.get("/brokers/ids/1")[1].ephemeralOwner != owner
+    registration = client.get("/brokers/ids/1")[1]
+    assert registration.ephemeralOwner != owner
+    assert registration.ctime - started_ms < REGISTERED_AGAIN_MS_MAX, "it did not wait for its former session's end"
     assert produce(alone.bootstrap_servers, "t", "after") == 1
     alone.stop()
     assert client.exists("/brokers/ids/1") is None, "a clean stop waits for nothing"
