@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
@@ -139,8 +139,11 @@ class Recording:
         self._interception.run(self._stop)
 
     def requests(self, api: Api | Collection[Api] | None = None, **where: Unpack[Selection]) -> list[RecordedRequest]:
-        """What was asked, as far as it matches: `api` and keywords as of faults."""
-        matcher = Matcher(api, {"from_brokers": True, **where})
+        """What was asked, as far as it matches: `api` and keywords as of faults.
+
+        Errors: ValueError, TypeError as of faults.
+        """
+        matcher = self._matcher(api, where)
         found: list[RecordedRequest] = []
 
         def find() -> None:
@@ -164,7 +167,7 @@ class Recording:
         `wait_request_async` there.
         """
         check_may_block("wait_request_async")
-        matcher = Matcher(api, {"from_brokers": True, **where})
+        matcher = self._matcher(api, where)
 
         def reached() -> RecordedRequest | None:
             matching = (r for r in self._requests if r.answered_ms is not None and matcher.matches(r.request))
@@ -242,6 +245,13 @@ class Recording:
     def now_ms(self) -> int:
         """The time of the broker, or the brokers."""
         return next((server.clock.now_ms() for server in self._interception.owner.live_servers()), 0)
+
+    def _matcher(self, api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> Matcher:
+        """What was asked, brokers' requests too. Errors: ValueError, TypeError: a broker that a cluster does not have
+        was asked nothing, which would look like an answer."""
+        matcher = Matcher(api, {"from_brokers": True, **where})
+        self._interception.owner.check_brokers(matcher.brokers)
+        return matcher
 
     def _start(self) -> None:
         self._interception.observers = (*self._interception.observers, self)

@@ -168,6 +168,10 @@ def test_a_cluster_is_seen_as_a_whole() -> None:
             cluster.create_topic("t")
             everything.wait_request("Fetch", topic="t")
         assert [each.request.broker for each in seen] == [0, 1]
+        assert [each.api for each in seen.requests(broker=1)] == ["ListGroups"]
+        for ask in (seen.requests, seen.wait_request, cluster.requests, cluster.wait_request):
+            with pytest.raises(ValueError, match="this cluster has the brokers 0 to 1, not 7"):
+                ask(broker=[0, 7])
         assert seen.chart().splitlines()[0].split() == ["hostile", "broker", "0", "broker", "1"]
 
 
