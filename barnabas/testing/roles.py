@@ -1,17 +1,20 @@
-"""Who leads a partition, who is the controller, and whether all is in sync: a broker that is alone is all of that by
-itself, as soon as it runs."""
+"""Who leads a partition, who coordinates a group, who is the controller, and whether all is in sync: a broker that is
+alone is all of that by itself, as soon as it runs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.testing import report
 from barnabas.testing.contents import Contents
 from barnabas.testing.topic import Topic, topic_name
 
 if TYPE_CHECKING:
+    from barnabas.broker.coordinators.runtime import CoordinatorRuntime
+    from barnabas.broker.server import Broker as Server
     from barnabas.testing.interception import Owner
 
 T = TypeVar("T")
@@ -40,6 +43,34 @@ class Roles(Contents):
             return None if led is None else led.server.node_id
 
         return self.call(self._until(find, timeout, f"no broker leads {name}-{partition}"))
+
+    def coordinator(
+        self, *, group: str | None = None, transactional_id: str | None = None, timeout: float = 30.0
+    ) -> int:
+        """The number of the broker that coordinates a consumer group, or the transactions of a transactional id, by its
+        own word; waits until one does. The first question has brokers create the internal topic, as a client's has.
+
+        Errors: ValueError unless one of the two is said.
+        """
+        if (group is None) == (transactional_id is None):
+            raise ValueError("say whose coordinator is asked for: group=... or transactional_id=...")
+        key = (group if transactional_id is None else transactional_id) or ""
+        topic = GROUP_METADATA_TOPIC if transactional_id is None else TRANSACTION_STATE_TOPIC
+
+        def find() -> int | None:
+            servers = self.live_servers()
+            if not servers:
+                return None
+            if all(topic not in server.metadata for server in servers):
+                servers[0].services.auto_topics.create([topic])
+                return None
+            partition = _runtime(servers[0], topic).partition_for(key)
+            led = self.led_by_its_word(topic, partition)
+            if led is None or _runtime(led.server, topic).runner_at(partition) is None:
+                return None
+            return led.server.node_id
+
+        return self.call(self._until(find, timeout, f"no broker coordinates {key}"))
 
     def wait_in_sync(self, timeout: float = 60.0) -> None:
         """Wait until every partition is led and all its replicas are in its ISR, as every broker that runs has
@@ -73,3 +104,7 @@ class Roles(Contents):
                 raise report.explained(TimeoutError(f"{what} (waited {timeout_s:g} s)"), cast("Owner", self))
             await asyncio.sleep(POLL_S)
         return found
+
+
+def _runtime(server: Server, topic: str) -> CoordinatorRuntime[Any]:
+    return server.groups.runtime if topic == GROUP_METADATA_TOPIC else server.transactions.runtime

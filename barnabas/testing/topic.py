@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from barnabas.broker.client.producer import partition_for
+from barnabas.broker.handlers.delete_records import HIGH_WATERMARK
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.server import Broker as Server
 from barnabas.storage.files import Buffer
@@ -14,6 +15,7 @@ from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.testing import report
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.names import TopicId
 from barnabas.wire.record_batch import RecordBatchHeader, iter_headers
@@ -28,6 +30,8 @@ PRODUCE_VERSION = 12
 """The last one that names topics by name."""
 
 PRODUCE_TIMEOUT_MS = 30_000
+DELETE_RECORDS_VERSION = 2
+DELETE_TIMEOUT_MS = 30_000
 READ_BYTES = 4 * 1024 * 1024
 
 _DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT_OF_RANGE})
@@ -197,6 +201,25 @@ class Topic:
             raise ApiError(ErrorCode.of(answer.error_code), answer.error_message or "; ".join(filter(None, details)))
         timestamp = record.timestamp if answer.log_append_time_ms < 0 else answer.log_append_time_ms
         return _record(self.name, partition, record._replace(offset=answer.base_offset, timestamp=timestamp))
+
+    def delete_records(self, offset: int | None = None, *, partition: int = 0) -> None:
+        """Delete the records of a partition below an offset, or all that it holds: its log start offset moves there.
+        Consumers whose next offset is below it are told OFFSET_OUT_OF_RANGE.
+
+        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE beyond the end, POLICY_VIOLATION for a topic
+        that is compacted only.
+        """
+        self._owner.call(self._delete_records(HIGH_WATERMARK if offset is None else offset, partition))
+
+    async def _delete_records(self, offset: int, partition: int) -> None:
+        asked = DeleteRecordsPartition(partition_index=partition, offset=offset)
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=self.name, partitions=[asked])], timeout_ms=DELETE_TIMEOUT_MS
+        )
+        leader = (await self._owner.leading(self.name, partition)).server
+        answer = (await ask(leader, request, DELETE_RECORDS_VERSION)).topics[0].partitions[0]
+        if answer.error_code:
+            raise ApiError(ErrorCode.of(answer.error_code))
 
     def _read(self, found: _Range) -> Iterator[Record]:
         committed = CommittedBatches(self._owner.call(_aborted(self._owner, self.name, found)))

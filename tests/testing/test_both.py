@@ -70,6 +70,9 @@ def test_roles_are_told(owner: Owner, name: str) -> None:
     owner.wait_in_sync()
     known = {server.node_id for server in owner.live_servers()}
     assert {owner.leader(name), owner.controller()} <= known
+    assert {owner.coordinator(group=name), owner.coordinator(transactional_id=name)} <= known
+    with pytest.raises(ValueError, match=r"group=\.\.\. or transactional_id=\.\.\."):
+        owner.coordinator()
     with owner.faults.partition_offline(name):
         with pytest.raises(TimeoutError, match=rf"no broker leads {name}-0 \(waited 0\.01 s\)"):
             owner.leader(name, timeout=0.01)
@@ -174,6 +177,21 @@ def test_a_deleted_topic_is_gone(owner: Owner, name: str) -> None:
         assert gone.value.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     with pytest.raises(ApiError):
         owner.delete_topic(name)
+
+
+def test_records_are_deleted_up_to_an_offset(owner: Owner, name: str) -> None:
+    topic = owner.create_topic(name, partitions=2)
+    for partition in (0, 0, 0, 1):
+        topic.produce("v", partition=partition)
+    topic.delete_records(2)
+    assert [(record.partition, record.offset) for record in topic.records()] == [(0, 2), (1, 0)]
+    with pytest.raises(ApiError) as beyond:
+        topic.delete_records(4)
+    assert beyond.value.error is ErrorCode.OFFSET_OUT_OF_RANGE
+    topic.delete_records(partition=1)
+    topic.delete_records()
+    assert topic.records() == []
+    assert topic.produce("v", partition=0).offset == 3
 
 
 def test_groups_are_told_by_their_coordinator(owner: Owner, name: str) -> None:

@@ -487,6 +487,12 @@ def test_records(broker: Asked) -> None:
     assert answer.content["error"] == "after 0.01 s topic orders holds 2 records, not 3"
     assert "orders-0 has the offsets from 0 to before 2" in answer.content["report"]
     assert "orders-0 has the offsets" in broker.get("report")
+    broker.post("delete_records", topic="orders", partition=0, offset=1)
+    assert [record["offset"] for record in broker.get("records", topic="orders")["records"]] == [1]
+    beyond = broker.control.ask("POST", f"/brokers/{broker.name}/delete_records", topic="orders", offset=3)
+    assert (beyond.status, beyond.content["kafka_error"]) == (409, "OFFSET_OUT_OF_RANGE")
+    broker.post("delete_records", topic="orders")
+    assert broker.get("records", topic="orders")["count"] == 0
     broker.post("delete_topic", name="orders")
     assert broker.control.ask("GET", f"/brokers/{broker.name}/records", topic="orders").content["kafka_error"] == (
         "UNKNOWN_TOPIC_OR_PARTITION"
@@ -592,7 +598,10 @@ def test_faults_of_whole_things(start: Callable[..., Asked]) -> None:
     producer = cluster.producer(**{"transactional.id": "x"})
     producer.init_transactions(30)
     cluster.post("wait_in_sync")
-    assert cluster.post("move_coordinator", transactional_id="x")["node"] in range(3)
+    coordinator = cluster.get("coordinator", transactional_id="x")["node"]
+    moved_to = cluster.post("move_coordinator", transactional_id="x")["node"]
+    assert moved_to != coordinator
+    assert cluster.get("coordinator", transactional_id="x", timeout_ms=10_000)["node"] == moved_to
     assert cluster.refused("POST", "move_coordinator")[0] == 400
 
 
@@ -634,6 +643,11 @@ def test_a_single_broker_has_all_roles(broker: Asked) -> None:
     broker.post("wait_in_sync")
     number = broker.get("controller")
     assert broker.get("leader", topic="orders") == number == {"node": broker.get("")["nodes"][0]["node"]}
+    assert broker.get("coordinator", group="g") == broker.get("coordinator", transactional_id="x") == number
+    assert broker.refused("GET", "coordinator") == (
+        400,
+        "GET /brokers/{broker}/coordinator: say whose coordinator is asked for: group=... or transactional_id=...",
+    )
 
 
 def test_which_broker_of_a_cluster_is_meant(start: Callable[..., Asked]) -> None:

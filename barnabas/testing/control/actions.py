@@ -285,6 +285,12 @@ def topics(asked: Asked) -> Json:
     return {"topics": asked.served.owner.topic_names()}
 
 
+def delete_records(asked: Asked) -> Json:
+    given = dict(asked.arguments)
+    asked.served.owner.topic(given.pop("topic")).delete_records(**given)
+    return {}
+
+
 def produce(asked: Asked) -> Json:
     given = asked.arguments
     topic = asked.served.owner.topic(given.pop("topic"))
@@ -331,6 +337,10 @@ def wait_group(asked: Asked) -> Json:
 def leader(asked: Asked) -> Json:
     given = dict(asked.arguments)
     return {"node": asked.served.owner.leader(**given)}
+
+
+def coordinator(asked: Asked) -> Json:
+    return {"node": asked.served.owner.coordinator(**asked.arguments)}
 
 
 def controller(asked: Asked) -> Json:

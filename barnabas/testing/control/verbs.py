@@ -45,6 +45,10 @@ _AFTER_WORK: Final = Field("after_work", fields.TRUTH, "Whether the broker does 
 _TOPIC: Final = Field("topic", fields.TEXT, "The topic's name.", is_required=True)
 _GROUP: Final = Field("group", fields.TEXT, "The consumer group.", is_required=True)
 _TRANSACTIONAL_ID: Final = Field("transactional_id", fields.TEXT, "The transactional id.", is_required=True)
+_COORDINATED: Final = (
+    Field("group", fields.TEXT, "The consumer group."),
+    Field("transactional_id", fields.TEXT, "The transactional id."),
+)
 _PARTITION: Final = Field("partition", fields.COUNT, "The partition's number.")
 _TIMEOUT: Final = Field("timeout_ms", fields.TIMEOUT, "How long to wait, in real time.", argument="timeout")
 _AWAITED: Final = Field("count", fields.COUNT, "How many to wait for; 1 without it.")
@@ -192,8 +196,7 @@ VERBS: Final = (
     _fault_verb(
         "coordinator_away",
         "Have a group, or a transactional id, without a coordinator: one of them is to be said.",
-        Field("group", fields.TEXT, "The consumer group."),
-        Field("transactional_id", fields.TEXT, "The transactional id."),
+        *_COORDINATED,
         fields=(),
     ),
     _fault_verb("disk_full", "Have no room on the disk.", _OF_BROKER, fields=_LIMITS),
@@ -251,8 +254,7 @@ VERBS: Final = (
     _state_verb(
         "move_coordinator",
         "Have another broker of a cluster coordinate a group, or a transactional id: one of them is to be said.",
-        Field("group", fields.TEXT, "The consumer group."),
-        Field("transactional_id", fields.TEXT, "The transactional id."),
+        *_COORDINATED,
         _TO,
         answer="Node",
         told="node",
@@ -376,6 +378,15 @@ VERBS: Final = (
         _TIMEOUT,
         _LIMIT,
     ),
+    _post(
+        f"{_BROKER}/delete_records",
+        "Delete the records of a partition below an offset.",
+        "Done",
+        actions.delete_records,
+        _TOPIC,
+        _PARTITION,
+        Field("offset", fields.COUNT, "The first one that stays; all records go without it."),
+    ),
     _get(f"{_BROKER}/group", "A consumer group.", "Group", actions.group, _GROUP),
     _post(
         f"{_BROKER}/wait_group",
@@ -395,6 +406,14 @@ VERBS: Final = (
         actions.leader,
         _TOPIC,
         _PARTITION,
+        _TIMEOUT,
+    ),
+    _get(
+        f"{_BROKER}/coordinator",
+        "Which broker coordinates a group, or a transactional id, as soon as one does: one of them is to be said.",
+        "Node",
+        actions.coordinator,
+        *_COORDINATED,
         _TIMEOUT,
     ),
     _get(f"{_BROKER}/controller", "Which broker is the controller.", "Node", actions.controller, _TIMEOUT),
