@@ -18,7 +18,7 @@ from compat_tests.client_behaviour.beside import (
     write_last,
 )
 from compat_tests.client_behaviour.case import Case, errors, fail, lost, slow
-from compat_tests.client_behaviour.drivers.driver import GROUP, TOPIC
+from compat_tests.client_behaviour.drivers.driver import GROUP, TOPIC, TRANSACTIONAL_ID
 from compat_tests.client_behaviour.three_brokers import three_brokers
 
 DELETED_WAIT_S = 60.0
@@ -43,7 +43,7 @@ def _produce() -> Iterator[Case]:
         "NOT_LEADER_OR_FOLLOWER UNKNOWN_TOPIC_OR_PARTITION NOT_ENOUGH_REPLICAS KAFKA_STORAGE_ERROR CORRUPT_MESSAGE"
         " MESSAGE_TOO_LARGE RECORD_LIST_TOO_LARGE INVALID_RECORD INVALID_TIMESTAMP TOPIC_AUTHORIZATION_FAILED"
         " INVALID_REQUIRED_ACKS INVALID_TOPIC_EXCEPTION UNKNOWN_TOPIC_ID UNSUPPORTED_COMPRESSION_TYPE"
-        " UNKNOWN_SERVER_ERROR",
+        " UNSUPPORTED_FOR_MESSAGE_FORMAT UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
     yield from errors(area, "produce", "Produce", "NOT_ENOUGH_REPLICAS_AFTER_APPEND REQUEST_TIMED_OUT", after_work=True)
     yield from lost(area, "produce", "Produce")
@@ -62,14 +62,18 @@ def _idempotent() -> Iterator[Case]:
     area = "Produce with idempotence"
     yield from errors(
         area, "idempotent", "Produce",
-        "NOT_LEADER_OR_FOLLOWER OUT_OF_ORDER_SEQUENCE_NUMBER UNKNOWN_PRODUCER_ID INVALID_PRODUCER_EPOCH",
+        "NOT_LEADER_OR_FOLLOWER OUT_OF_ORDER_SEQUENCE_NUMBER UNKNOWN_PRODUCER_ID INVALID_PRODUCER_EPOCH"
+        " CLUSTER_AUTHORIZATION_FAILED",
     )  # fmt: skip
     yield from errors(
         area, "idempotent", "Produce", "DUPLICATE_SEQUENCE_NUMBER NOT_ENOUGH_REPLICAS_AFTER_APPEND REQUEST_TIMED_OUT",
         after_work=True,
     )  # fmt: skip
     yield from lost(area, "idempotent", "Produce")
-    yield from errors(area, "idempotent", "InitProducerId", "COORDINATOR_LOAD_IN_PROGRESS CLUSTER_AUTHORIZATION_FAILED")
+    yield from errors(
+        area, "idempotent", "InitProducerId",
+        "COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE CLUSTER_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
+    )  # fmt: skip
     yield from lost(area, "idempotent", "InitProducerId")
 
 
@@ -95,38 +99,53 @@ def _fetch() -> Iterator[Case]:
         lambda broker: broker.faults.garble("Fetch", "records", times=1),
     )  # fmt: skip
     yield from errors(
-        area, "consume", "ListOffsets", "NOT_LEADER_OR_FOLLOWER LEADER_NOT_AVAILABLE TOPIC_AUTHORIZATION_FAILED"
-    )
+        area, "consume", "ListOffsets",
+        "NOT_LEADER_OR_FOLLOWER LEADER_NOT_AVAILABLE UNKNOWN_TOPIC_OR_PARTITION FENCED_LEADER_EPOCH"
+        " UNKNOWN_LEADER_EPOCH OFFSET_NOT_AVAILABLE REPLICA_NOT_AVAILABLE KAFKA_STORAGE_ERROR"
+        " UNSUPPORTED_FOR_MESSAGE_FORMAT TOPIC_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
+    )  # fmt: skip
+    yield from lost(area, "consume", "ListOffsets")
 
 
 def _group() -> Iterator[Case]:
     area = "Groups"
-    yield from errors(area, "consume", "FindCoordinator", "COORDINATOR_NOT_AVAILABLE GROUP_AUTHORIZATION_FAILED")
+    yield from errors(
+        area, "consume", "FindCoordinator",
+        "COORDINATOR_NOT_AVAILABLE GROUP_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
+    )  # fmt: skip
+    yield from lost(area, "consume", "FindCoordinator")
     yield from errors(
         area, "consume", "JoinGroup",
         "COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR UNKNOWN_MEMBER_ID REBALANCE_IN_PROGRESS"
-        " GROUP_MAX_SIZE_REACHED INCONSISTENT_GROUP_PROTOCOL INVALID_SESSION_TIMEOUT GROUP_AUTHORIZATION_FAILED",
+        " GROUP_MAX_SIZE_REACHED INCONSISTENT_GROUP_PROTOCOL INVALID_SESSION_TIMEOUT INVALID_GROUP_ID"
+        " GROUP_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
     yield from lost(area, "consume", "JoinGroup")
     yield slow(area, "consume", "JoinGroup")
     yield from errors(
         area, "consume", "SyncGroup",
         "COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR REBALANCE_IN_PROGRESS"
-        " GROUP_AUTHORIZATION_FAILED",
+        " INCONSISTENT_GROUP_PROTOCOL INVALID_GROUP_ID GROUP_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
     yield from _gone(area, "consume", "SyncGroup")
     for case in lost(area, "consume", "SyncGroup"):
         yield replace(case, wait_s=SESSION_WAIT_S)
     yield from errors(
         area, "consume", "OffsetFetch",
-        "COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR GROUP_AUTHORIZATION_FAILED",
+        "COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR INVALID_GROUP_ID"
+        " GROUP_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
-    yield from errors(area, "consume", "OffsetFetch", "UNSTABLE_OFFSET_COMMIT", topic=TOPIC)
+    yield from errors(
+        area, "consume", "OffsetFetch",
+        "UNSTABLE_OFFSET_COMMIT UNKNOWN_TOPIC_OR_PARTITION UNKNOWN_TOPIC_ID TOPIC_AUTHORIZATION_FAILED",
+        topic=TOPIC,
+    )  # fmt: skip
     yield from lost(area, "consume", "OffsetFetch")
     yield from _heartbeats(area)
     yield from errors(
         area, "consume", "LeaveGroup",
-        "COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR GROUP_AUTHORIZATION_FAILED",
+        "COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR INVALID_GROUP_ID"
+        " GROUP_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
     yield from errors(area, "consume", "LeaveGroup", "UNKNOWN_MEMBER_ID", whole=False)
     yield from lost(area, "consume", "LeaveGroup")
@@ -136,7 +155,8 @@ def _heartbeats(area: str) -> Iterator[Case]:
     for case in [
         *errors(
             area, "stay", "Heartbeat",
-            "REBALANCE_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR GROUP_AUTHORIZATION_FAILED",
+            "REBALANCE_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR INVALID_GROUP_ID"
+            " GROUP_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
         ),
         *lost(area, "stay", "Heartbeat"),
     ]:  # fmt: skip
@@ -165,10 +185,13 @@ def _commit() -> Iterator[Case]:
     yield from errors(
         area, "commit", "OffsetCommit",
         "REBALANCE_IN_PROGRESS NOT_COORDINATOR COORDINATOR_NOT_AVAILABLE"
-        " COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT UNKNOWN_TOPIC_OR_PARTITION OFFSET_METADATA_TOO_LARGE"
-        " GROUP_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
+        " COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT UNKNOWN_TOPIC_OR_PARTITION UNKNOWN_TOPIC_ID"
+        " OFFSET_METADATA_TOO_LARGE INVALID_COMMIT_OFFSET_SIZE INVALID_GROUP_ID GROUP_AUTHORIZATION_FAILED"
+        " TOPIC_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
     yield from _gone(area, "commit", "OffsetCommit")
+    for case in errors(area, "commit", "OffsetCommit", "GROUP_ID_NOT_FOUND"):
+        yield replace(case, meanwhile=forget_the_member)
     yield from lost(area, "commit", "OffsetCommit")
     yield slow(area, "commit", "OffsetCommit")
 
@@ -176,23 +199,31 @@ def _commit() -> Iterator[Case]:
 def _transactions() -> Iterator[Case]:
     area = "Transactions"
     yield from errors(
+        area, "transaction", "FindCoordinator",
+        "COORDINATOR_NOT_AVAILABLE TRANSACTION_ABORTABLE TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        transactional_id=TRANSACTIONAL_ID,
+    )  # fmt: skip
+    yield from lost(area, "transaction", "FindCoordinator")
+    yield from errors(
         area, "transaction", "InitProducerId",
         "CONCURRENT_TRANSACTIONS NOT_COORDINATOR COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS"
-        " INVALID_PRODUCER_EPOCH PRODUCER_FENCED TRANSACTIONAL_ID_AUTHORIZATION_FAILED INVALID_TRANSACTION_TIMEOUT",
+        " INVALID_PRODUCER_EPOCH PRODUCER_FENCED TRANSACTION_ABORTABLE TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+        " INVALID_TRANSACTION_TIMEOUT UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
     yield from lost(area, "transaction", "InitProducerId")
     yield from errors(
         area, "transaction", "AddPartitionsToTxn",
         "CONCURRENT_TRANSACTIONS NOT_COORDINATOR COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS"
         " INVALID_PRODUCER_EPOCH PRODUCER_FENCED INVALID_TXN_STATE INVALID_PRODUCER_ID_MAPPING"
-        " UNKNOWN_TOPIC_OR_PARTITION TOPIC_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        " UNKNOWN_TOPIC_OR_PARTITION OPERATION_NOT_ATTEMPTED TOPIC_AUTHORIZATION_FAILED"
+        " TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
     yield from lost(area, "transaction", "AddPartitionsToTxn")
     yield from errors(
         area, "transaction", "Produce",
         "NOT_LEADER_OR_FOLLOWER NOT_ENOUGH_REPLICAS CONCURRENT_TRANSACTIONS INVALID_PRODUCER_EPOCH INVALID_TXN_STATE"
-        " INVALID_PRODUCER_ID_MAPPING OUT_OF_ORDER_SEQUENCE_NUMBER TRANSACTION_ABORTABLE"
-        " TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        " INVALID_PRODUCER_ID_MAPPING OUT_OF_ORDER_SEQUENCE_NUMBER UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE"
+        " TOPIC_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     )  # fmt: skip
     yield from lost(area, "transaction", "Produce")
     yield from errors(
@@ -216,15 +247,16 @@ def _offsets_in_transactions() -> Iterator[Case]:
         area, "process", "AddOffsetsToTxn",
         "CONCURRENT_TRANSACTIONS NOT_COORDINATOR COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS"
         " INVALID_PRODUCER_EPOCH PRODUCER_FENCED INVALID_TXN_STATE INVALID_PRODUCER_ID_MAPPING"
-        " GROUP_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        " GROUP_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
     yield from lost(area, "process", "AddOffsetsToTxn")
     yield from errors(
         area, "process", "TxnOffsetCommit",
         "CONCURRENT_TRANSACTIONS NOT_COORDINATOR COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS"
-        " UNKNOWN_TOPIC_OR_PARTITION OFFSET_METADATA_TOO_LARGE FENCED_INSTANCE_ID INVALID_PRODUCER_EPOCH"
+        " REQUEST_TIMED_OUT UNKNOWN_TOPIC_OR_PARTITION OFFSET_METADATA_TOO_LARGE INVALID_COMMIT_OFFSET_SIZE"
+        " UNSUPPORTED_FOR_MESSAGE_FORMAT FENCED_INSTANCE_ID INVALID_GROUP_ID INVALID_PRODUCER_EPOCH"
         " INVALID_TXN_STATE INVALID_PRODUCER_ID_MAPPING TRANSACTION_ABORTABLE TOPIC_AUTHORIZATION_FAILED"
-        " GROUP_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        " GROUP_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
     yield from _gone(area, "process", "TxnOffsetCommit")
     yield from lost(area, "process", "TxnOffsetCommit")
