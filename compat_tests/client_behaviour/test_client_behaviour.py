@@ -3,6 +3,7 @@
 import pytest
 
 from compat_tests.client_behaviour.cases import cases
+from compat_tests.client_behaviour.kafka_errors import ANSWERED, LEFT_OUT
 from compat_tests.client_behaviour.play import clients, play
 from compat_tests.client_behaviour.report import ON_KAFKA, PAGE, UNKNOWN, cells, kind, on_kafka
 
@@ -38,6 +39,13 @@ def test_the_page_has_each_fault_of_each_client() -> None:
     wanted = [name for case in cases() for name in [case.name, *([on_kafka(case)] if case.is_real else [])]]
     assert set(found) == {(client.title, name) for client in clients().values() for name in wanted}
     assert len(cases()) >= 200
+
+
+def test_each_error_of_kafka_has_a_case() -> None:
+    told = {case.title for case in cases()}
+    answered = {(api, error) for api, errors in ANSWERED.items() for error in errors.split()}
+    without = {(api, error) for api, error in answered if f"{api}: `{error}`" not in told}
+    assert without == set(LEFT_OUT)
 
 
 def test_clients_do_the_same_with_apache_kafka() -> None:
