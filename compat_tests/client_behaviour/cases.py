@@ -72,7 +72,7 @@ def _idempotent() -> Iterator[Case]:
     yield from lost(area, "idempotent", "Produce")
     yield from errors(
         area, "idempotent", "InitProducerId",
-        "COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE CLUSTER_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
+        "COORDINATOR_LOAD_IN_PROGRESS CLUSTER_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
     yield from lost(area, "idempotent", "InitProducerId")
 
@@ -215,8 +215,8 @@ def _transactions() -> Iterator[Case]:
         area, "transaction", "AddPartitionsToTxn",
         "CONCURRENT_TRANSACTIONS NOT_COORDINATOR COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS"
         " INVALID_PRODUCER_EPOCH PRODUCER_FENCED INVALID_TXN_STATE INVALID_PRODUCER_ID_MAPPING"
-        " UNKNOWN_TOPIC_OR_PARTITION OPERATION_NOT_ATTEMPTED TOPIC_AUTHORIZATION_FAILED"
-        " TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNKNOWN_SERVER_ERROR",
+        " UNKNOWN_TOPIC_OR_PARTITION TOPIC_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+        " UNKNOWN_SERVER_ERROR",
     )  # fmt: skip
     yield from lost(area, "transaction", "AddPartitionsToTxn")
     yield from errors(

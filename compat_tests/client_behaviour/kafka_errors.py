@@ -89,6 +89,7 @@ LEFT_OUT = {
     ("OffsetFetch", "STALE_MEMBER_EPOCH"): _OF_ANOTHER_PROTOCOL,
     ("InitProducerId", "INVALID_REQUEST"): _NOT_ASKED_SO,
     ("AddPartitionsToTxn", "INVALID_REQUEST"): _NOT_ASKED_SO,
+    ("AddPartitionsToTxn", "OPERATION_NOT_ATTEMPTED"): "beside the error of another partition, which clients go by",
     ("AddPartitionsToTxn", "TRANSACTION_ABORTABLE"): "from version 5 on, and clients ask in version 3 at most",
     ("AddPartitionsToTxn", "CLUSTER_AUTHORIZATION_FAILED"): "for brokers, from version 4 on",
     ("AddOffsetsToTxn", "INVALID_REQUEST"): _NOT_ASKED_SO,
