@@ -2,13 +2,14 @@
 longer."""
 
 import random
+import time
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
 from tools.soak import random_faults
-from tools.soak.random_faults import Target, soak_faults
-from tools.soak.workload import Member
+from tools.soak.random_faults import SeveralBrokers, Target, soak_faults
+from tools.soak.workload import Member, Recorder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -46,3 +47,21 @@ def test_a_fault_that_does_harm_is_found() -> None:
     result, _ = soak_faults(3, brokers=1, seed=SEED, verbs=[loses_offsets])
     assert not result.is_clean
     assert any("committed offset" in problem for problem in result.problems), result.problems
+
+
+def test_where_a_member_and_its_brokers_stand_is_told() -> None:
+    """For a run in which members get nothing done: whose fault is it?"""
+    with SeveralBrokers(3) as target:
+        target.started.create_topic("t").produce("1")
+        member = Member(1, target.bootstrap_servers, "t", 1, Recorder(), SEED)
+        member.start()
+        while not member.done or "active" not in member.standing():
+            time.sleep(0.05)
+        told = [*member.standing().splitlines(), *target.standing().splitlines()]
+        member.stop()
+        member.join()
+    assert any("join_state" in line and "steady" in line for line in told)
+    assert any(line.startswith("  partition 0: fetch_state active, ") for line in told)
+    for broker in range(3):
+        assert any(line.startswith(f"broker {broker}: t-0 from 0 to 1, committed to ") for line in told)
+    assert any("Fetch" in line and "Member-1" in line for line in told)

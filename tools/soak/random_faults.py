@@ -49,9 +49,8 @@ END_S_MAX: Final = 600.0
 """How long after its time a run may take to come to its end, before it is ended and tells where its threads stand."""
 
 STANDING_S: Final = 5.0
-ASKED_BY_MEMBERS: Final = ("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "OffsetFetch", "OffsetCommit")
-ASKED_MAX: Final = 100
-"""What is told of brokers at which workers get nothing done: of so many seconds, the last of these requests."""
+ASKED_MAX: Final = 200
+"""What is told of brokers at which workers get nothing done: of so many seconds, the last requests of members."""
 
 KILLED: Final = 0.7
 """How many of the restarts are crashes."""
@@ -90,26 +89,43 @@ class Target(ABC):
     replicas: int
 
     def __init__(self, started: Broker | Cluster) -> None:
-        self._started = started
+        self.started = started
         self.faults = started.faults
 
     @property
     def bootstrap_servers(self) -> str:
-        return self._started.bootstrap_servers
+        return self.started.bootstrap_servers
 
     def __enter__(self) -> Self:
-        self._started.start()
+        self.started.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._started.stop()
+        self.started.stop()
 
     def standing(self) -> str:
-        """What the brokers hold, and what the members of the group ask of them meanwhile."""
-        with self._started.recorded() as seen:
+        """What the brokers hold, how far their replicas are, and what the group's members ask of them meanwhile."""
+        with self.started.recorded() as seen:
             time.sleep(STANDING_S)
-            asked = seen.requests(ASKED_BY_MEMBERS, group=Member.GROUP)
-            return "\n".join([self._started.report(), *map(repr, asked[-ASKED_MAX:])])
+            asked = [each for each in seen.requests() if (each.client_id or "").startswith(Member.__name__)]
+        return "\n".join(
+            [self.started.report(), *self._replicas(), *(f"{each!r}: {each.message}" for each in asked[-ASKED_MAX:])]
+        )
+
+    def _replicas(self) -> list[str]:
+        """What each broker has of each partition."""
+
+        async def look() -> list[str]:
+            return [
+                f"broker {server.node_id}: {partition} from {log.log_start_offset} to {log.log_end_offset}, "
+                f"committed to {log.high_watermark}, leader {state.leader} in epoch {state.leader_epoch}, "
+                f"in sync {state.isr}"
+                for server in self.started.live_servers()
+                for partition in server.replicas.partitions()
+                for log, state in [(partition.log, partition.state)]
+            ]
+
+        return self.started.call(look())
 
     @abstractmethod
     def end_one(self, chance: random.Random) -> str:

@@ -317,7 +317,8 @@ class Round:
                 return  # `_stop` tells of those that died
             if time.monotonic() > deadline:
                 found = f"{', '.join(idle)} got nothing done in {PATIENCE_S:.0f} s after the last crash"
-                raise TimeoutError(f"{found}\n{self._standing()}".strip())
+                standing = [worker.standing() for worker in self._workers if type(worker).__name__ in idle]
+                raise TimeoutError("\n".join([found, *standing, self._standing()]).strip())
             time.sleep(0.05)
 
     def _done(self) -> Counter[str]:

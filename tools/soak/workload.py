@@ -1,9 +1,11 @@
 """Stock clients under load, each writing down what it was told: producers, transactions, readers, groups."""
 
+import json
 import random
 import sys
 import threading
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -30,6 +32,9 @@ ABORT_PROBABILITY = 0.1
 TRANSACTION_TIMEOUT_S = 10.0
 VALUES_PER_PROCESS = 1_000_000_000
 POLL_RECORDS_MAX = 500
+STATISTICS_MS = 5_000
+TOLD_OF_PARTITIONS = ("fetch_state", "leader", "broker", "next_offset", "app_offset", "fetchq_cnt", "rxmsgs")
+"""Fields of librdkafka's statistics."""
 
 
 class Recorder:
@@ -150,6 +155,11 @@ class Worker(threading.Thread, ABC):
                 self.close()
         except BaseException as error:  # noqa: BLE001 - told by whoever started the worker
             self.error = error
+
+    def standing(self) -> str:
+        """Where its thread is now, for the message of a run in which it gets nothing done."""
+        frame = sys._current_frames().get(self.ident or 0)
+        return f"{self.name}: {''.join(traceback.format_stack(frame)[-3:]) if frame else 'has ended'}"
 
     @abstractmethod
     def run_once(self) -> None: ...
@@ -350,9 +360,13 @@ class Member(Worker):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._rebalanced: set[int] = set()
+        self._statistics = "{}"
         self._consumer = Consumer(
             self.config(
                 **{
+                    "client.id": self.name,
+                    "statistics.interval.ms": STATISTICS_MS,
+                    "stats_cb": self._keep,
                     "group.id": self.GROUP,
                     "enable.auto.commit": False,
                     "auto.offset.reset": "earliest",
@@ -363,6 +377,19 @@ class Member(Worker):
             )
         )
         self._consumer.subscribe([self.topic], on_assign=self._assigned)
+
+    def _keep(self, statistics: str) -> None:
+        self._statistics = statistics
+
+    def standing(self) -> str:
+        """As librdkafka tells it, too: its part in the group, and of each partition whether it is fetched."""
+        told = json.loads(self._statistics)
+        group = {name: told.get("cgrp", {}).get(name) for name in ("state", "join_state", "stateage")}
+        lines = [super().standing().rstrip(), f"  {group}"]
+        for topic in told.get("topics", {}).values():
+            for number, each in topic["partitions"].items():
+                lines.append(f"  partition {number}: " + ", ".join(f"{k} {each.get(k)}" for k in TOLD_OF_PARTITIONS))
+        return "\n".join(lines)
 
     def _assigned(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._rebalanced |= {partition.partition for partition in partitions}
