@@ -212,6 +212,9 @@ class Fetcher:
         self._changed: dict[PartitionId, None] = {}
         """What may have to be asked otherwise than before, so that a request costs what has changed."""
         self._delayed: dict[PartitionId, None] = {}
+        self._busy: dict[PartitionId, None] = {}
+        self._expects_word_until_ms = 0
+        """The leader was told of a newer epoch of some partition, as this broker will be in a moment."""
         self._by_lag: tuple[dict[PartitionId, None], dict[PartitionId, None]] = {}, {}
         """Who lacked nothing that is committed, and who did, as of their last answers."""
         self._backoff = Backoff(FIRST_BACKOFF_MS, max(FIRST_BACKOFF_MS, settings.backoff_ms))
@@ -254,7 +257,7 @@ class Fetcher:
         return self._followed.pop((topic_id, index), None)
 
     def _forget(self, partition: PartitionId) -> None:
-        for found in (self._delayed, *self._by_lag):
+        for found in (self._delayed, self._busy, *self._by_lag):
             found.pop(partition, None)
         self._changed[partition] = None
 
@@ -302,6 +305,8 @@ class Fetcher:
             session_id=session.id,
             session_epoch=session.epoch,
         )
+        if self._delayed or self._busy or now_ms < self._expects_word_until_ms:
+            request.max_wait_ms = min(request.max_wait_ms, self._soonest_ms(now_ms))
         self._add_changes(request)
         if not session.asked and not request.forgotten_topics_data:
             return None
@@ -335,6 +340,14 @@ class Fetcher:
         self._changed.clear()
         request.topics = list(topics.values())
         request.forgotten_topics_data = list(forgotten.values())
+
+    def _soonest_ms(self, now_ms: int) -> int:
+        """How soon a partition may have to be asked for that is none of this request. Until the leader has answered it
+        cannot be, and it may be in the ISR, so that acknowledgements wait for it."""
+        if self._busy or now_ms < self._expects_word_until_ms:
+            return FIRST_BACKOFF_MS
+        until_ms = min(self._followed[found].delayed_until_ms for found in self._delayed)
+        return max(FIRST_BACKOFF_MS, until_ms - now_ms)
 
     def pause_ms(self, now_ms: int) -> int | None:
         """How long to wait after `next_request` was None, if nothing changes: 0 or more, None for as long as it
@@ -410,6 +423,7 @@ class Fetcher:
             return AskOffsets(following)
         if error == ErrorCode.FENCED_LEADER_EPOCH:
             self.given_up(following)
+            self._expects_word_until_ms = now_ms + self._settings.backoff_ms
             return None
         # The leader has not been told yet that it leads, or leads no more; or something is wrong with it that may pass.
         self.refused(following, now_ms)
@@ -491,6 +505,10 @@ class Fetcher:
     def _hold(self, following: Following, stage: Stage) -> None:
         following.stage = stage
         self._delayed.pop(following.id, None)
+        if stage is Stage.BUSY:
+            self._busy[following.id] = None
+        else:
+            self._busy.pop(following.id, None)
         self._changed[following.id] = None
 
     def _resume(self, following: Following) -> None:

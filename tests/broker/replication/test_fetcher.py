@@ -398,6 +398,50 @@ def test_an_error_of_one_partition_delays_no_other() -> None:
     assert len(own.records) == 3
 
 
+def test_the_leader_waits_no_longer_than_until_another_partition_is_due() -> None:
+    """Acknowledgements may wait for one that the leader was not told of yet, and nothing is asked meanwhile."""
+    pair = Pair(backoff_ms=50)
+    late = pair.follow(ModelLog(), ModelLog(1))
+    pair.follow(ModelLog(), ModelLog(), 1)
+    pair.leader.errors[late.id] = ErrorCode.UNKNOWN_LEADER_EPOCH
+    for delay_ms in (FIRST_BACKOFF_MS, 40, 50):
+        pair.run()
+        request = pair.ask()
+        assert request.max_wait_ms == delay_ms
+        pair.fetcher.answered(pair.leader.answer(request), pair.now_ms)
+        pair.now_ms += delay_ms
+    pair.leader.errors.clear()
+    pair.run()
+    assert pair.ask().max_wait_ms == FetchSettings().wait_max_ms
+
+
+def test_the_leader_does_not_wait_long_while_an_answer_is_carried_out() -> None:
+    pair = Pair()
+    following = pair.follow(ModelLog(), ModelLog())
+    pair.follow(ModelLog(), ModelLog(), 1)
+    pair.run()
+    pair.fetcher.held(following)
+    request = pair.ask()
+    assert request.max_wait_ms == FIRST_BACKOFF_MS
+    pair.fetcher.answered(pair.leader.answer(request), pair.now_ms)
+    pair.fetcher.resumed(following)
+    assert pair.ask().max_wait_ms == FetchSettings().wait_max_ms
+
+
+def test_the_leader_does_not_wait_long_while_the_controllers_word_is_due() -> None:
+    pair = Pair()
+    pair.follow(ModelLog(), ModelLog(1))
+    pair.follow(ModelLog(), ModelLog(), 1)
+    pair.leader.errors[TOPIC_ID, 0] = ErrorCode.FENCED_LEADER_EPOCH
+    pair.run()
+    for _ in range(2):
+        request = pair.ask()
+        assert request.max_wait_ms == FIRST_BACKOFF_MS
+        pair.fetcher.answered(pair.leader.answer(request), pair.now_ms)
+    pair.now_ms += FetchSettings().backoff_ms
+    assert pair.ask().max_wait_ms == FetchSettings().wait_max_ms
+
+
 def test_a_fenced_follower_waits_for_the_controller() -> None:
     pair = Pair()
     own, leaders = ModelLog(), ModelLog(1)
