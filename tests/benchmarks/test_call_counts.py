@@ -222,8 +222,18 @@ def test_a_fetch_of_a_session_from_a_rack(counter: Counter, partitions: int) -> 
         ]
         assert len(led) == partitions
         topic.produce("x" * 100, partition=led[0])
+        wait_until_followers_wait(cluster)
         work = work_per_fetch_of_session(counter, leader, led, rack_id="c")
     assert work.is_within(FETCH_OF_SESSION_IN_A_RACK)
+
+
+def wait_until_followers_wait(cluster: Cluster) -> None:
+    """Until they have asked for all that they follow, some of it again, and are not answered before a record comes."""
+    while True:
+        with cluster.recorded(from_brokers=True) as seen:
+            time.sleep(0.5)
+        if not len(seen):
+            return
 
 
 def work_per_fetch_of_session(
