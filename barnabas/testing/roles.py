@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CREATE_AGAIN_S: Final = 1.0
 POLL_S: Final = 0.02
 
 
@@ -56,13 +58,18 @@ class Roles(Contents):
             raise ValueError("say whose coordinator is asked for: group=... or transactional_id=...")
         key = (group if transactional_id is None else transactional_id) or ""
         topic = GROUP_METADATA_TOPIC if transactional_id is None else TRANSACTION_STATE_TOPIC
+        asked_s = -inf
 
         def find() -> int | None:
+            nonlocal asked_s
             servers = self.live_servers()
             if not servers:
                 return None
             if all(topic not in server.metadata for server in servers):
-                servers[0].services.auto_topics.create([topic])
+                now_s = asyncio.get_running_loop().time()
+                if now_s - asked_s >= CREATE_AGAIN_S:
+                    asked_s = now_s
+                    servers[0].services.auto_topics.create([topic])
                 return None
             partition = _runtime(servers[0], topic).partition_for(key)
             led = self.led_by_its_word(topic, partition)

@@ -206,8 +206,9 @@ class Topic:
         """Delete the records of a partition below an offset, or all that it holds: its log start offset moves there.
         Consumers whose next offset is below it are told OFFSET_OUT_OF_RANGE.
 
-        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE beyond the end, POLICY_VIOLATION for a topic
-        that is compacted only.
+        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE beyond what is committed, POLICY_VIOLATION for
+        a topic that is compacted only, INVALID_TOPIC_EXCEPTION for an internal one, REQUEST_TIMED_OUT after 30 s in
+        which a follower did not follow.
         """
         self._owner.call(self._delete_records(HIGH_WATERMARK if offset is None else offset, partition))
 

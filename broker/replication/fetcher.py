@@ -36,6 +36,10 @@ FETCH_VERSION: Final = 17
 FIRST_BACKOFF_MS: Final = 20
 """How long a partition waits after its first error: most pass as soon as the leader has been told, too, that it is."""
 
+WORD_MS_MAX: Final = 1_000
+"""How long the controller's word of a new leader epoch is expected when the leader knows of it; later it comes as a
+surprise."""
+
 UNKNOWN: Final = -1
 
 _NO_SESSION: Final = 0
@@ -213,8 +217,9 @@ class Fetcher:
         """What may have to be asked otherwise than before, so that a request costs what has changed."""
         self._delayed: dict[PartitionId, None] = {}
         self._busy: dict[PartitionId, None] = {}
-        self._expects_word_until_ms = 0
-        """The leader was told of a newer epoch of some partition, as this broker will be in a moment."""
+        self._fenced: dict[PartitionId, int] = {}
+        """Those of which the leader was told a newer epoch, as this broker will be in a moment, and until when that is
+        expected."""
         self._by_lag: tuple[dict[PartitionId, None], dict[PartitionId, None]] = {}, {}
         """Who lacked nothing that is committed, and who did, as of their last answers."""
         self._backoff = Backoff(FIRST_BACKOFF_MS, max(FIRST_BACKOFF_MS, settings.backoff_ms))
@@ -257,7 +262,7 @@ class Fetcher:
         return self._followed.pop((topic_id, index), None)
 
     def _forget(self, partition: PartitionId) -> None:
-        for found in (self._delayed, self._busy, *self._by_lag):
+        for found in (self._delayed, self._busy, self._fenced, *self._by_lag):
             found.pop(partition, None)
         self._changed[partition] = None
 
@@ -305,7 +310,9 @@ class Fetcher:
             session_id=session.id,
             session_epoch=session.epoch,
         )
-        if self._delayed or self._busy or now_ms < self._expects_word_until_ms:
+        if self._fenced:
+            self._fenced = {found: until_ms for found, until_ms in self._fenced.items() if until_ms > now_ms}
+        if self._delayed or self._busy or self._fenced:
             request.max_wait_ms = min(request.max_wait_ms, self._soonest_ms(now_ms))
         self._add_changes(request)
         if not session.asked and not request.forgotten_topics_data:
@@ -344,7 +351,7 @@ class Fetcher:
     def _soonest_ms(self, now_ms: int) -> int:
         """How soon a partition may have to be asked for that is none of this request. Until the leader has answered it
         cannot be, and it may be in the ISR, so that acknowledgements wait for it."""
-        if self._busy or now_ms < self._expects_word_until_ms:
+        if self._busy or self._fenced:
             return FIRST_BACKOFF_MS
         until_ms = min(self._followed[found].delayed_until_ms for found in self._delayed)
         return max(FIRST_BACKOFF_MS, until_ms - now_ms)
@@ -422,8 +429,7 @@ class Fetcher:
             self._hold(following, Stage.BUSY)
             return AskOffsets(following)
         if error == ErrorCode.FENCED_LEADER_EPOCH:
-            self.given_up(following)
-            self._expects_word_until_ms = now_ms + self._settings.backoff_ms
+            self.fenced(following, now_ms)
             return None
         # The leader has not been told yet that it leads, or leads no more; or something is wrong with it that may pass.
         self.refused(following, now_ms)
@@ -496,6 +502,12 @@ class Fetcher:
             following.delayed_until_ms = until_ms
             self._hold(following, Stage.DELAYED)
             self._delayed[following.id] = None
+
+    def fenced(self, following: Following, now_ms: int) -> None:
+        """The leader knows of a newer epoch: ask no more until the controller tells of it here, too."""
+        if self.is_current(following):
+            self._hold(following, Stage.WAITING)
+            self._fenced[following.id] = now_ms + min(WORD_MS_MAX, self._settings.backoff_ms)
 
     def given_up(self, following: Following) -> None:
         """Ask for a partition no more until the controller tells of it again."""

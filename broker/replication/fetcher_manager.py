@@ -401,7 +401,12 @@ class _Lane:
             request.max_wait_ms = min(request.max_wait_ms, self._manager.reads.wait_ms(self.fetcher))
         response = await self._connection.send(request, FETCH_VERSION, self._manager.settings.socket_timeout_ms)
         self._is_failing = False
-        await self._carry_out(self.fetcher.answered(response, clock.monotonic_ms()))
+        decisions = self.fetcher.answered(response, clock.monotonic_ms())
+        try:
+            await self._carry_out(decisions)
+        except Exception:
+            self._take_back(decisions)
+            raise
         self.after_response()
         if self._is_set_aside:
             self._is_set_aside = False
@@ -458,6 +463,13 @@ class _Lane:
         cuts = {following: cut for following, cut in cuts.items() if self.fetcher.is_current(following)}
         if cuts:
             self._manager.cut(self, cuts, {})
+
+    def _take_back(self, decisions: list[Decision]) -> None:
+        """What was decided could not be carried out, for a reason that nobody foresaw: ask again, for nobody else would
+        end the wait for what was to be done."""
+        for decision in decisions:
+            if decision.following.stage is Stage.BUSY:
+                self.fetcher.refused(decision.following, self._manager.network_clock.monotonic_ms())
 
     async def _append_in_turns(
         self, following: Following, log: PartitionLog, data: PartitionData, turns: Turns
@@ -586,7 +598,7 @@ class _Lane:
         fetcher, now_ms = self.fetcher, self._manager.network_clock.monotonic_ms()
         errors = [ErrorCode.of(found.error_code) for found in (latest, earliest) if found.error_code]
         if ErrorCode.FENCED_LEADER_EPOCH in errors:
-            fetcher.given_up(following)
+            fetcher.fenced(following, now_ms)
         elif errors:
             fetcher.refused(following, now_ms)
         else:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.clock import SystemClock
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from compat_tests.zookeeper.conftest import broker_on
@@ -138,7 +139,7 @@ def test_a_killed_broker_comes_back(alone: BarnabasProcess, client: Any) -> None
     produce(alone.bootstrap_servers, "t", "before")
     owner = client.get("/brokers/ids/1")[1].ephemeralOwner
     alone.kill()
-    started_ms = time.time() * 1000
+    started_ms = SystemClock().now_ms()
     alone.start()
     assert "is there already" not in alone.log_text(), "it ended its former session itself"
     registration = client.get("/brokers/ids/1")[1]

@@ -229,11 +229,12 @@ def test_a_fetch_of_a_session_from_a_rack(counter: Counter, partitions: int) -> 
 
 def wait_until_followers_wait(cluster: Cluster) -> None:
     """Until they have asked for all that they follow, some of it again, and are not answered before a record comes."""
-    while True:
+    for _ in range(60):
         with cluster.recorded(from_brokers=True) as seen:
             time.sleep(0.5)
         if not len(seen):
             return
+    pytest.fail(f"followers still ask: {seen.requests()[-5:]}")
 
 
 def work_per_fetch_of_session(

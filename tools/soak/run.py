@@ -317,8 +317,8 @@ class Round:
                 return  # `_stop` tells of those that died
             if time.monotonic() > deadline:
                 found = f"{', '.join(idle)} got nothing done in {PATIENCE_S:.0f} s after the last crash"
-                standing = [worker.standing() for worker in self._workers if type(worker).__name__ in idle]
-                raise TimeoutError("\n".join([found, *standing, self._standing()]).strip())
+                asked = [worker.standing for worker in self._workers if type(worker).__name__ in idle]
+                raise TimeoutError("\n".join([found, *map(_told, [*asked, self._standing])]).strip())
             time.sleep(0.05)
 
     def _done(self) -> Counter[str]:
@@ -372,6 +372,14 @@ class Round:
 
     def _new_admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
+
+
+def _told(standing: Callable[[], str]) -> str:
+    """What it tells, or why it cannot."""
+    try:
+        return standing()
+    except Exception as error:  # noqa: BLE001 - what was found is told all the same
+        return repr(error)
 
 
 def _insist(ask: Callable[[], Future[None]], done_before: int) -> None:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.replication.fetcher import (
     FIRST_BACKOFF_MS,
+    WORD_MS_MAX,
     Append,
     AskOffsets,
     Decision,
@@ -429,17 +430,26 @@ def test_the_leader_does_not_wait_long_while_an_answer_is_carried_out() -> None:
 
 
 def test_the_leader_does_not_wait_long_while_the_controllers_word_is_due() -> None:
-    pair = Pair()
-    pair.follow(ModelLog(), ModelLog(1))
+    pair = Pair(backoff_ms=60_000)
+    logs = [ModelLog(), ModelLog(1)]
+    fenced = pair.follow(*logs)
     pair.follow(ModelLog(), ModelLog(), 1)
-    pair.leader.errors[TOPIC_ID, 0] = ErrorCode.FENCED_LEADER_EPOCH
+    pair.leader.errors[fenced.id] = ErrorCode.FENCED_LEADER_EPOCH
     pair.run()
     for _ in range(2):
         request = pair.ask()
         assert request.max_wait_ms == FIRST_BACKOFF_MS
         pair.fetcher.answered(pair.leader.answer(request), pair.now_ms)
-    pair.now_ms += FetchSettings().backoff_ms
-    assert pair.ask().max_wait_ms == FetchSettings().wait_max_ms
+    pair.now_ms += WORD_MS_MAX
+    request = pair.ask()
+    assert request.max_wait_ms == FetchSettings().wait_max_ms, "it does not come"
+    pair.fetcher.answered(pair.leader.answer(request), pair.now_ms)
+    pair.fetcher.fenced(fenced, pair.now_ms)
+    pair.leader.errors.clear()
+    pair.leader.epoch = EPOCH + 1
+    pair.fetcher.unfollow(TOPIC_ID, 1)
+    pair.follow(*logs, epoch=EPOCH + 1)
+    assert pair.ask().max_wait_ms == FetchSettings().wait_max_ms, "it has come"
 
 
 def test_a_fenced_follower_waits_for_the_controller() -> None:
