@@ -59,7 +59,9 @@ PASSING: Final[Mapping[str, tuple[str, ...]]] = {
     "Produce": ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT", "KAFKA_STORAGE_ERROR"),
     "Fetch": ("NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "KAFKA_STORAGE_ERROR", "OFFSET_NOT_AVAILABLE"),
     "ListOffsets": ("NOT_LEADER_OR_FOLLOWER", "LEADER_NOT_AVAILABLE"),
-    "Metadata": ("LEADER_NOT_AVAILABLE",),
+    # None: told LEADER_NOT_AVAILABLE of a topic in the middle of a rebalance, librdkafka's leader assigns nothing to
+    # anybody, and nobody reads before the next rebalance.
+    "Metadata": (),
     "FindCoordinator": ("COORDINATOR_NOT_AVAILABLE",),
     "JoinGroup": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"),
     "SyncGroup": ("REBALANCE_IN_PROGRESS", "NOT_COORDINATOR"),
@@ -237,7 +239,7 @@ Verbs = Sequence[Verb]
 
 
 def _fails(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
-    api = chance.choice(list(PASSING))
+    api = chance.choice([api for api, errors in PASSING.items() if errors])
     after_work = api in DONE_ALL_THE_SAME and chance.random() < 0.5
     return target.faults.fail(api, chance.choice(PASSING[api]), after_work=after_work, **_luck(chance))
 

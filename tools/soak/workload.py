@@ -32,7 +32,6 @@ ABORT_PROBABILITY = 0.1
 TRANSACTION_TIMEOUT_S = 10.0
 VALUES_PER_PROCESS = 1_000_000_000
 POLL_RECORDS_MAX = 500
-METADATA_MS = 10_000
 STATISTICS_MS = 5_000
 TOLD_OF_PARTITIONS = ("fetch_state", "leader", "broker", "next_offset", "app_offset", "fetchq_cnt", "rxmsgs")
 """Fields of librdkafka's statistics."""
@@ -374,9 +373,6 @@ class Member(Worker):
                     "isolation.level": "read_committed",
                     "session.timeout.ms": 6_000,
                     "heartbeat.interval.ms": 1_000,
-                    # Told LEADER_NOT_AVAILABLE in the middle of a rebalance, librdkafka's leader assigns nothing to
-                    # anybody, and looks again when it next refreshes its metadata: after five minutes, if not told so.
-                    "topic.metadata.refresh.interval.ms": METADATA_MS,
                 }
             )
         )
