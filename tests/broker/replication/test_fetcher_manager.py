@@ -342,6 +342,24 @@ async def test_a_log_that_parted_is_cut_and_gets_the_leaders_records(tmp_path: P
         assert log.leader_epochs.entries == [(5, 0), (7, 3)]
 
 
+async def test_a_truncation_that_was_never_begun_is_decided_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake of ours between the decision and the cut: nobody else would end the partition's wait for that."""
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead()
+        log = follower.log()
+        log.append_as_leader(build_batch([Record(0, 0, None, b"lost")]), leader_epoch=6, now_ms=0)
+        await leader.lead(epoch=7)
+        leader.append(2)
+        bug = Bug(monkeypatch, FetcherManager, "cut")
+        follower.follow(epoch=7)
+        await follower.until(lambda: bug.tries > 1)
+        bug.is_there = False
+        await follower.until(lambda: log.high_watermark == 2)
+        assert_equal(leader.partition(), log)
+
+
 async def test_without_a_thread_a_log_is_cut_all_the_same(tmp_path: Path) -> None:
     async with pair(tmp_path, threads=NoThread()) as (leader, follower):
         await leader.lead()
