@@ -309,8 +309,8 @@ class ReplicaManager:
         controller, or while this broker was away. It would lead on, in an epoch that is over, or keep asking a leader
         that does not know it.
 
-        The logs stay, as their topic may be deleted yet; the next start sets them aside. Topics that are not in the
-        metadata are hosted on: somebody may have removed their znodes.
+        The logs are set aside: in the way of a later topic of the name, they would keep this broker from hosting it.
+        Topics that are not in the metadata are hosted on: somebody may have removed their znodes.
         """
         turns = Turns(LOGS_PER_TURN)
         for partition in self.partitions():
@@ -318,10 +318,9 @@ class ReplicaManager:
             if known is None or self._metadata.topic_id(partition.topic) != partition.topic_id:
                 continue
             if self.node_id not in known.replicas:
-                logger.info("%s has other replicas now", partition)
                 if self.fetchers is not None:
                     await self.fetchers.unfollow([(partition.topic_id, partition.index)])
-                self._stop(partition.topic, partition.index, delete=False)
+                self._set_aside(partition.topic, partition.index, "which other brokers have now,")
             await turns.after_one()
 
     async def _set_unclaimed_aside(self, claimed: Collection[TopicPartition]) -> None:
@@ -334,12 +333,15 @@ class ReplicaManager:
         turns = Turns(LOGS_PER_TURN)
         for log in self._log_manager.logs:
             if (log.topic, log.partition) not in claimed:
-                self._stop(log.topic, log.partition, delete=False)
-                try:
-                    self._log_manager.set_aside(log.topic, log.partition, "which the cluster does not know of,")
-                except StorageError as error:
-                    logger.error("%s-%d stays where it is: %s", log.topic, log.partition, error)
+                self._set_aside(log.topic, log.partition, "which the cluster does not know of,")
                 await turns.after_one()
+
+    def _set_aside(self, topic: str, index: int, reason: str) -> None:
+        self._stop(topic, index, delete=False)
+        try:
+            self._log_manager.set_aside(topic, index, reason)
+        except StorageError as error:
+            logger.error("%s-%d stays where it is: %s", topic, index, error)
 
     def _tell_coordinators(self, partition: Partition, change: RoleChange) -> None:
         if change is RoleChange.ELECTED:
