@@ -33,7 +33,8 @@ from barnabas.wire.schema import Message
 from tools.hostile import connect, frame, receive
 
 REQUESTS = 100
-ROUNDS = 40
+ROUNDS_MAX = 400
+ROUNDS_ALIKE = 5
 REQUESTS_PER_ROUND = 10
 CORRELATION_ID_SIZE = 4
 REPLICA_FETCH_VERSION = 17
@@ -240,25 +241,20 @@ def wait_until_followers_wait(cluster: Cluster) -> None:
 def work_per_fetch_of_session(
     counter: Counter, broker: Broker | ClusterBroker, partitions: Sequence[int], rack_id: str
 ) -> Work:
-    """Of partitions the first one has a record for each fetch, the others have none. The least of some rounds:
-    followers of a cluster ask now and then, on the same loop.
-    """
-    rounds: list[Work] = []
+    """Of partitions the first one has a record for each fetch, the others have none."""
     changed, *idle = (FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in partitions)
     with connect(broker.bootstrap_servers) as connection:
         request = fetch(changed, *idle, max_wait_ms=500, session_epoch=0)
         request.rack_id = rack_id
         opened = decode(FetchResponse, 11, ask(connection, request, 11), CORRELATION_ID_SIZE)
-        for epoch in range(1, 2 * REQUESTS + 1):
-            if epoch > REQUESTS and epoch % REQUESTS_PER_ROUND == 1:
-                before = counter.now()
-            request = fetch(changed, max_wait_ms=500, session_id=opened.session_id, session_epoch=epoch)
+        epochs = count(1)
+
+        def fetch_again() -> None:
+            request = fetch(changed, max_wait_ms=500, session_id=opened.session_id, session_epoch=next(epochs))
             request.rack_id = rack_id
-            answer = ask(connection, request, 11)
-            if epoch > REQUESTS and epoch % REQUESTS_PER_ROUND == 0:
-                rounds.append(counter.since(before, REQUESTS_PER_ROUND))
-    assert b"x" * 100 in answer
-    return min(rounds)
+            assert b"x" * 100 in ask(connection, request, 11)
+
+        return least_work(counter, fetch_again)
 
 
 def test_a_fetch_that_waits_for_a_record(counter: Counter) -> None:
@@ -339,11 +335,13 @@ def fetch(*partitions: FetchPartition, max_wait_ms: int, session_id: int = 0, se
 
 
 def least_work(counter: Counter, request: Callable[[], object]) -> Work:
-    """Of rounds of requests that which took least: what several brokers do by themselves comes in between at times."""
-    for _ in range(REQUESTS):
+    """Of rounds of requests that which took least: what several brokers do by themselves, on the same loop, comes in
+    between at times, and on a busy machine for many rounds. What nothing else is in comes again, as it is.
+    """
+    for _ in range(REQUESTS):  # modules are imported, codecs compiled
         request()
-    rounds = []
-    for _ in range(ROUNDS):
+    rounds: list[Work] = []
+    while len(rounds) < ROUNDS_MAX and (not rounds or rounds.count(min(rounds)) < ROUNDS_ALIKE):
         before = counter.now()
         for _ in range(REQUESTS_PER_ROUND):
             request()
