@@ -50,55 +50,81 @@ class Answer(asyncio.Future[Any]):
 
 
 class Ready:
-    """Takes the place of the loop's queue: in each lane handles keep their order, the lanes do not."""
+    """Takes the place of the loop's queue: in each lane handles keep their order, the lanes do not.
 
-    def __init__(self, choose: Callable[[int], int], before_each: Callable[[], None]) -> None:
-        self._choose = choose
-        self._before_each = before_each
+    A task's next step has a lane of its own, and stands for it.
+    """
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw_bits = draw.getrandbits
         self._lanes: dict[Lane, deque[asyncio.Handle]] = {}
-        self._names: list[Lane] = []
+        self._next: list[Lane | asyncio.Handle] = []
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def append(self, handle: asyncio.Handle) -> None:
-        arguments = handle._args or ()
-        if len(arguments) == 1 and asyncio.isfuture(future := arguments[0]) and future.done():
+        if type(handle._callback).__name__ == "TaskStepMethWrapper":  # type: ignore[attr-defined]
+            self.append_to(None, handle)
+            return
+        arguments = handle._args
+        if arguments and len(arguments) == 1 and asyncio.isfuture(future := arguments[0]) and future.done():
             self.append_to(future.lane if isinstance(future, Answer) else ("future", id(future)), handle)
-        elif type(handle._callback).__name__ == "TaskStepMethWrapper":  # type: ignore[attr-defined]
-            self.append_to(("task", id(handle)), handle)
         else:
             self.append_to(PLAIN, handle)
 
-    def append_to(self, lane: Lane, handle: asyncio.Handle) -> None:
-        if lane not in self._lanes:
-            self._lanes[lane] = deque()
-            self._names.append(lane)
-        self._lanes[lane].append(handle)
+    def append_to(self, lane: Lane | None, handle: asyncio.Handle) -> None:
+        """`lane` is None for a lane of its own."""
         self._count += 1
+        if lane is None:
+            self._next.append(handle)
+        elif (handles := self._lanes.get(lane)) is not None:
+            handles.append(handle)
+        else:
+            self._lanes[lane] = deque((handle,))
+            self._next.append(lane)
 
     def popleft(self) -> asyncio.Handle:
         return self.pop()[1]
 
-    def pop(self) -> tuple[Lane, asyncio.Handle]:
-        """What is next, and its lane."""
-        self._before_each()
-        slot = self._choose(len(self._names))
-        name = self._names[slot]
-        handles = self._lanes[name]
-        handle = handles.popleft()
+    def pop(self) -> tuple[Lane | None, asyncio.Handle]:
+        """What is next, and its lane. As `Random.randrange` draws it, whose calls are a part of the loop's time."""
+        slots = self._next
+        many = len(slots)
+        bits = many.bit_length()
+        while (slot := self._draw_bits(bits)) >= many:
+            pass
         self._count -= 1
-        if not handles:
-            del self._lanes[name]
-            self._names[slot] = self._names[-1]
-            self._names.pop()
-        return name, handle
+        lane = slots[slot]
+        if isinstance(lane, tuple):
+            handles = self._lanes[lane]
+            handle = handles.popleft()
+            if handles:
+                return lane, handle
+            del self._lanes[lane]
+        else:
+            lane, handle = None, lane
+        slots[slot] = slots[-1]
+        slots.pop()
+        return lane, handle
 
     def clear(self) -> None:
         self._lanes.clear()
-        self._names.clear()
+        self._next.clear()
         self._count = 0
+
+
+class _ReadyBesideThreads(Ready):
+    """Lets threads move before each step."""
+
+    def __init__(self, draw: random.Random, before_each: Callable[[], None]) -> None:
+        super().__init__(draw)
+        self._before_each = before_each
+
+    def pop(self) -> tuple[Lane | None, asyncio.Handle]:
+        self._before_each()
+        return super().pop()
 
 
 class ShuffledLoop(asyncio.SelectorEventLoop):
@@ -121,7 +147,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
         self._jobs = 0
         self._threads = ThreadPoolExecutor(32, "job")
         super().__init__()
-        self._ready = Ready(self._draw.randrange, self._let_threads_move)
+        self._ready = _ReadyBesideThreads(self._draw, self._let_threads_move)
 
     def time(self) -> float:
         return self._now_s
