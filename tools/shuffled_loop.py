@@ -96,15 +96,15 @@ class Ready:
         while (slot := self._draw_bits(bits)) >= many:
             pass
         self._count -= 1
-        lane = slots[slot]
-        if isinstance(lane, tuple):
+        lane: Lane | None = None
+        handle = slots[slot]
+        if isinstance(handle, tuple):
+            lane = handle
             handles = self._lanes[lane]
             handle = handles.popleft()
             if handles:
                 return lane, handle
             del self._lanes[lane]
-        else:
-            lane, handle = None, lane
         slots[slot] = slots[-1]
         slots.pop()
         return lane, handle

@@ -288,14 +288,16 @@ class ProcessLoop(ShuffledLoop):
                 told = {"message": f"Exception in callback {handle._callback}", "exception": error, "handle": handle}
                 self.call_exception_handler(told)
 
-    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         """As asyncio's, without what only its debugging needs: half a million times in a simulated minute."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_at(
-        self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """As `call_soon`."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
