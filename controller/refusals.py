@@ -50,16 +50,24 @@ class Refusals:
     def retry_later(self) -> None:
         """Have brokers asked again after a while, as one has refused something."""
         if self._timer is None:
-            self._timer = self._timers.call_later(self._backoff.next_ms(), self._retry)
+            self._timer = self._timers.call_later(self._backoff.next_ms(), self._time_is_over)
 
-    def retry_begins(self) -> None:
-        """To be called before everything that was refused is asked again."""
-        self._timer = None
+    def _time_is_over(self) -> None:
+        self._timer = None  # also where nobody asks again, as this broker is not the controller now
+        self._retry()
 
     def retry_ends(self) -> None:
         """To be called when all was asked again: if nothing was refused this time, the next delay is a short one."""
         if self._timer is None:
             self._backoff.reset()
+
+    def forget(self) -> None:
+        """The cluster was read again, and brokers are told everything anew. What one refused in an earlier term it may
+        have served since, and lost: told as new, it would begin empty where others count on it."""
+        self.stop()
+        self._timer = None
+        self._backoff.reset()
+        self.never_served.clear()
 
     def stop(self) -> None:
         """Ask brokers no more for what they refused."""

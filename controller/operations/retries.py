@@ -17,7 +17,6 @@ async def retry_refused(context: ControllerContext) -> None:
     *Source*: as `KafkaController.onBrokerLogDirFailure` finds out which replicas are offline.
     """
     refusals = context.refusals
-    refusals.retry_begins()
     for broker_id, refused in context.cluster.offline_replicas.items():
         partitions = sorted(partition for partition in refused if partition[0] not in context.cluster.deleting)
         if not partitions or broker_id not in context.cluster.brokers:

@@ -86,6 +86,7 @@ class TakeOver:
         context.cluster = loaded.cluster._replace(brokers=live, shutting_down=context.cluster.still_stopping(live))
         context.machine.load(context.cluster, outlived=loaded.outlived)
         context.deletions = Deletions()
+        context.refusals.forget()
         context.left_out = frozenset(loaded.left_out)
         return loaded
 

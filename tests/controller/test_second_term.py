@@ -1,0 +1,83 @@
+"""A controller that resigns and is elected again in the same process: nothing of its first term is left behind."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from barnabas.clock import ManualClock
+from barnabas.controller import znodes
+from barnabas.controller.operations.topics import NewTopic
+from barnabas.wire.errors import ErrorCode
+from tests.controller.cluster import IN_BOTH_STORES, Cluster
+
+pytestmark = IN_BOTH_STORES
+
+T = ("t", 0)
+
+
+@pytest.fixture
+def cluster(stores: Any, clock: ManualClock) -> Cluster:
+    return Cluster(stores, clock)
+
+
+async def elect(cluster: Cluster, broker_id: int) -> None:
+    """Have the controller's znode go, and that broker be elected, while the others look at something else."""
+    held = [cluster.hold(other) for other in cluster.members if other != broker_id]
+    await cluster.members[broker_id].session.delete(znodes.CONTROLLER)
+    while not cluster.members[broker_id].controller.is_active:  # `until` waits for the one that is held, too
+        await asyncio.sleep(0.001)
+    for each in held:
+        each.set()
+    await cluster.until(lambda: cluster.controller is cluster.members[broker_id].controller)
+
+
+def fire_retries(cluster: Cluster, broker_id: int) -> None:
+    """It is time for that broker to ask again for what was refused."""
+    for timer in list(cluster.members[broker_id].timers.waiting):
+        timer.cancel()
+        timer.callback()
+
+
+async def create_what_is_refused(cluster: Cluster, *replicas: int) -> None:
+    """t-0, which broker 2 has no room for."""
+    cluster.broker(2).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+    await cluster.controller.create_topics([NewTopic("t", assignments=[(0, replicas)])], timeout_ms=0)
+    await cluster.until(lambda: T in cluster.controller.cluster.offline_replicas[2])
+
+
+async def test_what_was_refused_in_an_earlier_term_is_not_told_as_new(cluster: Cluster) -> None:
+    """It was served since, and is lost: told as new, it would begin empty where others count on its records."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create_what_is_refused(cluster, 2, 3)
+        await elect(cluster, 3)
+        await cluster.until(lambda: T in cluster.controller.cluster.offline_replicas[2])
+        del cluster.broker(2).errors[T]
+        fire_retries(cluster, 3)
+        await cluster.until(lambda: T in cluster.broker(2).roles)
+        await cluster.until(lambda: not cluster.controller.cluster.offline_replicas.get(2))
+        await cluster.alter_isr(3, 2)
+        cluster.broker(2).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+        await elect(cluster, 1)
+        await cluster.until(lambda: T in cluster.controller.cluster.offline_replicas[2])
+        cluster.broker(2).roles.clear()
+        del cluster.broker(2).errors[T]
+        fire_retries(cluster, 1)
+        await cluster.until(lambda: T in cluster.broker(2).roles)
+        assert not cluster.broker(2).roles[T].is_new
+
+
+async def test_what_is_refused_is_asked_for_again_where_the_last_time_was_not(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create_what_is_refused(cluster, 2)
+        await elect(cluster, 3)
+        fire_retries(cluster, 1)  # which is not the controller
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await elect(cluster, 1)
+        await cluster.until(lambda: T in cluster.controller.cluster.offline_replicas[2])
+        del cluster.broker(2).errors[T]
+        fire_retries(cluster, 1)
+        await cluster.until(lambda: cluster.controller.cluster.topics["t"].partitions[0].leader == 2)
