@@ -69,9 +69,19 @@ class Controllership:
                 await self._broker_changes.follow()
                 return
             context.is_active = True
-            await store.exists(znodes.CONTROLLER, self._znode_changed)
-            await self._take_over.run()
+            await self._take_over_first()
             return
+
+    async def _take_over_first(self) -> None:
+        """Take over the cluster at a start, which a connection that breaks does not end."""
+        while True:
+            try:
+                await self._context.store.exists(znodes.CONTROLLER, self._znode_changed)
+                return await self._take_over.run()
+            except ConnectionLost:
+                continue  # the next attempt waits for a connection
+            except Deposed as error:
+                return self.deposed(error)
 
     def resign(self, reason: str) -> None:
         """Decide no more, if this broker is the controller."""

@@ -48,7 +48,7 @@ from barnabas.broker.client.group import fetch_committed
 from barnabas.broker.configuration import config
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker
-from barnabas.controller.coordination.interface import Stat
+from barnabas.controller.coordination.interface import ConnectionLost, Stat
 from barnabas.controller.znodes import CONTROLLER_EPOCH
 from barnabas.storage.segment import LOG_SUFFIX
 from barnabas.storage.segment_reader import ColdRead
@@ -298,7 +298,7 @@ class SimulatedBroker:
             await server.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, the process ends
             self._simulation.tell(f"{self.name}: does not start: {error}")
-            self._ends(process, "")
+            self._ends(process, "as a connection broke at its start" if isinstance(error, ConnectionLost) else "")
             return
         self.server, self.starting = server, None
         self._simulation.tell(f"{self.name}: is ready")

@@ -8,6 +8,7 @@ import pytest
 
 from barnabas.controller import znodes
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
+from barnabas.controller.state import NO_LEADER
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 
@@ -124,3 +125,16 @@ async def test_a_start(node: Node, path: str, when: str, deleting_breaks_too: st
         assert node.controller.broker_epoch == registration.czxid
         assert node.controller.is_active
         assert await create(node, "t") is ErrorCode.NONE, "its writes are not fenced"
+
+
+@both
+@pytest.mark.parametrize("breaks", [("multi", "/brokers/topics/t/partitions/0/state"), ("exists", znodes.CONTROLLER)])
+async def test_the_start(node: Node, when: str, breaks: tuple[str, str]) -> None:
+    """It goes on where the connection is back."""
+    async with node:
+        assert await create(node, "t") is ErrorCode.NONE
+    node.connection.break_at(breaks[0], when, breaks[1])
+    async with node:
+        assert node.connection.is_over
+        assert node.controller.is_active
+        assert node.controller.cluster.topics["t"].partitions[0].leader != NO_LEADER
