@@ -163,9 +163,9 @@ def requests_to_a_broker_out_of_order() -> list[Change]:
         sending: set[asyncio.Task[None]] = set()
 
         async def deliver(command: Any) -> None:
-            from barnabas.controller.broker_queue import Answer
-
-            self._answered(Answer(self._broker_id, command, await self._deliver(command)))
+            answer = await self._deliver(command)
+            if answer is not None:
+                self._answered(answer)
 
         while True:
             command = await self._next()
