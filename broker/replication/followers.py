@@ -38,6 +38,13 @@ SUPERSEDED: Final = frozenset(
 )
 """Answers after which the leader waits to be told of a state that it does not know yet. All others are asked again."""
 
+AS_BEFORE: Final = frozenset(
+    (ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+)
+"""Those of them after which the state may turn out to be the one that the leader knows: the controller had another
+notion of the topic, as one has that finds its znode damaged. After the rest it is another one for sure, and what still
+names the old one was on its way."""
+
 
 @dataclass(slots=True)
 class Heartbeat:
@@ -152,14 +159,18 @@ class Followers:
             if replica != node_id
         }
         self._proposal: Proposal | None = None
+        self._may_be_as_before = False
         self._rests_until_ms = NEVER_MS
 
     def told(self, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int) -> bool:
         """The controller says how the partition is, in the same leader epoch; whether that is news.
 
-        What is no newer than the last answer to AlterPartition would undo it.
+        What is no newer than the last answer to AlterPartition would undo it. What is known already is news after a
+        refusal that left open what the state is: nothing was stored, and nobody asks for it any more.
         """
-        if partition_epoch <= self.partition_epoch:
+        if partition_epoch < self.partition_epoch:
+            return False
+        if partition_epoch == self.partition_epoch and not self._may_be_as_before:
             return False
         self._followers = {
             replica: self._followers.get(replica, Follower()) for replica in replicas if replica != self.node_id
@@ -284,9 +295,11 @@ class Followers:
             self._proposal = None
             self._rests_until_ms = now_ms + REST_MS
             return False
+        self._may_be_as_before = error in AS_BEFORE
         return error not in SUPERSEDED
 
     def _is_stored(self, isr: Iterable[int], partition_epoch: int) -> None:
         self.isr = frozenset(isr)
         self.partition_epoch = partition_epoch
         self._proposal = None
+        self._may_be_as_before = False

@@ -181,6 +181,31 @@ def test_what_the_controller_tells_is_older_newer_or_known() -> None:
     assert followers.isr == {LEADER}
 
 
+@pytest.mark.parametrize(
+    ("error", "is_withdrawn"),
+    [
+        (ErrorCode.UNKNOWN_TOPIC_ID, True),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True),
+        (ErrorCode.INVALID_REQUEST, True),
+        (ErrorCode.INVALID_UPDATE_VERSION, False),  # there is a later state: what names this one was on its way
+        (ErrorCode.FENCED_LEADER_EPOCH, False),
+        (ErrorCode.NOT_CONTROLLER, False),  # it is being asked again
+    ],
+)
+def test_the_state_told_again_after_a_refusal_withdraws_the_proposal(error: ErrorCode, *, is_withdrawn: bool) -> None:
+    """The controller did not know the topic (its znode was damaged), and knows it again as it was."""
+    followers = leader([LEADER, FIRST])
+    proposal = followers.shrinking(10, START_MS + LAG_MS + 1, LAG_MS)
+    assert proposal is not None
+    assert not followers.told([LEADER, FIRST], [LEADER, FIRST], 9), "it may be stored at any moment"
+    followers.refused(proposal, error, START_MS + LAG_MS + 1)
+    assert followers.proposal is proposal
+    assert followers.told([LEADER, FIRST], [LEADER, FIRST], 9) is is_withdrawn
+    again = followers.shrinking(10, START_MS + LAG_MS + 1, LAG_MS)
+    assert again == (proposal if is_withdrawn else None)
+    assert not followers.told([LEADER, FIRST], [LEADER, FIRST], 9), "the refusal was of another proposal"
+
+
 def test_an_answer_that_names_the_state_before_it_is_news_for_its_own_proposal() -> None:
     """The controller had it already (the request came twice): the epoch is the same, and nothing is in flight."""
     followers = leader([LEADER])

@@ -230,6 +230,24 @@ async def test_what_may_have_been_stored_counts_until_the_controller_tells(stora
         assert high_watermark(hosting) == 2
 
 
+async def test_what_a_controller_that_did_not_know_the_topic_refused_is_proposed_again(storage: Storage) -> None:
+    """Its znode was damaged for a while; then the controller tells the state that the leader had before."""
+    async with storage.hosting() as hosting:
+        await lead(hosting, [NODE_ID, OTHER_ID])
+        hosting.append(b"a")
+        storage.clock.advance(LAG_MS_MAX + 1)
+        await hosting.replicas.look_at_isrs()
+        await hosting.controller.next_request()
+        await hosting.controller.refuse(ErrorCode.UNKNOWN_TOPIC_ID)
+        await hosting.replicas.look_at_isrs()
+        assert await hosting.controller.is_asked_nothing()
+        assert await hosting.lead(told(replicas=REPLICAS, isr=[NODE_ID, OTHER_ID])) == [ErrorCode.NONE]
+        await hosting.replicas.look_at_isrs()
+        await hosting.controller.next_request()
+        await hosting.controller.store([NODE_ID], partition_epoch=1)
+        assert high_watermark(hosting) == 1
+
+
 @pytest.mark.parametrize(
     "failure",
     [
