@@ -1,5 +1,9 @@
 """What this broker asks of the controller, whichever broker that is: other in-sync replicas, producer ids, topics, its
-own relief before it stops."""
+own relief before it stops.
+
+Each API has a connection of its own, as in Kafka: a connection's requests are served one after the other, and a
+creation may wait for as long as it has time, if a disk is full. What is committed must not wait for that.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,6 +15,7 @@ from barnabas.broker.cluster.peers import Peers
 from barnabas.broker.network.peer_connection import PeerUnavailable
 from barnabas.clock import Clock
 from barnabas.timers import Timers, pause
+from barnabas.wire import messages
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.schema import Message
 
@@ -86,10 +91,15 @@ class ControllerClient:
                 return "none is known"
             who = f"broker {controller_id}"
             try:
-                connection = self._peers.connection(controller_id, "to-controller")
+                connection = self._peers.connection(controller_id, _purpose(request))
                 response = await connection.send(request, version, timeout_ms)
             except PeerUnavailable as error:
                 return str(error)
         if getattr(response, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER:
             return f"{who} is not the controller any more, or not yet"
         return response
+
+
+def _purpose(request: Message) -> str:
+    """Which connection a request goes over; it is made when the first of its API does."""
+    return f"to-controller-{messages.API_NAMES[request.API_KEY]}"

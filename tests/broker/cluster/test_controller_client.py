@@ -12,6 +12,9 @@ from barnabas.broker.network.peer_connection import PeerUnavailable
 from barnabas.clock import ManualClock
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from barnabas.wire.messages.alter_partition import AlterPartitionRequest
+from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
+from barnabas.wire.messages.create_topics import CreateTopicsRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 from tools.manual_timers import ManualTimers
 
@@ -25,6 +28,7 @@ class Cluster:
     def __init__(self) -> None:
         self.is_active = False
         self.asked: list[int] = []
+        self.purposes: list[str] = []
         self.answers: dict[int, AllocateProducerIdsResponse | Exception] = {}
         self.metadata = MetadataCache()
         self.clock, self.timers = ManualClock(), ManualTimers()
@@ -45,7 +49,9 @@ class Cluster:
             raise answer
         return answer
 
-    def connection(self, broker_id: int, _purpose: str) -> Any:
+    def connection(self, broker_id: int, purpose: str) -> Any:
+        self.purposes.append(purpose)
+
         class Connection:
             @staticmethod
             async def send(_request: object, _version: int, _timeout_ms: int) -> AllocateProducerIdsResponse:
@@ -97,6 +103,23 @@ async def nobody_answers() -> None:
     assert 10 <= len(cluster.asked) <= 10_000 // FIRST_BACKOFF_MS
 
 
-@pytest.mark.parametrize("story", [the_controller_moves, nobody_answers])
+async def each_api_has_a_connection() -> None:
+    """One that waits holds up only its like: requests of a connection are served one after the other."""
+    cluster = Cluster()
+    await cluster.elected(2)
+    cluster.answers = {2: GRANTED}
+    requests = [
+        (AllocateProducerIdsRequest(), 0),
+        (AlterPartitionRequest(), 3),
+        (ControlledShutdownRequest(), 3),
+        (CreateTopicsRequest(), 7),
+    ]
+    for request, version in requests * 2:
+        await cluster.client.send(request, version, 10_000)
+    assert cluster.purposes[:4] == cluster.purposes[4:]
+    assert len(set(cluster.purposes)) == 4
+
+
+@pytest.mark.parametrize("story", [the_controller_moves, nobody_answers, each_api_has_a_connection])
 def test_the_controller_is_looked_for(story: Callable[[], Any]) -> None:
     asyncio.run(asyncio.wait_for(story(), 60))

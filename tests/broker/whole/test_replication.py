@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.outcome import CloseConnection, Outcome, Serve
 from barnabas.broker.replication.partition import Partition
+from barnabas.controller.operations.topics import NewTopic
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.headers import parse_request_header
+from barnabas.wire.messages.alter_partition import AlterPartitionRequest
+from barnabas.wire.messages.create_topics import CreateTopicsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from tests.broker.replication.test_fetcher_manager import content, turn_bit
 from tests.broker.whole.cluster import Cluster, cluster, leader_of, until
@@ -71,6 +77,39 @@ async def test_records_are_deleted_on_all_three(tmp_path: Path) -> None:
             [result] = (await brokers.ask(partition.state.node_id, request, 2)).topics[0].partitions
         assert (result.error_code, result.low_watermark) == (0, 2)
         assert [hosted(brokers, node_id).log.log_start_offset for node_id in (1, 2, 3)] == [2, 2, 2]
+
+
+async def test_a_creation_that_waits_at_the_controller_holds_up_nothing_else_that_is_asked_of_it(
+    tmp_path: Path,
+) -> None:
+    """As one does whose replica finds no room; who is in sync must not wait for that."""
+    released, waits = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        waits.set()
+        await released.wait()
+        raise CloseConnection("the creation is given up")
+
+    def hold_creations(serve: Serve, frame: memoryview | bytearray, connection: Connection) -> Outcome:
+        is_creation = parse_request_header(frame).api_key == CreateTopicsRequest.API_KEY
+        return wait() if is_creation else serve(frame, connection)
+
+    async with cluster(tmp_path, 2) as brokers:
+        (controller_id,) = brokers.controller_ids
+        asker = brokers.brokers[3 - controller_id]
+        brokers.brokers[controller_id].intercept(hold_creations)
+        creation = asyncio.ensure_future(asker.others.create_topics([NewTopic("t", 1, 1)], 60_000))
+        await waits.wait()
+        async with asyncio.timeout(20):
+            request = AlterPartitionRequest(broker_id=asker.node_id, broker_epoch=asker.controller.broker_epoch)
+            await asker.others.controller_client.send(request, 3, 60_000)
+            await asker.others.allocate_producer_ids()
+            await asker.others.hand_over()
+        assert not creation.done()
+        used = [connection for _, _, connection in asker.others.peers.connections() if connection.sent_count]
+        assert len(used) == 4, "one for each"
+        creation.cancel()
+        released.set()
 
 
 def test_a_broker_that_is_alone_has_none_of_it_in_memory() -> None:
