@@ -24,6 +24,7 @@ from barnabas.broker.observability.request_metrics import RequestMetrics
 from barnabas.broker.services import Services
 from barnabas.clock import Clock
 from barnabas.wire import codec, headers, messages
+from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ErrorCode, ProtocolError, TooManyElements
 from barnabas.wire.framing import kept
 from barnabas.wire.schema import Message
@@ -73,6 +74,14 @@ def _handle_of_broker(
     if not context.is_on_inter_broker_listener:
         return response_class(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return handle(request, context)
+
+
+def _elements_max(handler: Handler[Any, Any], context: RequestContext) -> int:
+    """How many elements a request may have that has more than most. The first one of a broker's connection may be the
+    largest, and says only by its client id whose it is."""
+    if handler.elements_of_brokers > ELEMENTS_MAX:
+        context.came_from_broker()
+    return handler.elements_of_brokers if context.session.is_broker else ELEMENTS_MAX
 
 
 def _counting(
@@ -139,12 +148,6 @@ class Dispatcher:
                 )
             if not is_let_in and route.handler.waits_for != WaitsFor.OTHER_CLIENTS:
                 return self._let_in(self._room_for(route.handler, connection), kept(frame), connection)
-        try:
-            request, _ = route.decode(frame, header.body_position)
-        except TooManyElements:
-            if route.handler.elements_at_once is not None and not is_let_in:
-                return self._let_in(self._requests_of_many_elements, kept(frame), connection)
-            request, _ = route.decode_large(frame, header.body_position)
         context = RequestContext(
             self._services,
             connection.session,
@@ -153,6 +156,12 @@ class Dispatcher:
             header.correlation_id,
             header.client_id,
         )
+        try:
+            request, _ = route.decode(frame, header.body_position)
+        except TooManyElements:
+            if route.handler.elements_at_once is not None and not is_let_in:
+                return self._let_in(self._requests_of_many_elements, kept(frame), connection)
+            request, _ = route.decode_large(frame, header.body_position, _elements_max(route.handler, context))
         return self._answer(route, context, started_ns, len(frame), route.handle, request, context)
 
     def _may_be_of_broker(self, handler: Handler[Any, Any], connection: Connection) -> bool:

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from barnabas.broker.network.outcome import Delayed
+from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -41,10 +42,11 @@ class Handler(Generic[Request, Response]):
     made one after the other, and not while those that nobody reads take too much memory. (Fetch has its own bound.)
     Large requests that wait for something (`waits_for`) keep no others from being served. Where `elements_at_once` is
     given, so many topics, partitions and tagged fields make a request a large one, and not its bytes: it may have any
-    number of those (Produce, whose records stay bytes). An API whose handler `counts_errors` is not looked through for
-    them once more. One that `is_inter_broker` is for brokers alone: whoever asks on another listener than theirs is
-    answered CLUSTER_AUTHORIZATION_FAILED. Of any size it may be on theirs, as the first one that a new broker is told
-    names all partitions; large ones have a bound of their own.
+    number of those (Produce, whose records stay bytes). From another broker a request may have `elements_of_brokers`,
+    where clients may have ELEMENTS_MAX (Fetch, in which a replica names all that it follows). An API whose handler
+    `counts_errors` is not looked through for them once more. One that `is_inter_broker` is for brokers alone: whoever
+    asks on another listener than theirs is answered CLUSTER_AUTHORIZATION_FAILED. Of any size it may be on theirs, as
+    the first one that a new broker is told names all partitions; large ones have a bound of their own.
     """
 
     key: int
@@ -56,5 +58,6 @@ class Handler(Generic[Request, Response]):
     has_large_replies: bool = False
     waits_for: WaitsFor | None = None
     elements_at_once: int | None = None
+    elements_of_brokers: int = ELEMENTS_MAX
     counts_errors: bool = False
     is_inter_broker: bool = False

@@ -33,6 +33,7 @@ from barnabas.broker.replication.fetch_sessions import (
     FetchSessions,
     PartitionKey,
 )
+from barnabas.controller.operations.topics import PARTITIONS_MAX
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
@@ -52,6 +53,10 @@ FETCH = 1
 READ_COMMITTED = 1
 UNKNOWN_BROKER_EPOCH = -1
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
+
+REPLICA_ELEMENTS_MAX = 5 * PARTITIONS_MAX
+"""How many topics and partitions another broker's request may name: all that there may be may be new to a session, each
+of a topic of its own, and as many may have left it."""
 
 _CURRENT_LEADER = CurrentLeader(LeaderIdAndEpoch, NodeEndpoint)
 
@@ -260,5 +265,11 @@ def _explain(response: FetchResponse, asked: FetchPartition, data: PartitionData
 
 
 HANDLER: Handler[FetchRequest, FetchResponse] = Handler(
-    key=FETCH, min_version=4, max_version=18, handle=handle, waits_for=WaitsFor.OTHER_CLIENTS, counts_errors=True
+    key=FETCH,
+    min_version=4,
+    max_version=18,
+    handle=handle,
+    waits_for=WaitsFor.OTHER_CLIENTS,
+    elements_of_brokers=REPLICA_ELEMENTS_MAX,
+    counts_errors=True,
 )

@@ -12,19 +12,22 @@ import pytest
 from barnabas.broker.api.dispatch import REQUEST_BYTES_MAX
 from barnabas.broker.api.large_requests import SERVED_BYTES_MAX
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
+from barnabas.broker.handlers.fetch import REPLICA_ELEMENTS_MAX
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
 from barnabas.broker.server import Broker
 from barnabas.clock import SystemClock
 from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedStore
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.operations.topics import PARTITIONS_MAX, NewTopic
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.wire import messages
+from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from barnabas.wire.messages.alter_partition import AlterPartitionRequest
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -221,6 +224,46 @@ async def test_a_broker_can_be_told_of_more_than_clients_may_ask_for(tmp_path: P
         answer = await peer.send(new_partitions(UpdateMetadataRequest, broker, 20_000), 8)
         assert answer.error_code == ErrorCode.NONE
         assert len(list(broker.metadata.topics())) == 20_000
+
+
+def replica_fetch(topics: int) -> FetchRequest:
+    """What a broker asks that follows partitions of so many topics, in a session that it begins: 2 elements each."""
+    return FetchRequest(
+        replica_state=ReplicaState(replica_id=OTHER_ID, replica_epoch=1),
+        max_wait_ms=0,
+        min_bytes=1,
+        topics=[
+            FetchTopic(topic_id=number.to_bytes(16, "big"), partitions=[FetchPartition(partition=0)])
+            for number in range(1, topics + 1)
+        ],
+    )
+
+
+async def test_a_replica_may_ask_for_more_partitions_than_clients(tmp_path: Path) -> None:
+    """With the first request of a connection, before any other has told whose that is."""
+    fetch = replica_fetch(ELEMENTS_MAX // 2 + 1)
+    async with member(tmp_path) as broker:
+        async with connection(broker, "BROKERS") as peer:
+            with pytest.raises(PeerUnavailable, match="closed the connection"):
+                await peer.send(fetch, 17)  # it is not registered
+        await register(broker, OTHER_ID)
+        async with connection(broker, "CLIENTS") as client:
+            with pytest.raises(PeerUnavailable, match="closed the connection"):
+                await client.send(fetch, 17)
+        async with connection(broker, "BROKERS") as peer:
+            for _ in range(2):
+                answer = await peer.send(fetch, 17)
+                assert answer.error_code == ErrorCode.NONE
+                assert len(answer.responses) == ELEMENTS_MAX // 2 + 1
+
+
+@pytest.mark.slow
+async def test_a_replica_may_follow_all_partitions_that_there_may_be_and_no_more(tmp_path: Path) -> None:
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        await register(broker, OTHER_ID)
+        assert (await peer.send(replica_fetch(PARTITIONS_MAX), 17)).error_code == ErrorCode.NONE
+        with pytest.raises(PeerUnavailable, match="closed the connection"):
+            await peer.send(replica_fetch(REPLICA_ELEMENTS_MAX // 2 + 1), 17)
 
 
 async def test_what_a_new_broker_is_told_first_may_be_of_any_size(tmp_path: Path) -> None:
