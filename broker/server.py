@@ -280,6 +280,7 @@ class Broker:
         await self.configs.start()
         self.config.change(self.topic_configs.dynamic_broker_configs())
         self._make_services()
+        self._stop_later(self.commands.stop, self._members)
         self._stop_later(self.controller.stop, self._members)
         if self._may_have_others:
             self._stops.push_async_callback(self._end_connections)

@@ -6,17 +6,22 @@ controller's epoch, a command that was meant for an earlier registration of this
 out of date about a single partition (leader epoch, partition epoch, topic id) is known where the partition is:
 `replication/isr.py`.
 
+A command that has begun goes on to its end, also when the controller's connection breaks meanwhile: that one sends it
+again, and would find the first half done (the topic gone from the metadata) without what belongs to it (the offsets of
+its groups gone, too).
+
 Source: KafkaApis.handleLeaderAndIsrRequest, isBrokerEpochStale and ReplicaManager of Kafka 3.9 in ZooKeeper mode;
 KIP-380.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from barnabas.broker.cluster.metadata import MetadataCache, TopicMetadata
 from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.coordination.interface import CoordinationError
 from barnabas.controller.requests import FULL
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
@@ -27,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 Request = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 Response = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+
+R = TypeVar("R", bound=Request)
+A = TypeVar("A", LeaderAndIsrResponse, UpdateMetadataResponse, StopReplicaResponse)
 
 _UNKNOWN_EPOCH: Final = -1
 
@@ -40,7 +48,7 @@ class HostedReplicas(Protocol):
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse: ...
 
-    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse: ...
+    def stop_replica(self, request: StopReplicaRequest) -> Coroutine[Any, Any, StopReplicaResponse]: ...
 
     async def let_go(self) -> None:
         """Host no more what others have by the metadata."""
@@ -76,6 +84,8 @@ class ControllerCommands:
         self._registered = registered
         self._controller_epoch = _UNKNOWN_EPOCH
         self._turn = asyncio.Lock()
+        self._under_way: asyncio.Task[Any] | None = None
+        """What has begun, until it is answered; where nobody waits for the answer any more, until the next command."""
         self.knows_everything = asyncio.Event()
         """Set by the first UpdateMetadata that lists all partitions: before it, this broker would tell clients that
         topics do not exist."""
@@ -87,37 +97,61 @@ class ControllerCommands:
 
         Raises: CoordinationError, when they cannot be read; nothing has changed then.
         """
-        async with self._turn:
-            error = await self._refusal(request)
-            if error is not ErrorCode.NONE:
-                return LeaderAndIsrResponse(error_code=error)
-            if names := self._topics_without_log(request):
-                await self._configs.refresh("topics", names)
-            await self._metadata.note_roles(request)
-            return await self._replicas.leader_and_isr(request)
+        return await self._obey(request, self._lead_and_follow, LeaderAndIsrResponse)
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Host partitions no more, and delete their logs where the command says so."""
-        async with self._turn:
-            error = await self._refusal(request)
-            if error is not ErrorCode.NONE:
-                return StopReplicaResponse(error_code=error)
-            return await self._replicas.stop_replica(request)
+        return await self._obey(request, self._replicas.stop_replica, StopReplicaResponse)
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         """Take over who is alive, and who leads what."""
+        return await self._obey(request, self._learn, UpdateMetadataResponse)
+
+    async def stop(self) -> None:
+        """End with the command that is still under way, if there is one: its connection has broken. The controller of
+        this broker gives no more."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.wait([self._under_way])
+
+    async def _obey(self, request: R, carry_out: Callable[[R], Coroutine[Any, Any, A]], answer: type[A]) -> A:
+        """Carry out a command, unless it is refused, when those before it are through.
+
+        Who is cancelled, as the connection broke, leaves what has begun to itself; the next command waits for that. One
+        that has not begun is dropped: the controller sends it again, and what is sent again and again to a broker that
+        is stuck must not pile up here.
+        """
         async with self._turn:
+            if self._under_way is not None:
+                await asyncio.wait([self._under_way])
             error = await self._refusal(request)
             if error is not ErrorCode.NONE:
-                return UpdateMetadataResponse(error_code=error)
-            removed = await self._metadata.update(request)
-            self._configs.forget("topics", [topic.name for topic in removed if topic.name not in self._metadata])
-            await self._on_update(removed)
-            if request.type == FULL:
-                await self._replicas.let_go()
-            if self._metadata.is_complete:
-                self.knows_everything.set()
-            return UpdateMetadataResponse()
+                return answer(error_code=error)
+            self._under_way = begun = asyncio.create_task(carry_out(request), name="command of the controller")
+            try:
+                return await asyncio.shield(begun)
+            except asyncio.CancelledError:
+                begun.add_done_callback(_ended_unheard)
+                raise
+            finally:
+                if begun.done():
+                    self._under_way = None
+
+    async def _lead_and_follow(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        if names := self._topics_without_log(request):
+            await self._configs.refresh("topics", names)
+        await self._metadata.note_roles(request)
+        return await self._replicas.leader_and_isr(request)
+
+    async def _learn(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        removed = await self._metadata.update(request)
+        self._configs.forget("topics", [topic.name for topic in removed if topic.name not in self._metadata])
+        await self._on_update(removed)
+        if request.type == FULL:
+            await self._replicas.let_go()
+        if self._metadata.is_complete:
+            self.knows_everything.set()
+        return UpdateMetadataResponse()
 
     async def _refusal(self, request: Request) -> ErrorCode:
         """Why a command is not obeyed: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or NONE.
@@ -158,3 +192,11 @@ class ControllerCommands:
                 for state in topic.partition_states
             )
         ]
+
+
+def _ended_unheard(command: asyncio.Task[Any]) -> None:
+    """A command has ended whose answer nobody waits for: that it failed would be lost."""
+    error = None if command.cancelled() else command.exception()
+    if error is not None:
+        trace = None if isinstance(error, CoordinationError) else error
+        logger.warning("a command whose connection broke failed, and is sent again: %s", error, exc_info=trace)

@@ -16,6 +16,7 @@ from barnabas.broker.server import Broker
 from barnabas.clock import SystemClock
 from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedStore
+from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
@@ -181,10 +182,13 @@ async def test_the_settings_of_a_topic_go_with_it(tmp_path: Path) -> None:
 
 
 def other_commands(
-    broker: Broker, broker_epoch: Callable[[], int], registered: Callable[[], Awaitable[None]]
+    broker: Broker,
+    broker_epoch: Callable[[], int],
+    registered: Callable[[], Awaitable[None]],
+    on_update: Callable[[Any], Awaitable[None]] | None = None,
 ) -> ControllerCommands:
     """The gate of a broker that has heard nothing yet."""
-    updated = broker.internal_topics.metadata_updated
+    updated = on_update or broker.internal_topics.metadata_updated
     return ControllerCommands(broker.replicas, MetadataCache(), broker.configs, broker_epoch, updated, registered)
 
 
@@ -219,3 +223,77 @@ async def test_a_broker_knows_when_it_was_told_everything(tmp_path: Path) -> Non
         assert not commands.knows_everything.is_set()
         await commands.update_metadata(UpdateMetadataRequest(type=2))
         assert commands.knows_everything.is_set()
+
+
+async def test_a_command_that_has_begun_outlives_its_connection_and_the_next_waits_for_it(tmp_path: Path) -> None:
+    """The connection cancels the task of what it has asked; a command that still waits goes with it."""
+    async with running(tmp_path) as broker:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        seen: list[str] = []
+
+        async def on_update(_removed: object) -> None:
+            begun.set()
+            await go_on.wait()
+            seen.append("begun")
+
+        gate = other_commands(broker, lambda: -1, broker.controller.registered, on_update)
+        first = asyncio.create_task(gate.update_metadata(UpdateMetadataRequest(controller_epoch=1, type=2)))
+        await begun.wait()
+        dropped = asyncio.create_task(gate.leader_and_isr(leading("dropped", 1)))
+        await asyncio.sleep(0)
+        for task in (first, dropped):
+            task.cancel()
+        await asyncio.wait([first, dropped])
+        last = asyncio.create_task(gate.leader_and_isr(leading("t", 1)))
+        last.add_done_callback(lambda _last: seen.append("last"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not gate.knows_everything.is_set()
+        go_on.set()
+        assert (await last).error_code == ErrorCode.NONE
+        assert gate.knows_everything.is_set(), "the command was done to its end"
+        assert seen == ["begun", "last"]
+        assert not broker.replicas.has_log("dropped", 0)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("it is away"), RuntimeError("nobody foresaw this")])
+async def test_that_a_command_failed_whose_connection_broke_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    async with running(tmp_path) as broker:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def on_update(_removed: object) -> None:
+            begun.set()
+            await go_on.wait()
+            raise error
+
+        gate = other_commands(broker, lambda: -1, broker.controller.registered, on_update)
+        lost = asyncio.create_task(gate.update_metadata(UpdateMetadataRequest(controller_epoch=1)))
+        await begun.wait()
+        lost.cancel()
+        await asyncio.wait([lost])
+        go_on.set()
+        assert (await gate.stop_replica(StopReplicaRequest(controller_epoch=1))).error_code == ErrorCode.NONE
+        (told,) = [record for record in caplog.records if "a command whose connection broke failed" in record.message]
+        assert str(error) in told.message
+        assert bool(told.exc_info) is isinstance(error, RuntimeError)
+
+
+async def test_nothing_of_a_command_is_left_when_the_broker_stops(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        begun = asyncio.Event()
+
+        async def on_update(_removed: object) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        broker.commands._on_update = on_update
+        request = UpdateMetadataRequest(controller_epoch=broker.controller.epoch)
+        lost = asyncio.create_task(broker.commands.update_metadata(request))
+        await begun.wait()
+        lost.cancel()
+        await asyncio.wait([lost])
+        assert "command of the controller" in [task.get_name() for task in asyncio.all_tasks()]
+        await broker.stop()
+        assert "command of the controller" not in [task.get_name() for task in asyncio.all_tasks()]

@@ -1,7 +1,7 @@
 """What brokers ask of each other, over real sockets: who is served, and who is not."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ import pytest
 
 from barnabas.broker.api.dispatch import REQUEST_BYTES_MAX
 from barnabas.broker.api.large_requests import SERVED_BYTES_MAX
+from barnabas.broker.cluster.metadata import LEADER_DURING_DELETE, TopicMetadata
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
 from barnabas.broker.handlers.fetch import REPLICA_ELEMENTS_MAX
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
@@ -215,6 +216,35 @@ async def test_a_controller_elsewhere_has_a_broker_lead(tmp_path: Path) -> None:
         assert told.error_code == roles.error_code == ErrorCode.NONE
         assert [partition.error_code for topic in roles.topics for partition in topic.partition_errors] == [0, 0, 0]
         assert all(broker.replicas.partition_or_error(f"t-{number:06d}", 0).state.is_leader for number in (1, 2, 3))
+
+
+async def test_what_goes_with_a_deleted_topic_goes_though_the_connection_breaks(tmp_path: Path) -> None:
+    """The controller tells it again, and then the topic is in the metadata no more."""
+    async with member(tmp_path) as broker:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        forgotten: list[str] = []
+
+        async def forget(removed: Sequence[TopicMetadata]) -> None:
+            begun.set()
+            await go_on.wait()  # as there are many groups, and others have turns
+            forgotten.extend(topic.name for topic in removed)
+
+        async with connection(broker, "BROKERS") as peer:
+            assert (await peer.send(new_partitions(UpdateMetadataRequest, broker, 1), 8)).error_code == ErrorCode.NONE
+            broker.commands._on_update = forget
+            deletion = new_partitions(UpdateMetadataRequest, broker, 1)
+            deletion.topic_states[0].partition_states[0].leader = LEADER_DURING_DELETE
+            lost = peer.send(deletion, 8)
+            await begun.wait()
+        with pytest.raises(PeerUnavailable):
+            await lost
+        async with connection(broker, "BROKERS") as peer:
+            await peer.send(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
+            assert len(broker.connections) == 1, "that the other one has broken is known"
+            go_on.set()
+            assert (await peer.send(deletion, 8)).error_code == ErrorCode.NONE
+        assert "t-000001" not in broker.metadata
+        assert forgotten == ["t-000001"]
 
 
 @pytest.mark.slow
