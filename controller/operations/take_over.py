@@ -78,8 +78,10 @@ class TakeOver:
         context, own = self._context, self._own.broker
         known = context.cluster.topics
         lives = {own.broker_id: self._own.first_epoch}  # it went on when it was registered anew
-        loaded = await load_cluster(context.store, context.new_topic_id, self._topic_changes.watch, known, lives)
-        self._topic_changes.watch.loaded(loaded.cluster.topics, loaded.left_out)
+        watch = self._topic_changes.watch
+        watch.begin()
+        loaded = await load_cluster(context.store, context.new_topic_id, watch, known, lives)
+        watch.loaded(loaded.cluster.topics, loaded.left_out)
         tell_of_gone([name for name in known if name not in loaded.cluster.topics])
         live = {each: broker for each, broker in loaded.cluster.brokers.items() if context.brokers.reaches(each)}
         live[own.broker_id] = own

@@ -40,35 +40,47 @@ class Changes(NamedTuple):
 
 class ClusterWatch:
     """Reads topics and the deletion queue and leaves itself as a watcher with the store: `on_change` is called once,
-    for the first change after each `read`."""
+    for the first change after each `read`, and after each `begin`, when a take-over reads everything in its place.
+    """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._is_reported = False
         self._up_to_date: set[str] = set()
+        self._changed: set[str] = set()
+        """Topics that have changed since the last reading began: what was read of them may be older, and their watch is
+        spent."""
         self.left_out: set[str] = set()
         """Topics whose znode could not be read."""
 
     def __call__(self, event: WatchedEvent) -> None:
         """Called by the store when something has changed."""
         if event.path.startswith(znodes.TOPICS + "/"):
-            self._up_to_date.discard(event.path.removeprefix(znodes.TOPICS + "/"))
+            name = event.path.removeprefix(znodes.TOPICS + "/")
+            self._up_to_date.discard(name)
+            self._changed.add(name)
         if not self._is_reported:
             self._is_reported = True
             self._on_change()
 
+    def begin(self) -> None:
+        """From here on everything is read. Whatever was reported before does not count: a broker that is not the
+        controller does nothing about it."""
+        self._is_reported = False
+        self._changed.clear()
+
     def loaded(self, topics: Iterable[str], left_out: Iterable[str]) -> None:
-        """Go on after a take-over, which has read everything anew and left this watcher at each of the topics, also
-        those that are `left_out`."""
+        """Go on after a take-over, which has read everything since `begin` and left this watcher at each of the topics,
+        also those that are `left_out`."""
         self.left_out = set(left_out)
-        self._up_to_date = self.left_out.union(topics)
+        self._up_to_date = self.left_out.union(topics) - self._changed
 
     async def read(self, store: CoordinationStore, cluster: ClusterState, new_topic_id: Callable[[], bytes]) -> Changes:
         """Compare the store with what is known. A damaged topic is logged, and left out if it is new.
 
         Raises: CoordinationError.
         """
-        self._is_reported = False
+        self.begin()
         names = await store.get_children(znodes.TOPICS, self)
         outdated = [name for name in names if name not in self._up_to_date]
         self.left_out &= set(names) - set(outdated)
@@ -78,7 +90,8 @@ class ClusterWatch:
         for name, answer in zip(outdated, answers, strict=True):
             if answer is None:
                 continue  # deleted since; its watch, or that of its parent, tells
-            self._up_to_date.add(name)
+            if name not in self._changed:
+                self._up_to_date.add(name)
             payload, stat = answer
             try:
                 topic, repair = _topic(name, payload, stat.version, cluster.topics.get(name), new_topic_id)

@@ -13,7 +13,7 @@ from barnabas.controller.bootstrap import prepare_store
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.context import STOP_PATIENCE_MS
 from barnabas.controller.controller import Controller, ControllerSettings
-from barnabas.controller.coordination.interface import CoordinationStore, StoreUnavailable
+from barnabas.controller.coordination.interface import CoordinationStore, Create, Delete, StoreUnavailable
 from barnabas.controller.operations.broker_changes import Registrations, RegistrationWatch
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.registration import BrokerIdInUse
@@ -268,8 +268,6 @@ async def test_a_deleted_controller_znode_means_an_election(stores: Stores, cloc
 async def test_another_controller_is_respected(stores: Stores, clock: ManualClock) -> None:
     async with stores:
         member, other = await Member(await stores.session(), clock).start(), await stores.session()
-        from barnabas.controller.coordination.interface import Create, Delete
-
         payload = znodes.encode_controller(7, 0)
         await other.multi([Delete("/controller"), Create("/controller", payload, ephemeral=True)])
         with suppress(ApiError):
@@ -279,6 +277,52 @@ async def test_another_controller_is_respected(stores: Stores, clock: ManualCloc
         await other.close()
         await member.channel.hears(LeaderAndIsrRequest)
         assert member.controller.is_active, "elected again when the other has gone"
+        await member.stop()
+
+
+async def test_others_are_followed_after_a_second_election(stores: Stores, clock: ManualClock) -> None:
+    """A change while another broker is the controller is nothing to this one; those after its election are."""
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        seventh = await stores.session()
+        payload = znodes.encode_controller(7, 0)
+        await seventh.multi([Delete("/controller"), Create("/controller", payload, ephemeral=True)])
+        while member.controller.is_active:
+            with suppress(ApiError):
+                await member.controller.create_topics([NewTopic("t")], validate_only=True)
+        await create_like_kafka(other, "meanwhile", 1, {})
+        await seventh.close()
+        await member.channel.hears(UpdateMetadataRequest, "meanwhile")
+        await create_like_kafka(other, "later", 1, {})
+        await member.channel.hears(UpdateMetadataRequest, "later")
+        await member.stop()
+
+
+@pytest.mark.parametrize("reading", ["everything", "what has changed"])
+async def test_what_changes_after_it_was_read_is_read_again(stores: Stores, clock: ManualClock, reading: str) -> None:
+    """Its watch, which tells once, has told of that while others were still read."""
+    async with stores:
+        member, other = await Member(await stores.session(), clock).start(), await stores.session()
+        await create_like_kafka(other, "t", 1, {})
+        await member.channel.hears(UpdateMetadataRequest, "t")
+        path, read, to_come = "/brokers/topics/t", member.session.get_many, [3]
+
+        async def get_many(paths: Any, watcher: Any = None) -> Any:
+            found = await read(paths, watcher)
+            if path in paths and watcher is not None and to_come:
+                news = asyncio.Event()
+                await member.session.exists(path, lambda _event: news.set())
+                await other.set(path, assignment(to_come.pop()))
+                await news.wait()
+            return found
+
+        member.session.get_many = get_many  # type: ignore[method-assign]
+        if reading == "everything":
+            await other.delete("/controller")
+        else:
+            await other.set(path, assignment(2))
+        while len(member.controller.cluster.topics["t"].assignments) < 3:
+            await member.channel.hears(UpdateMetadataRequest, "t")
         await member.stop()
 
 
