@@ -194,10 +194,12 @@ class BrokerCommands:
         cluster: ClusterState,
         partitions: Iterable[TopicPartition],
         request_type: int = requests.INCREMENTAL,
+        left_out: Iterable[str] = (),
     ) -> None:
-        """Let the own broker know who is alive and how the partitions stand."""
+        """Let the own broker know who is alive and how the partitions stand, and, where it is told of all, which topics
+        are left out."""
         command = await all_in_turns(
-            requests.update_metadata(self._sender, cluster, self.own_id, partitions, request_type)
+            requests.update_metadata(self._sender, cluster, self.own_id, partitions, request_type, left_out)
         )
         response: UpdateMetadataResponse = await self._channel.send(self.own_id, command)
         self._check(self.own_id, response.error_code)
@@ -208,9 +210,10 @@ class BrokerCommands:
         broker_id: int,
         partitions: Iterable[TopicPartition],
         request_type: int = requests.INCREMENTAL,
+        left_out: Iterable[str] = (),
     ) -> None:
-        """Let another broker know who is alive and how the partitions stand."""
-        work = requests.update_metadata(self._sender, cluster, broker_id, partitions, request_type)
+        """Let another broker know what `update_metadata` says to the own one."""
+        work = requests.update_metadata(self._sender, cluster, broker_id, partitions, request_type, left_out)
         self._post(broker_id, await all_in_turns(work))
 
     async def delete_replicas(self, cluster: ClusterState, names: Collection[str]) -> dict[str, ErrorCode]:

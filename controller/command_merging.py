@@ -107,15 +107,27 @@ def _add_stops(
 
 
 def _metadata(commands: Sequence[UpdateMetadataRequest], states: dict[Partition, Any]) -> UpdateMetadataRequest:
+    """A topic that the last full command names without partitions, as it cannot be read, is named so unless it was read
+    since."""
     last = commands[-1]
+    full = next((command for command in reversed(commands) if command.type == FULL), None)
+    read = {name for name, _, _ in states}
+    left_out = [
+        topic
+        for topic in (() if full is None else full.topic_states)
+        if not topic.partition_states and topic.topic_name not in read
+    ]
     return UpdateMetadataRequest(
         controller_id=last.controller_id,
         controller_epoch=last.controller_epoch,
         broker_epoch=last.broker_epoch,
         type=_type(commands),
         topic_states=[
-            UpdateMetadataTopicState(topic_name=name, topic_id=topic_id, partition_states=told)
-            for (name, topic_id), told in _by_topic(states)
+            *(
+                UpdateMetadataTopicState(topic_name=name, topic_id=topic_id, partition_states=told)
+                for (name, topic_id), told in _by_topic(states)
+            ),
+            *left_out,
         ],
         live_brokers=last.live_brokers,
     )

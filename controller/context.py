@@ -116,7 +116,12 @@ class ControllerContext:
     def type_of_roles(self, request_type: int) -> int:
         """The type to send a LeaderAndIsr of `request_type` with: none is FULL while topics are left out that brokers
         may have logs of, as a broker sets aside the logs that a full one does not name."""
-        return requests.INCREMENTAL if any(map(is_valid_topic_name, self.left_out)) else request_type
+        return requests.INCREMENTAL if self.unread_topics else request_type
+
+    @property
+    def unread_topics(self) -> list[str]:
+        """The topics that are left out and that brokers may have."""
+        return list(filter(is_valid_topic_name, self.left_out))
 
     def stop_timers(self) -> None:
         """Stop the timers of operations: nothing more is begun but what is asked for."""

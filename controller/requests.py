@@ -116,8 +116,13 @@ def update_metadata(
     broker_id: int,
     partitions: Iterable[TopicPartition],
     request_type: int = INCREMENTAL,
+    left_out: Iterable[str] = (),
 ) -> InPieces[UpdateMetadataRequest]:
-    """Tell one broker who is alive and how the partitions stand; those of topics being deleted have leader -2."""
+    """Tell one broker who is alive and how the partitions stand; those of topics being deleted have leader -2.
+
+    Topics that are `left_out` of a full request, as their znodes cannot be read, are named without partitions: brokers
+    must not take them for gone.
+    """
     topics: dict[str, UpdateMetadataTopicState] = {}
     turns = Turns()
     for name, partition in partitions:
@@ -138,12 +143,13 @@ def update_metadata(
                 deleting=name in cluster.deleting,
             )
         )
+    unread = sorted(left_out) if request_type == FULL else ()
     return UpdateMetadataRequest(
         controller_id=sender.controller_id,
         type=request_type,
         controller_epoch=sender.controller_epoch,
         broker_epoch=cluster.brokers[broker_id].epoch,
-        topic_states=list(topics.values()),
+        topic_states=[*topics.values(), *(UpdateMetadataTopicState(topic_name=name) for name in unread)],
         live_brokers=[_live_broker(broker) for broker in cluster.brokers.values()],
     )
 

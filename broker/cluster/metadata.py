@@ -89,9 +89,11 @@ class MetadataCache:
         self._node_id = node_id
         self.controller_id = NO_LEADER
         self.is_complete = False
-        """Whether the present controller has told of all topics, so that one which is not here does not exist. (The
-        one before may have made some that this broker never heard of.)"""
+        """Whether the present controller has told of all topics: one which is not here does not exist, unless it could
+        not be read (`is_gone`). (The controller before may have made some that this broker never heard of.)"""
         self._complete_epoch = UNKNOWN_CONTROLLER_EPOCH
+        self._unread: set[str] = set()
+        """Topics that the controller has named, and could not read: nothing is known of them, but that they exist."""
         self._brokers: dict[int, BrokerMetadata] = {}
         self.brokers_changes = 0
         """How often other brokers were alive, or their addresses or racks were others, than before."""
@@ -132,6 +134,10 @@ class MetadataCache:
     def partition(self, topic_name: str, partition: int) -> PartitionMetadata | None:
         topic = self._topics.get(topic_name)
         return None if topic is None else topic.partitions.get(partition)
+
+    def is_gone(self, topic_name: str) -> bool:
+        """Whether a topic, or a partition of it, that is not here does not exist."""
+        return self.is_complete and topic_name not in self._unread
 
     def leaderless_count(self) -> int:
         """How many partitions have no leader, and no replica that could be elected."""
@@ -188,20 +194,27 @@ class MetadataCache:
         """Apply the controller's word; returns the topics that it tells are gone.
 
         A topic that a full word does not name was deleted while this broker was away (Kafka's ZkMetadataCache sees it
-        so, with controllers of KRaft). That of one that it hosts would have waited for it: there the metadata store was
-        damaged, and the topic stays. None of these are among those returned, which lose what belongs to them.
+        so, with controllers of KRaft); one that it names without partitions cannot be read by the controller, and only
+        that it exists is known. The deletion of a topic that this broker hosts would have waited for it: there the
+        metadata store was damaged, and the topic stays. None of these are among those returned, which lose what belongs
+        to them.
 
         The event loop has turns while it is read. It is applied as a whole, so that nobody sees a part of a topic; the
         controller sends one after the other, so that nothing changes between the two.
         """
         turns = Turns()
-        told = [await self._told(state, turns) for state in request.topic_states]
+        unread = {
+            state.topic_name for state in request.topic_states if request.type == FULL and not state.partition_states
+        }
+        told = [await self._told(state, turns) for state in request.topic_states if state.topic_name not in unread]
         self.controller_id = request.controller_id
         if request.type == FULL:
             self.is_complete = True
             self._complete_epoch = request.controller_epoch
+            self._unread = unread
         else:
             self._hear_from(request)
+            self._unread.difference_update(topic.name for topic in told)
         brokers = {broker.id: _broker(broker) for broker in request.live_brokers}
         if brokers != self._brokers:
             self._brokers = brokers

@@ -54,7 +54,7 @@ async def tell(
         context.refusals.note(brokers.own_id, plan.new.intersection(failed))
         offline = await take_offline(context, brokers.own_id, failed)
         await _tell_others(context, offline, brokers.others)
-    await brokers.update_metadata(context.cluster, plan.told, request_type)
+    await brokers.update_metadata(context.cluster, plan.told, request_type, context.unread_topics)
 
 
 async def _tell_others(
@@ -69,7 +69,7 @@ async def _tell_others(
         await context.brokers.post_roles(
             context.cluster, broker_id, told, plan.new, context.type_of_roles(request_type)
         )
-        await context.brokers.post_metadata(context.cluster, broker_id, plan.told, request_type)
+        await context.brokers.post_metadata(context.cluster, broker_id, plan.told, request_type, context.unread_topics)
 
 
 async def tell_who_lives(context: ControllerContext, broker_ids: Collection[int]) -> None:

@@ -227,7 +227,7 @@ async def _welcome(context: ControllerContext, back: Collection[BrokerRegistrati
     await tell_who_lives(context, existing)
     everything = [(topic.name, partition) for topic, partition in context.cluster.partitions()]
     for broker_id in ids:
-        await brokers.post_metadata(context.cluster, broker_id, everything, requests.FULL)
+        await brokers.post_metadata(context.cluster, broker_id, everything, requests.FULL, context.unread_topics)
         if queued := context.deletions.held_by(broker_id):
             await delete_queued(context, queued)  # before its logs are nobody's
         all_roles = context.type_of_roles(requests.FULL)

@@ -193,6 +193,31 @@ def test_a_broker_is_as_it_would_be_otherwise(seed: int) -> None:
     assert at_once.logs.items() <= one_by_one.logs.items()
 
 
+def test_topics_that_could_not_be_read_are_still_named() -> None:
+    """By the last full command, and unless they were read, or deleted, since."""
+
+    def command(kind: int, **partitions: int | None) -> UpdateMetadataRequest:
+        topics = [
+            UpdateMetadataTopicState(
+                topic_name=name,
+                partition_states=[] if leader is None else [UpdateMetadataPartitionState(leader=leader)],
+            )
+            for name, leader in partitions.items()
+        ]
+        return UpdateMetadataRequest(type=kind, topic_states=topics)
+
+    commands = [
+        command(FULL, earlier=None),
+        command(FULL, t=1, unread=None, read=None, deleted=None),
+        command(INCREMENTAL, read=2, deleted=LEADER_DURING_DELETE),
+    ]
+    (told,) = merged(commands)
+    assert isinstance(told, UpdateMetadataRequest)
+    assert told.type == FULL
+    partitions = {topic.topic_name: len(topic.partition_states) for topic in told.topic_states}
+    assert partitions == {"t": 1, "read": 1, "deleted": 1, "unread": 0}
+
+
 def test_a_replica_that_is_stopped_and_kept_is_still_claimed() -> None:
     """A broker that has just come, and stops before it was told everything: what it sets aside is what the first full
     command does not name, and its replicas are to stay where they are."""

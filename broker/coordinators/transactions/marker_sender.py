@@ -55,9 +55,9 @@ class MarkerSender:
 
     def write(self, topic: str, partition: int, marker: TransactionMarker) -> "asyncio.Future[None] | None":
         """See MarkerWriter. Errors: ApiError, raised: UNKNOWN_TOPIC_OR_PARTITION (the present controller has told of
-        all topics and this partition is not among them), COORDINATOR_LOAD_IN_PROGRESS (it has not yet, and this
-        partition is not known), LEADER_NOT_AVAILABLE, and those of `local`; in the future: NETWORK_EXCEPTION,
-        NOT_LEADER_OR_FOLLOWER, what the leader said.
+        all topics and this partition is not among them), COORDINATOR_LOAD_IN_PROGRESS (it has not yet, or could not
+        read the topic, and this partition is not known), LEADER_NOT_AVAILABLE, and those of `local`; in the future:
+        NETWORK_EXCEPTION, NOT_LEADER_OR_FOLLOWER, what the leader said.
         """
         leader = self._leader(topic, partition)
         if leader == self._node_id:
@@ -77,7 +77,7 @@ class MarkerSender:
         """The broker that leads a partition now. Errors: ApiError, see `write`."""
         topic = self._metadata.topic(name)
         if topic is None or partition >= topic.partition_count:
-            is_gone = self._metadata.is_complete
+            is_gone = self._metadata.is_gone(name)
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_gone else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         known = topic.partitions.get(partition)
         if known is None or known.leader < 0:

@@ -51,6 +51,29 @@ def test_it_is_complete_when_everything_was_told() -> None:
     assert names(metadata) == {"a", "b", "c"}
 
 
+def test_a_topic_that_the_controller_cannot_read_is_not_gone() -> None:
+    """It is named without partitions, by whom all topics are told, until it has been read."""
+    metadata = MetadataCache()
+    unread = UpdateMetadataTopicState(topic_name="unread")
+
+    def tell_all() -> list[str]:
+        request = UpdateMetadataRequest(type=FULL, topic_states=[unread])
+        return [topic.name for topic in asyncio.run(metadata.update(request))]
+
+    assert not metadata.is_gone("b")
+    assert tell_all() == []
+    assert (metadata.is_complete, metadata.is_gone("unread"), metadata.is_gone("b")) == (True, False, True)
+    assert names(metadata) == set()
+    tell(metadata, {"unread": 1})
+    assert tell(metadata, {"unread": LEADER_DURING_DELETE}) == ["unread"]
+    assert metadata.is_gone("unread"), "it has been read, and deleted"
+    tell(metadata, {"unread": 1})
+    assert tell_all() == [], "nothing that belongs to it is to be forgotten"
+    assert not metadata.is_gone("unread")
+    tell(metadata, {}, FULL)
+    assert metadata.is_gone("unread")
+
+
 def test_it_is_not_complete_before_a_new_controller_has_told_everything() -> None:
     """The one before may have made topics of which this broker never heard; the next gives roles first."""
     metadata = MetadataCache()

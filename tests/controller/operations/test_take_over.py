@@ -7,6 +7,7 @@ from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.controller.state import ReplicaAssignment
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 from tests.controller.conftest import Node, told
 
 
@@ -57,6 +58,23 @@ async def test_what_can_be_no_topic_is_left_out_told_once_and_counted(
         await node.session.delete(f"/brokers/topics/{name}")
         await node.controller.create_partitions([NewPartitions("t", 5)])
         assert node.controller.left_out_count == 0
+
+
+async def test_brokers_are_told_the_names_of_topics_that_are_left_out(node: Node) -> None:
+    """They must not take them for gone; where it can be no topic's name, they have none of it."""
+    async with node:
+        await node.controller.create_topics([NewTopic("t")])
+        for name, damaged in LEFT_OUT.items():
+            await node.session.create(f"/brokers/topics/{name}", damaged)
+        node.channel.clear()
+        await node.restart()
+        told = node.channel.take(UpdateMetadataRequest)[-1]
+        partitions = {topic.topic_name: len(topic.partition_states) for topic in told.topic_states}
+        assert (told.type, partitions) == (2, {"t": 1, "nowhere": 0})
+        node.channel.clear()
+        await node.controller.create_topics([NewTopic("u")])
+        told = node.channel.take(UpdateMetadataRequest)[-1]
+        assert [topic.topic_name for topic in told.topic_states] == ["u"], "told of what has changed, not of all"
 
 
 async def test_a_restart_elects_anew_and_tells_everything_at_once(node: Node) -> None:

@@ -231,6 +231,18 @@ async def test_only_metadata_tells_that_a_topic_is_gone():
 
 
 @run
+async def test_a_topic_that_the_controller_cannot_read_is_not_gone():
+    """Its transactions would stay open for ever, were their markers taken for written."""
+    bench = await Bench().up(a=[OTHER])
+    unread = UpdateMetadataTopicState(topic_name="unread")
+    await bench.metadata.update(UpdateMetadataRequest(type=FULL, topic_states=[unread]))
+    assert bench.refusal("unread") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert bench.refusal("b") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await tell(bench.metadata, {"unread": [OTHER]})
+    assert not bench.write("unread", 0).done()
+
+
+@run
 async def test_a_new_controller_has_not_told_of_what_the_one_before_made():
     """It gives roles first: a coordinator that gets one may have to end transactions in topics it never heard of."""
     bench = await Bench().up(a=[OTHER])
