@@ -190,7 +190,7 @@ class Broker(Lifetime, Roles, Recordable):
             self._offset_clock.set_offset(0)
 
         with self._lock:
-            self._start_again_with("reset", start_afresh)
+            self._start_again_with("reset", start_afresh, "was reset")
 
     def snapshot(self) -> Snapshot:
         """The state that the broker has now, for `restore`. It is restarted for that, while clients stay connected:
@@ -209,7 +209,8 @@ class Broker(Lifetime, Roles, Recordable):
             directory = self.data_dir.with_name(f"{self.data_dir.name}.snapshot-{next(self._numbers)}")
             taken = Snapshot(directory, self._offset_clock.offset_ms)
             self._snapshots.append(taken)
-            self._replace(life, lambda: taken.take(self.data_dir), is_clean=True)
+            what = "was started anew for a snapshot"
+            self._replace(life, lambda: taken.take(self.data_dir), is_clean=True, what=what)
             return taken
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -227,9 +228,9 @@ class Broker(Lifetime, Roles, Recordable):
                 snapshot.put_back(self.data_dir, self._snapshots)
                 self._offset_clock.set_offset(snapshot.clock_offset_ms)
 
-            self._start_again_with("restore", put_back)
+            self._start_again_with("restore", put_back, "was restored")
 
-    def _start_again_with(self, verb: str, make_data_dir: Callable[[], None]) -> None:
+    def _start_again_with(self, verb: str, make_data_dir: Callable[[], None], what: str) -> None:
         """Have a broker go on with other data than that of now, which goes."""
         life = self._temporary_life(verb)
         self.faults.forget()
@@ -239,12 +240,13 @@ class Broker(Lifetime, Roles, Recordable):
             self._remove_later(self._set_data_aside())
             make_data_dir()
 
-        self._replace(life, between, is_clean=False)
+        self._replace(life, between, is_clean=False, what=what)
 
-    def _replace(self, life: BrokerThread, between: Callable[[], None], *, is_clean: bool) -> None:
-        """Have another broker go on. Where that cannot be, none runs any more."""
+    def _replace(self, life: BrokerThread, between: Callable[[], None], *, is_clean: bool, what: str) -> None:
+        """Have another broker go on; calls that are under way are told `what` happened. Where that cannot be, none runs
+        any more."""
         try:
-            life.replace(self._config_of_next(life), between, is_clean=is_clean)
+            life.replace(self._config_of_next(life), between, is_clean=is_clean, what=what)
         except BaseException:
             self._life = None
             life.end()
@@ -270,8 +272,12 @@ class Broker(Lifetime, Roles, Recordable):
         Errors: ApiError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG.
         """
         request = topic_creation(name, partitions, None, configs)
-        [result] = self.call(ask(self.server, request, CREATE_TOPICS_VERSION)).topics
-        check(result.error_code, result.error_message)
+
+        async def create() -> None:
+            [result] = (await ask(self.server, request, CREATE_TOPICS_VERSION)).topics
+            check(result.error_code, result.error_message)
+
+        self.call(create())
         return self.topic(name)
 
     def expire_session(self, broker: int | None = None) -> NoReturn:

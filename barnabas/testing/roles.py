@@ -12,6 +12,7 @@ from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_S
 from barnabas.testing import report
 from barnabas.testing.contents import Contents
 from barnabas.testing.topic import Topic, topic_name
+from barnabas.testing.waiting import outliving
 
 if TYPE_CHECKING:
     from barnabas.broker.coordinators.runtime import CoordinatorRuntime
@@ -106,11 +107,12 @@ class Roles(Contents):
         """What is found in the end. Raises TimeoutError."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
-        while (found := find()) is None:
-            if loop.time() > until_s:
-                raise report.explained(TimeoutError(f"{what} (waited {timeout_s:g} s)"), cast("Owner", self))
-            await asyncio.sleep(POLL_S)
-        return found
+        with outliving():  # it asks whoever there is, each time
+            while (found := find()) is None:
+                if loop.time() > until_s:
+                    raise report.explained(TimeoutError(f"{what} (waited {timeout_s:g} s)"), cast("Owner", self))
+                await asyncio.sleep(POLL_S)
+            return found
 
 
 def _runtime(server: Server, topic: str) -> CoordinatorRuntime[Any]:

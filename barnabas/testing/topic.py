@@ -14,6 +14,7 @@ from barnabas.storage.files import Buffer
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.testing import report
 from barnabas.testing.requests import ask
+from barnabas.testing.waiting import outliving
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -52,7 +53,7 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-_Ends = Mapping[tuple[TopicId, int], int]
+_Ends = dict[tuple[TopicId, int], int]
 """Where the committed records of partitions end, by topic id and index."""
 
 
@@ -128,30 +129,49 @@ class Topic:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         owner = self._owner
-        while True:
-            ends = _ends(_partitions_if_any(owner, self.name))
-            records = await asyncio.to_thread(self._records_if_any)
-            if records is not None and len(records) >= count:
-                return records
-            held = len(records or ())
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await _wait_for_offsets(owner, self.name, ends, count - held)
-            except TimeoutError:
-                error = TimeoutError(f"after {timeout_s:g} s topic {self.name} holds {held} records, not {count}")
-                described = report.describe_records(records or [])
-                raise report.explained(error, cast("Owner", owner), described) from None
+        changed = asyncio.Event()
+        ends: _Ends = {}
 
-    def _records_if_any(self) -> list[Record] | None:
+        def is_of_another_broker() -> None:
+            ends.clear()  # whatever is there now is new
+            changed.set()
+
+        with outliving(is_of_another_broker) as brokers:
+            while True:
+                await brokers.has_one.wait()
+                changes = brokers.changes
+                ends = _ends(_partitions_if_any(owner, self.name))
+                records = None
+                try:
+                    records = await self._records_if_any()
+                except Exception:
+                    if brokers.changes == changes:
+                        raise
+                if brokers.changes != changes:
+                    continue  # these are of a broker that has ended meanwhile
+                if records is not None and len(records) >= count:
+                    return records
+                held = len(records or ())
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await _wait_for_offsets(owner, self.name, ends, count - held, changed)
+                except TimeoutError:
+                    error = TimeoutError(f"after {timeout_s:g} s topic {self.name} holds {held} records, not {count}")
+                    described = report.describe_records(records or [])
+                    raise report.explained(error, cast("Owner", owner), described) from None
+
+    async def _records_if_any(self) -> list[Record] | None:
         """The records of the partitions that are led now, or None when there is no such topic or it went while it was
-        read."""
-
-        async def ranges() -> list[_Range]:
-            self._owner.known_topic(self.name)
-            return [_range(partition) for partition in _partitions_if_any(self._owner, self.name)]
-
+        read. On the broker's loop; no thread waits for that, as others need threads, too."""
+        records: list[Record] = []
         try:
-            return [record for found in self._owner.call(ranges()) for record in self._read(found)]
+            self._owner.known_topic(self.name)
+            for found in [_range(partition) for partition in _partitions_if_any(self._owner, self.name)]:
+                reading = _Reading(found, await _aborted(self._owner, self.name, found))
+                while not reading.is_over:
+                    data = await _fetch(self._owner, self.name, found, reading.offset)
+                    records += await asyncio.to_thread(reading.records, self.name, data)
+            return records
         except ApiError as error:
             if error.error in _DELETED:
                 return None
@@ -223,20 +243,10 @@ class Topic:
             raise ApiError(ErrorCode.of(answer.error_code))
 
     def _read(self, found: _Range) -> Iterator[Record]:
-        committed = CommittedBatches(self._owner.call(_aborted(self._owner, self.name, found)))
-        offset = found.start
-        while offset < found.end:
-            data = self._owner.call(_fetch(self._owner, self.name, found, offset))
-            if isinstance(data, ColdRead):
-                data = data.load()
-            headers = list(iter_headers(data.records))
-            if not headers:  # deleted meanwhile
-                return
-            for header in filter(committed.includes(data.records), headers):
-                for record in iter_records(data.records, header):
-                    if offset <= record.offset < found.end:
-                        yield _record(self.name, found.partition, record)
-            offset = headers[-1].next_offset
+        reading = _Reading(found, self._owner.call(_aborted(self._owner, self.name, found)))
+        while not reading.is_over:
+            data = self._owner.call(_fetch(self._owner, self.name, found, reading.offset))
+            yield from reading.records(self.name, data)
 
 
 def topic_name(topic: str | Topic) -> str:
@@ -273,6 +283,33 @@ class CommittedBatches:
         return not (header.is_transactional and header.producer_id in self._aborting)
 
 
+class _Reading:
+    """How far the committed records of a range have been read; the next read is at `offset`."""
+
+    def __init__(self, range_: _Range, aborted: Iterable[tuple[int, int]]) -> None:
+        self._range = range_
+        self._committed = CommittedBatches(aborted)
+        self.offset = range_.start
+
+    @property
+    def is_over(self) -> bool:
+        return self.offset >= self._range.end
+
+    def records(self, topic: str, data: FetchData | ColdRead) -> list[Record]:
+        """The records in what was read at `offset`; reads the disk where that was not done yet."""
+        if isinstance(data, ColdRead):
+            data = data.load()
+        headers = list(iter_headers(data.records))
+        records = [
+            _record(topic, self._range.partition, record)
+            for header in filter(self._committed.includes(data.records), headers)
+            for record in iter_records(data.records, header)
+            if self.offset <= record.offset < self._range.end
+        ]
+        self.offset = headers[-1].next_offset if headers else self._range.end  # there are none: deleted meanwhile
+        return records
+
+
 def _range(found: Partition) -> _Range:
     return _Range(found.index, found.log.log_start_offset, found.log.last_stable_offset)
 
@@ -306,12 +343,12 @@ def _ends(partitions: Iterable[Partition]) -> _Ends:
     return {(partition.topic_id, partition.index): partition.log.last_stable_offset for partition in partitions}
 
 
-async def _wait_for_offsets(owner: "Contents", topic: str, ends: _Ends, count: int) -> None:
-    """Wait until the topic exists and at least `count` offsets are committed that were not when `ends` was taken.
+async def _wait_for_offsets(owner: "Contents", topic: str, ends: _Ends, count: int, changed: asyncio.Event) -> None:
+    """Wait until the topic exists and at least `count` offsets are committed that were not when `ends` was taken; looks
+    whenever `changed` is set.
 
     A topic that was deleted and created anew has other partitions, so all of its offsets are new.
     """
-    changed = asyncio.Event()
     watched: set[Partition] = set()
 
     def progressed(partition: Partition) -> None:

@@ -1,13 +1,60 @@
 """Waiting for something in the broker to change, without polling."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
 
 Listeners = set[Callable[[], None]]
+
+
+class Brokers:
+    """The brokers that follow each other while a task waits for something: `has_one` is set but while one ends and the
+    next begins, `changes` is how often that came about."""
+
+    def __init__(self, look_again: Callable[[], None]) -> None:
+        self.has_one = asyncio.Event()
+        self.has_one.set()
+        self.changes = 0
+        self._look_again = look_again
+
+    def ends(self) -> None:
+        """A broker is about to end, and what it still shows means nothing."""
+        self.has_one.clear()
+        self.changes += 1
+
+    def begun(self) -> None:
+        """The next broker serves."""
+        self.has_one.set()
+        self._look_again()
+
+
+_outliving: WeakKeyDictionary[asyncio.Task[Any], Brokers] = WeakKeyDictionary()
+
+
+@contextmanager
+def outliving(look_again: Callable[[], None] = lambda: None) -> Iterator[Brokers]:
+    """Wait on, in the task that runs, when another broker takes the place of the one that there is: `look_again` is
+    called when it has. Tasks that do not say so are ended then (`BrokerThread.replace`)."""
+    task = asyncio.current_task()
+    assert task is not None
+    outer = _outliving.get(task)
+    brokers = _outliving[task] = Brokers(look_again)
+    try:
+        yield brokers
+    finally:
+        del _outliving[task]
+        if outer is not None:
+            _outliving[task] = outer
+
+
+def brokers_of(task: asyncio.Task[Any]) -> Brokers | None:
+    """Whom to tell of other brokers than a task has begun with; None where it does not outlive its broker."""
+    return _outliving.get(task)
 
 
 async def wait_until(
@@ -17,12 +64,12 @@ async def wait_until(
 ) -> T:
     """Return what `reached` returns once that is not None; it is asked within every change that the listeners hear of,
     so that a state which lasts but a moment is not missed. With `recheck_s` it is asked so often in any case, and so is
-    who has listeners."""
+    who has listeners; both are also when another broker takes the place of the one that there is."""
     arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     told: list[Listeners] = []
 
     def look() -> None:
-        if not arrived.done() and (found := reached()) is not None:
+        if not arrived.done() and brokers.has_one.is_set() and (found := reached()) is not None:
             arrived.set_result(found)
 
     def listen() -> None:
@@ -34,13 +81,17 @@ async def wait_until(
         for each in told:
             each.discard(look)
 
+    def look_around() -> None:
+        listen_no_more()
+        listen()
+        look()
+
     try:
-        while not arrived.done():
-            listen_no_more()
-            listen()
-            look()
-            await asyncio.wait([arrived], timeout=recheck_s)
-        return arrived.result()
+        with outliving(look_around) as brokers:
+            while not arrived.done():
+                look_around()
+                await asyncio.wait([arrived], timeout=recheck_s)
+            return arrived.result()
     finally:
         listen_no_more()
 

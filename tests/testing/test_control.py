@@ -255,6 +255,15 @@ def test_hold(broker: Asked) -> None:
     assert (status, error) == (504, "after 0.01 s 0 requests are held, not 1")
 
 
+def test_a_reset_ends_what_is_under_way(broker: Asked) -> None:
+    number = broker.post("disk_full")["fault"]
+    creating = meanwhile(lambda: broker.refused("POST", "create_topic", name="t"))
+    broker.post(f"faults/{number}/wait_hits")
+    broker.post("reset")
+    told = "POST /brokers/{broker}/create_topic: the broker was reset meanwhile"
+    assert creating.result(30) == (409, told)
+
+
 @pytest.mark.slow
 def test_drop_and_disconnect(broker: Asked) -> None:
     fast = {"request_timeout_ms": 1000, "socket_timeout_ms": 1000, "reconnect_backoff_ms": 10}

@@ -1,8 +1,13 @@
 """A broker that is as new again: nothing of before is left, nothing new is amiss, and clients stay connected."""
 
+import asyncio
 import statistics
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,8 +18,9 @@ from barnabas.clock import ManualClock, SystemClock
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
 from barnabas.storage.os_files import OsFiles
-from barnabas.testing import Broker, ErrorCode
+from barnabas.testing import Broker, ErrorCode, succession
 from barnabas.testing.requests import ask
+from barnabas.testing.waiting import brokers_of
 from barnabas.wire import codec
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
@@ -22,6 +28,7 @@ from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from barnabas.wire.messages.metadata import MetadataRequest
 from tools.barnabas_process import BarnabasZooKeeper
+from tools.hostile import connect, frame, receive
 
 RESET_MS_MAX = 20
 """On a machine that does nothing else. Others may be at work here, so what is held to it is how long the process
@@ -260,3 +267,174 @@ def test_nothing_is_left_behind() -> None:
         broker.restart()
         assert broker.topic_names() == []
     assert list(directory.parent.glob(directory.name + "*")) == []
+
+
+# --- what is under way ----------------------------------------------------------------------------
+
+
+def await_waiters(broker: Broker, count: int = 1) -> None:
+    """Return when so many wait for something at the broker."""
+
+    async def waiting() -> int:
+        return sum(brokers_of(task) is not None for task in asyncio.all_tasks())
+
+    while broker.call(waiting()) < count:
+        time.sleep(0.001)
+
+
+def new_data(broker: Broker, how: str) -> Callable[[], None]:
+    """How to have the broker's data exchanged for those of now, without anything in them."""
+    return broker.reset if how == "reset" else partial(broker.restore, broker.snapshot())
+
+
+def join(broker: Broker) -> None:
+    consumer = consumer_of(broker, "g")
+    consumer.subscribe(["t"])
+    broker.create_topic("t").produce("v")
+    while consumer.poll(0.1) is None:
+        pass
+    consumer.close()
+
+
+def list_groups(broker: Broker) -> None:
+    with connect(broker.bootstrap_servers) as connection:
+        connection.sendall(frame(ListGroupsRequest(), 1))
+        receive(connection)
+
+
+WAITS: dict[str, tuple[Callable[[Broker], Any], Callable[[Broker], Any]]] = {
+    "records": (
+        lambda broker: broker.topic("t").wait_records(1),
+        lambda broker: broker.create_topic("t").produce("v"),
+    ),
+    "records, awaited": (
+        lambda broker: asyncio.run(broker.topic("t").wait_records_async(1)),
+        lambda broker: broker.create_topic("t").produce("v"),
+    ),
+    "group": (lambda broker: broker.wait_group("g", members=1), join),
+    "group, awaited": (lambda broker: asyncio.run(broker.wait_group_async("g", members=1)), join),
+    "leader": (lambda broker: broker.leader("t"), lambda broker: broker.create_topic("t")),
+    "request": (lambda broker: broker.wait_request("ListGroups"), list_groups),
+    "request, awaited": (lambda broker: asyncio.run(broker.wait_request_async("ListGroups")), list_groups),
+}
+
+
+@pytest.mark.parametrize("how", ["reset", "restore"])
+@pytest.mark.parametrize("what", WAITS)
+def test_who_waits_sees_what_comes_afterwards(broker: Broker, what: str, how: str) -> None:
+    exchange = new_data(broker, how)
+    wait, bring_about = WAITS[what]
+    with broker.recorded(), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait, broker)
+        await_waiters(broker)
+        exchange()
+        bring_about(broker)
+        waiting.result(30)
+
+
+def test_who_waits_sees_what_is_there_at_once(broker: Broker) -> None:
+    """A group that has gone, and records that were deleted before the snapshot was taken again."""
+    topic = broker.create_topic("t")
+    for _ in range(5):
+        topic.produce("v")
+    filled = broker.snapshot()
+    topic.delete_records()
+    with ThreadPoolExecutor(2) as pool:
+        records = pool.submit(topic.wait_records, 5)
+        await_waiters(broker)
+        broker.restore(filled)
+        assert len(records.result(30)) == 5
+
+        consumer = consumer_of(broker, "g")
+        consumer.subscribe(["t"])
+        while consumer.poll(0.1) is None:
+            pass
+        dead = pool.submit(broker.wait_group, "g", "Dead")
+        await_waiters(broker)
+        consumer.unsubscribe()
+        broker.reset()
+        assert dead.result(30).state == "Dead"
+        consumer.close()
+
+
+def test_who_waited_leaves_nothing_behind(broker: Broker) -> None:
+    """Neither at the broker of before, nor at that of now."""
+    with ThreadPoolExecutor(2) as pool:
+        waits = [pool.submit(broker.topic("t").wait_records, 1), pool.submit(broker.wait_group, "g")]
+        await_waiters(broker, 2)
+        servers = [broker.server]
+        of_the_broker = len(servers[0].metadata.listeners) - 1
+        broker.reset()
+        servers.append(broker.server)
+        join(broker)
+        for wait in waits:
+            wait.result(30)
+    for server in servers:
+        assert server.groups.runtime.listeners == set()
+        assert len(server.metadata.listeners) == of_the_broker
+
+
+@pytest.mark.parametrize(
+    ("exchange", "told"),
+    [
+        (lambda broker: broker.reset(), "the broker was reset meanwhile"),
+        (lambda broker: broker.snapshot(), "the broker was started anew for a snapshot meanwhile"),
+        (lambda broker: broker.restore(broker.snapshot()), "the broker was started anew for a snapshot meanwhile"),
+        (lambda broker: broker.restart(), "the broker stopped meanwhile"),
+    ],
+    ids=["reset", "snapshot", "restore", "restart"],
+)
+def test_a_call_that_is_under_way_ends(broker: Broker, exchange: Callable[[Broker], Any], told: str) -> None:
+    """Its answer would be the former broker's."""
+    full = broker.faults.disk_full()
+    with ThreadPoolExecutor(1) as pool:
+        creating = pool.submit(broker.create_topic, "t")
+        full.wait_hits()
+        exchange(broker)
+        with pytest.raises(RuntimeError, match=f"^{told}$"):
+            creating.result(30)
+    broker.faults.clear()
+    broker.create_topic("u").produce("v")
+
+
+def test_a_call_of_a_coroutine_ends(broker: Broker) -> None:
+    """Whoever awaits it is not cancelled."""
+    begun = threading.Event()
+
+    async def call() -> None:
+        async def forever() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        calling = asyncio.create_task(broker.call_async(forever()))
+        await asyncio.to_thread(begun.wait)
+        await asyncio.to_thread(broker.restore, snapshot)
+        with pytest.raises(RuntimeError, match=r"^the broker was restored meanwhile$"):
+            await calling
+
+    snapshot = broker.snapshot()
+    asyncio.run(call())
+
+
+def test_what_is_asked_meanwhile_is_asked_of_the_next_one(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former one would read and write what is closed."""
+    end = succession.end
+    asking: list[asyncio.Task[Any]] = []
+
+    async def asked() -> Any:
+        return broker.server
+
+    async def end_while_somebody_asks(*arguments: Any, **keywords: Any) -> None:
+        asking.append(asyncio.create_task(broker.call_async(asked())))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await end(*arguments, **keywords)
+
+    monkeypatch.setattr(succession, "end", end_while_somebody_asks)
+    former = broker.server
+    broker.reset()
+
+    async def answer() -> Any:
+        return await asking[0]
+
+    assert broker.call(answer()) is broker.server is not former
