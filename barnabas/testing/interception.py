@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.broker.network.outcome import CloseConnection, Delayed
-from barnabas.testing import coordinators
+from barnabas.testing import coordinators, report
 from barnabas.testing.effects import Answer, Effect, GoOn, Passage, answer_of
 from barnabas.testing.faulty_disk import ExchangeableFiles, Refusing
 from barnabas.testing.request import Request, read_request
@@ -46,6 +46,10 @@ class Owner(Protocol):
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on its event loop."""
+        ...
+
+    async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`, from a coroutine on another event loop."""
         ...
 
     def live_servers(self) -> Sequence[Server]:
@@ -142,6 +146,20 @@ class Interception:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
+
+    def wait(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What is waited for on the event loop of the broker that runs. Raises RuntimeError when none does."""
+        return self.owner.call(self._explained(waiting))
+
+    async def wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As `wait`, from a coroutine on another event loop."""
+        return await self.owner.call_async(self._explained(waiting))
+
+    async def _explained(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await waiting()
+        except TimeoutError as error:
+            raise report.explained(error, self.owner) from None
 
     def soon(self, action: Callable[[], None]) -> None:
         """Have something done on the event loop, from any thread."""

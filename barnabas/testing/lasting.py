@@ -3,7 +3,6 @@ and the list of all that there are of a broker, or a cluster."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import random
@@ -14,11 +13,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from barnabas.testing import report
 from barnabas.testing.effects import Disconnect, Effect, Park
 from barnabas.testing.faulty_disk import Refusing
 from barnabas.testing.selection import Limits, Matcher
-from barnabas.testing.waiting import check_may_block, wait_until, with_timeout
+from barnabas.testing.waiting import NothingMoreComes, check_may_block, wait_until, with_timeout
 
 if TYPE_CHECKING:
     from barnabas.testing.interception import Interception
@@ -56,22 +54,34 @@ class Lasting(ABC):
     def wait_hits(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """Wait until it has come over so many requests; `timeout` is in seconds of real time.
 
-        Errors: TimeoutError; RuntimeError inside a running event loop: await `wait_hits_async` there.
+        Errors: TimeoutError; RuntimeError when it has ended before, and inside a running event loop: await
+        `wait_hits_async` there.
         """
         check_may_block("wait_hits_async")
-        self._wait(lambda: self.hits >= count or None, timeout, lambda: f"{self!r}: not {count} hits")
+        self._among().wait(partial(self._hits, count, timeout))
 
     async def wait_hits_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """As `wait_hits`, without blocking the event loop that it is awaited on."""
-        await asyncio.to_thread(self.wait_hits, count, timeout=timeout)
+        await self._among().wait_async(partial(self._hits, count, timeout))
 
-    def _wait(self, reached: Callable[[], bool | None], timeout_s: float, found: Callable[[], str]) -> None:
+    async def _hits(self, count: int, timeout_s: float) -> None:
+        await self._reached(lambda: self.hits >= count, timeout_s, lambda: f"{self!r}: not {count} hits")
+
+    def _among(self) -> FaultList:
+        return next(iter(self.parts())).among
+
+    async def _reached(self, is_reached: Callable[[], bool], timeout_s: float, found: Callable[[], str]) -> None:
         parts = self.parts()
 
-        async def wait() -> None:
-            await with_timeout(wait_until(reached, lambda: [part.listeners for part in parts]), timeout_s, found)
+        def reached() -> bool | None:
+            if is_reached():
+                return True
+            if not any(part in part.among for part in parts):
+                how = "remove(), reset() or the end of its `with` block"
+                raise NothingMoreComes(f"{found()}, and no more come: the fault has ended by {how}, wait before that")
+            return None
 
-        next(iter(parts)).among.wait(wait())
+        await with_timeout(wait_until(reached, lambda: [part.listeners for part in parts]), timeout_s, found)
 
     def __enter__(self) -> Self:
         return self
@@ -173,14 +183,20 @@ class Hold(Fault):
     def wait_held(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """Wait until so many requests are held; `timeout` is in seconds of real time.
 
-        Errors: TimeoutError; RuntimeError inside a running event loop: await `wait_held_async` there.
+        Errors: TimeoutError; RuntimeError when the fault has ended before, and inside a running event loop: await
+        `wait_held_async` there.
         """
         check_may_block("wait_held_async")
-        self._wait(lambda: self.held >= count or None, timeout, lambda: f"{self.held} requests are held, not {count}")
+        self.among.wait(partial(self._holds, count, timeout))
 
     async def wait_held_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """As `wait_held`, without blocking the event loop that it is awaited on."""
-        await asyncio.to_thread(self.wait_held, count, timeout=timeout)
+        await self.among.wait_async(partial(self._holds, count, timeout))
+
+    async def _holds(self, count: int, timeout_s: float) -> None:
+        await self._reached(
+            lambda: self.held >= count, timeout_s, lambda: f"{self.held} requests are held, not {count}"
+        )
 
     def release(self, count: int | None = None) -> None:
         """Let the first `count` requests go on, or all that wait now; those that come later are held again."""
@@ -350,20 +366,13 @@ class FaultList:
         """Have something done on the broker's event loop, some time."""
         self._interception.soon(action)
 
-    def wait(self, waiting: Coroutine[Any, Any, T]) -> T:
+    def wait(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What is waited for on the broker's event loop. Raises RuntimeError when no broker runs."""
-        owner = self._interception.owner
+        return self._interception.wait(waiting)
 
-        async def wait() -> T:
-            try:
-                return await waiting
-            except TimeoutError as error:
-                raise report.explained(error, owner) from None
-
-        try:
-            return owner.call(wait())
-        finally:
-            waiting.close()
+    async def wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As `wait`, from a coroutine on another event loop."""
+        return await self._interception.wait_async(waiting)
 
     def _end(self, faults: Iterable[Fault]) -> None:
         def end() -> None:
@@ -371,6 +380,7 @@ class FaultList:
             self._faults = tuple(fault for fault in self._faults if fault not in ending)
             for fault in ending:
                 fault.ended()
+                self.tell_loop(fault.changed)  # who waits for it waits in vain
             if ending:
                 self._tell()
 

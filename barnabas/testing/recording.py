@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from barnabas.broker.api.response_errors import error_counter
-from barnabas.testing import report
 from barnabas.testing.interception import Interception
 from barnabas.testing.selection import Api, Matcher, Selection
-from barnabas.testing.waiting import check_may_block, wait_until, with_timeout
+from barnabas.testing.waiting import NothingMoreComes, check_may_block, wait_until, with_timeout
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -134,6 +133,11 @@ class Recording:
     ) -> None:
         self.stop()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it records no more."""
+        return self not in self._interception.observers
+
     def stop(self) -> None:
         """Record no more; does nothing when that is so."""
         self._interception.run(self._stop)
@@ -163,27 +167,11 @@ class Recording:
         """Wait until so many matching requests have come and been answered, or lost their connections, since the
         recording began, and return the last of these; `timeout` is in seconds of real time.
 
-        Errors: TimeoutError, with the last requests there were; RuntimeError inside a running event loop: await
-        `wait_request_async` there.
+        Errors: TimeoutError, with the last requests there were; RuntimeError when the recording has ended before, and
+        inside a running event loop: await `wait_request_async` there.
         """
         check_may_block("wait_request_async")
-        matcher = self._matcher(api, where)
-
-        def reached() -> RecordedRequest | None:
-            matching = (r for r in self._requests if r.answered_ms is not None and matcher.matches(r.request))
-            return next((found for number, found in enumerate(matching, 1) if number == count), None)
-
-        def instead() -> str:
-            last = "; ".join(map(repr, list(self._requests)[-5:]))
-            return f"there were not {count} such requests; the last ones: {last or 'none'}"
-
-        async def wait() -> RecordedRequest:
-            try:
-                return await with_timeout(wait_until(reached, self._listeners), timeout, instead)
-            except TimeoutError as error:
-                raise report.explained(error, self._interception.owner) from None
-
-        return self._interception.owner.call(wait())
+        return self._interception.wait(partial(self._wait_request, self._matcher(api, where), count, timeout))
 
     async def wait_request_async(
         self,
@@ -194,7 +182,23 @@ class Recording:
         **where: Unpack[Selection],
     ) -> RecordedRequest:
         """As `wait_request`, without blocking the event loop that it is awaited on."""
-        return await asyncio.to_thread(self.wait_request, api, count, timeout=timeout, **where)
+        waiting = partial(self._wait_request, self._matcher(api, where), count, timeout)
+        return await self._interception.wait_async(waiting)
+
+    async def _wait_request(self, matcher: Matcher, count: int, timeout_s: float) -> RecordedRequest:
+        def reached() -> RecordedRequest | None:
+            matching = [r for r in self._requests if matcher.matches(r.request)]
+            answered = (r for r in matching if r.answered_ms is not None)
+            found = next((r for number, r in enumerate(answered, 1) if number == count), None)
+            if found is None and self.is_over and len(matching) < count:
+                raise NothingMoreComes(f"{instead()}, and no more come: the recording has ended, wait before that")
+            return found
+
+        def instead() -> str:
+            last = "; ".join(map(repr, list(self._requests)[-5:]))
+            return f"there were not {count} such requests; the last ones: {last or 'none'}"
+
+        return await with_timeout(wait_until(reached, self._listeners), timeout_s, instead)
 
     def last(self, count: int) -> list[RecordedRequest]:
         """The last requests, `count` at most. Broker's loop only."""
@@ -261,6 +265,7 @@ class Recording:
         others = tuple(observer for observer in self._interception.observers if observer is not self)
         self._interception.observers = others
         self._interception.attach_all()
+        self._interception.soon(self.changed)
 
 
 class Recordable:

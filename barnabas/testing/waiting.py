@@ -12,6 +12,10 @@ T = TypeVar("T")
 Listeners = set[Callable[[], None]]
 
 
+class NothingMoreComes(RuntimeError):
+    """What is waited for cannot come any more."""
+
+
 class Brokers:
     """The brokers that follow each other while a task waits for something: `has_one` is set but while one ends and the
     next begins, `changes` is how often that came about."""
@@ -64,13 +68,21 @@ async def wait_until(
 ) -> T:
     """Return what `reached` returns once that is not None; it is asked within every change that the listeners hear of,
     so that a state which lasts but a moment is not missed. With `recheck_s` it is asked so often in any case, and so is
-    who has listeners; both are also when another broker takes the place of the one that there is."""
+    who has listeners; both are also when another broker takes the place of the one that there is. Raises what `reached`
+    raises of NothingMoreComes."""
     arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     told: list[Listeners] = []
 
     def look() -> None:
-        if not arrived.done() and brokers.has_one.is_set() and (found := reached()) is not None:
-            arrived.set_result(found)
+        if arrived.done() or not brokers.has_one.is_set():
+            return
+        try:
+            found = reached()
+        except NothingMoreComes as error:
+            arrived.set_exception(error)  # for who waits, not for who tells of a change
+        else:
+            if found is not None:
+                arrived.set_result(found)
 
     def listen() -> None:
         told[:] = listeners() if callable(listeners) else [listeners]

@@ -255,6 +255,16 @@ def test_hold(broker: Asked) -> None:
     assert (status, error) == (504, "after 0.01 s 0 requests are held, not 1")
 
 
+def test_nobody_waits_for_a_recording_that_has_ended(broker: Asked) -> None:
+    broker.post("recorded")
+    broker.delete("recorded")
+    status, error = broker.refused("POST", "wait_request")
+    assert status == 409
+    assert error.endswith(
+        "there were not 1 such requests; the last ones: none, and no more come: the recording has ended, wait before that"
+    )
+
+
 def test_a_reset_ends_what_is_under_way(broker: Asked) -> None:
     number = broker.post("disk_full")["fault"]
     creating = meanwhile(lambda: broker.refused("POST", "create_topic", name="t"))
@@ -679,7 +689,10 @@ def test_verbs_of_clusters_are_not_for_single_brokers(broker: Asked) -> None:
 # --- the vocabulary ------------------------------------------------------------------------------
 
 
-OF_PYTHON = {"add", "clear", "forget", "of_state", "prepare_snapshot", "remove", "on_loop", "tell_loop", "wait"}
+OF_PYTHON = {"add", "clear", "forget", "of_state", "prepare_snapshot", "remove", "on_loop", "tell_loop"} | {
+    "wait",
+    "wait_async",
+}
 """What is a method, and over HTTP a path of faults, or what methods need of each other."""
 
 OTHER_NAMES = {"duration": "duration_ms", "broker": "node"}

@@ -1,6 +1,7 @@
 """What clients see of a broker that fails on demand: each verb, who is meant, how often, and what is left of it."""
 
 import asyncio
+import gc
 import random
 import socket
 import subprocess
@@ -8,7 +9,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from barnabas.clock import ManualClock
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode, Fault, Request
 from barnabas.testing.effects import Delay, Throttle
+from barnabas.testing.waiting import brokers_of
 from barnabas.wire.codec import decode
 from barnabas.wire.messages import api as api_of
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
@@ -493,6 +496,106 @@ def test_waiting_does_not_block_an_event_loop(broker: Broker) -> None:
             await sent
 
     asyncio.run(race())
+
+
+def waiting_count(broker: Broker) -> int:
+    """How many wait for something at the broker."""
+
+    async def count() -> int:
+        return sum(brokers_of(task) is not None for task in asyncio.all_tasks())
+
+    return broker.call(count())
+
+
+AWAITED: list[Callable[[Broker, float], Coroutine[Any, Any, object]]] = [
+    lambda broker, timeout: broker.faults.hold("Produce").wait_held_async(timeout=timeout),
+    lambda broker, timeout: broker.faults.hold("Produce").wait_hits_async(timeout=timeout),
+    lambda broker, timeout: broker.faults.leader_away("t").wait_hits_async(timeout=timeout),
+    lambda broker, timeout: broker.recorded().wait_request_async(timeout=timeout),
+]
+
+
+@pytest.mark.parametrize("wait", AWAITED, ids=["held", "hits", "hits of several", "request"])
+def test_forty_wait_at_once_and_are_cancelled(
+    broker: Broker, wait: Callable[[Broker, float], Coroutine[Any, Any, object]]
+) -> None:
+    """More than asyncio has threads for; and nobody waits for them any more."""
+
+    async def cancel() -> None:
+        waiting = [asyncio.create_task(wait(broker, 60)) for _ in range(40)]
+        while await asyncio.to_thread(waiting_count, broker) < len(waiting):
+            pass
+        for each in waiting:
+            each.cancel()
+        assert {type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)} == {
+            asyncio.CancelledError
+        }
+        while await asyncio.to_thread(waiting_count, broker):
+            pass
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(wait(broker, 60), 0.01)
+
+    started_s = time.monotonic()
+    asyncio.run(cancel())
+    assert time.monotonic() - started_s < 30
+
+
+def test_a_wait_that_is_cancelled_before_it_begins(broker: Broker) -> None:
+    hold = broker.faults.hold("Produce")
+
+    async def cancel() -> None:
+        waiting = [asyncio.create_task(hold.wait_held_async(timeout=60)) for _ in range(40)]
+        await asyncio.sleep(0)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(cancel())
+        gc.collect()
+
+
+@pytest.mark.parametrize("end", ["remove", "clear", "reset"])
+@pytest.mark.parametrize(
+    ("wait", "told"),
+    [
+        (lambda fault: fault.wait_hits(3), "0 hits>: not 3 hits"),
+        (lambda fault: asyncio.run(fault.wait_hits_async(3)), "0 hits>: not 3 hits"),
+        (lambda fault: fault.wait_held(), "0 requests are held, not 1"),
+        (lambda fault: asyncio.run(fault.wait_held_async()), "0 requests are held, not 1"),
+    ],
+    ids=["hits", "hits, awaited", "held", "held, awaited"],
+)
+def test_nobody_waits_for_a_fault_that_has_ended(
+    broker: Broker, wait: Callable[[Fault], None], told: str, end: str
+) -> None:
+    told = rf"{told}, and no more come: the fault has ended by remove\(\), reset\(\) or the end of its `with` block"
+    fault = broker.faults.hold("Produce")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait, fault)
+        while not waiting_count(broker):
+            time.sleep(0.001)
+        {"remove": fault.remove, "clear": broker.faults.clear, "reset": broker.reset}[end]()
+        with pytest.raises(RuntimeError, match=told):
+            waiting.result(20)
+    with pytest.raises(RuntimeError, match=told):
+        wait(fault)
+
+
+def test_faults_of_several_parts_end_with_the_last_one(broker: Broker) -> None:
+    away = broker.faults.leader_away("t")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(away.wait_hits)
+        away.remove()
+        with pytest.raises(RuntimeError, match="and no more come"):
+            waiting.result(20)
+
+
+def test_what_came_before_the_end_counts(broker: Broker) -> None:
+    with broker.faults.fail("ListGroups", 14) as fault, connect(broker.bootstrap_servers) as connection:
+        ask(connection, LIST_GROUPS, 1)
+    fault.wait_hits()
 
 
 # --- drop, disconnect, garble, throttle, refuse ---------------------------------------------------

@@ -1,7 +1,9 @@
 """What a test sees of what clients ask: requests, answers, charts."""
 
 import asyncio
+import time
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -96,6 +98,32 @@ def test_waiting_does_not_block_an_event_loop(broker: Broker) -> None:
                         waiting.wait_request("Produce")
 
     asyncio.run(look())
+
+
+def test_nobody_waits_for_a_recording_that_has_ended(broker: Broker) -> None:
+    """But for the answer of what came before."""
+    hold = broker.faults.hold("ListGroups")
+    with (
+        broker.recorded() as seen,
+        ThreadPoolExecutor(2) as pool,
+        connect(broker.bootstrap_servers) as connection,
+    ):
+        connection.sendall(frame(LIST_GROUPS, 1))
+        hold.wait_held()
+        answered = pool.submit(seen.wait_request, "ListGroups")
+        in_vain = pool.submit(seen.wait_request, "ListGroups", 2)
+        while len(seen._listeners) < 2:
+            time.sleep(0.001)
+        seen.stop()
+        told = "not 2 such requests; the last ones: .*, and no more come: the recording has ended, wait before that"
+        with pytest.raises(RuntimeError, match=told):
+            in_vain.result(20)
+        assert not answered.done()
+        hold.remove()
+        assert answered.result(20).outcome == "ok"
+    assert seen.wait_request("ListGroups").outcome == "ok"
+    with pytest.raises(RuntimeError, match="no more come"):
+        asyncio.run(broker.wait_request_async("Produce"))
 
 
 def test_nothing_stands_there_when_nobody_looks(broker: Broker) -> None:
