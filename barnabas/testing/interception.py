@@ -102,11 +102,11 @@ class DiskFault(Protocol):
 class Exchange(Protocol):
     """A request that is recorded, and what becomes of it."""
 
-    def answered(self, answer: Answer | None) -> None:
+    def note_answer(self, answer: Answer | None) -> None:
         """The reply leaves, or there is none."""
         ...
 
-    def closed(self) -> None:
+    def note_close(self) -> None:
         """The connection is closed in place of a reply."""
         ...
 
@@ -204,7 +204,7 @@ class Interception:
                 outcome = serve(data, connection)
         except (CloseConnection, ProtocolError):
             for exchange in exchanges:
-                exchange.closed()
+                exchange.note_close()
             raise
         for exchange in exchanges:
             outcome = _observed(outcome, request, exchange)
@@ -267,21 +267,21 @@ def _observed(outcome: Outcome, request: Request, exchange: Exchange) -> Outcome
 
 
 def _tell(parts: Parts | None, request: Request, exchange: Exchange) -> None:
-    exchange.answered(None if parts is None else Answer(request, parts))
+    exchange.note_answer(None if parts is None else Answer(request, parts))
 
 
 def _resumed(resume: Callable[[], Any], request: Request, exchange: Exchange) -> Outcome:
     try:
         outcome: Outcome = resume()
     except (CloseConnection, ProtocolError):
-        exchange.closed()
+        exchange.note_close()
         raise
     return _observed(outcome, request, exchange)
 
 
 def _done(request: Request, exchange: Exchange, outcome: asyncio.Future[Parts | None]) -> None:
     if outcome.cancelled() or outcome.exception() is not None:
-        exchange.closed()
+        exchange.note_close()
     else:
         _tell(outcome.result(), request, exchange)
 
@@ -290,7 +290,7 @@ async def _awaited(outcome: Awaitable[Parts | None], request: Request, exchange:
     try:
         parts = await outcome
     except BaseException:
-        exchange.closed()
+        exchange.note_close()
         raise
     _tell(parts, request, exchange)
     return parts

@@ -28,9 +28,9 @@ BYTES_MAX: Final = 64 * 1024 * 1024
 class RecordedRequest:
     """A request, and what became of it.
 
-    `request` tells all of it (`api`, `client_id`, `topics`, `message` and so on); `time_ms` is when it came, by the
-    broker's clock. `answer` is the decoded response as the client got it, None where there is none: not yet, because
-    the protocol has none (Produce with acks=0), or because the connection was closed instead (`is_closed`).
+    `time_ms` is when it came, `answered_ms` when it was answered, or its connection closed, by the broker's clock; None
+    until then. `answer` is the decoded response as the client got it, None where there is none: not yet, because the
+    protocol has none (Produce with acks=0), or because the connection was closed instead (`is_closed`).
     """
 
     def __init__(self, recording: Recording, request: Request, size: int, time_ms: int) -> None:
@@ -58,6 +58,41 @@ class RecordedRequest:
         return self.request.client_id
 
     @property
+    def version(self) -> int:
+        """The version of the API in which it was asked."""
+        return self.request.version
+
+    @property
+    def connection(self) -> int:
+        """The number of the connection at its broker."""
+        return self.request.connection
+
+    @property
+    def broker(self) -> int:
+        """The broker id of who was asked."""
+        return self.request.broker
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The names of all topics that it is about."""
+        return self.request.topics
+
+    @property
+    def partitions(self) -> frozenset[tuple[str, int]]:
+        """The partitions that it is about, by topic and index."""
+        return self.request.partitions
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The consumer groups that it is about."""
+        return self.request.groups
+
+    @property
+    def transactional_ids(self) -> frozenset[str]:
+        """The transactional ids that it is about."""
+        return self.request.transactional_ids
+
+    @property
     def message(self) -> Any:
         """The request as it was decoded."""
         return self.request.message
@@ -81,7 +116,7 @@ class RecordedRequest:
             return "no reply"
         return ", ".join(dict.fromkeys(error.name for error in self.errors)) or "ok"
 
-    def answered(self, answer: Answer | None) -> None:
+    def note_answer(self, answer: Answer | None) -> None:
         """The reply leaves, or there is none. Broker's loop only."""
         if answer is not None:
             data = answer.bytes()
@@ -91,7 +126,7 @@ class RecordedRequest:
         self.answered_ms = self._recording.now_ms()
         self._recording.changed()
 
-    def closed(self) -> None:
+    def note_close(self) -> None:
         """The connection is closed in place of a reply. Broker's loop only."""
         self.is_closed = True
         self.answered_ms = self._recording.now_ms()

@@ -1,9 +1,11 @@
 """What a test sees of what clients ask: requests, answers, charts."""
 
 import asyncio
+import re
 import time
 import xml.etree.ElementTree as ET
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +43,32 @@ def test_what_a_producer_asks(broker: Broker) -> None:
         seen.requests("Produces")
     with pytest.raises(TypeError, match="no such keyword: topics"):
         seen.requests("Produce", topics="t")  # type: ignore[call-arg]
+
+
+def test_what_is_told_of_a_request(broker: Broker) -> None:
+    """All that the documentation names, and nothing that is true because it is a method."""
+    broker.create_topic("t", partitions=2)
+    with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
+        batch = memoryview(build_batch([Record(0, 0, None, b"v", [], 0)]))
+        data = [PartitionProduceData(index=1, records=batch)]
+        request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=data)])
+        connection.sendall(frame(request, 9))
+        receive(connection)
+        [asked] = seen.requests("Produce")
+        [*_, same] = broker.requests(connection=asked.connection)
+    assert same is asked
+    assert (asked.api, asked.version, asked.broker) == ("Produce", 9, broker.server.node_id)
+    assert (asked.topics, asked.partitions) == ({"t"}, {("t", 1)})
+    assert asked.groups == asked.transactional_ids == frozenset()
+    assert asked.outcome == "ok"
+    assert not asked.is_closed
+    assert not hasattr(asked, "closed")
+    assert not hasattr(asked, "answered")
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    table = page[page.index("| Of a request") :].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert [name for name in named if not hasattr(asked, name)] == []
+    assert named >= {"api", "connection", "topics", "answered_ms", "is_closed"}
 
 
 def test_errors_and_closed_connections_are_seen_as_clients_see_them(broker: Broker) -> None:
