@@ -244,7 +244,7 @@ class Faults(StateFaults):
         transactions ask for, and, in a cluster, what a broker fetches as a follower. `duration` is as of `delay`."""
         asked, followed = _asked_and_followed(broker)
         parts = self.delay(_WRITTEN_DOWN, duration, **asked), self.delay("Fetch", duration, **followed)
-        return FaultGroup("disk_slow", *parts)
+        return FaultGroup(_named("disk_slow", broker), *parts)
 
     def pause(self, *, broker: int | Collection[int] | None = None) -> FaultGroup:
         """Stop a broker as SIGSTOP does, until the fault is removed: connections stay and new ones come, but nothing is
@@ -252,7 +252,7 @@ class Faults(StateFaults):
         asked meanwhile is done. (It is not taken for dead: `Cluster.expire_session` does that. What it does by its
         clock, it does.)"""
         asked, followed = _asked_and_followed(broker)
-        return FaultGroup("pause", self.hold(**asked), self.hold("Fetch", **followed))
+        return FaultGroup(_named("pause", broker), self.hold(**asked), self.hold("Fetch", **followed))
 
 
 # --- arguments ------------------------------------------------------------------------------------
@@ -272,6 +272,11 @@ def _asked_and_followed(broker: int | Collection[int] | None) -> tuple[Matching,
 
     asked: Matching = {"from_brokers": True} if broker is None else {"from_brokers": True, "broker": broker}
     return asked, {"from_brokers": True, "predicate": is_of_follower}
+
+
+def _named(verb: str, broker: int | Collection[int] | None) -> str:
+    told = ", ".join(_at(broker).described())
+    return f"{verb} ({told})" if told else verb
 
 
 def _name(api: Api | Collection[Api] | None) -> str:

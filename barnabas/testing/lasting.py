@@ -43,6 +43,12 @@ class Lasting(ABC):
         """How often there was something that it was for, hit or not; none are counted once it has hit as often as it
         may."""
 
+    @property
+    @abstractmethod
+    def asked(self) -> int:
+        """How many requests of its APIs came meanwhile, whatever else they were about: more than `matches` where
+        keywords of the fault leave some of them out, a misspelt topic all."""
+
     @abstractmethod
     def remove(self) -> None:
         """End it: later requests pass, those that it holds go on. Does nothing when it has ended."""
@@ -69,6 +75,11 @@ class Lasting(ABC):
 
     def _among(self) -> FaultList:
         return next(iter(self.parts())).among
+
+    def _described(self, what: str) -> str:
+        """What it is, and how often it came, of all that it might have come over."""
+        of_all = f" of {self.asked} requests" if self.asked > self.hits else ""
+        return f"<{what}, {self.hits} hits{of_all}>"
 
     async def _reached(self, is_reached: Callable[[], bool], timeout_s: float, found: Callable[[], str]) -> None:
         parts = self.parts()
@@ -105,6 +116,7 @@ class Fault(Lasting):
         self._name = name
         self.matcher = matcher
         self._limits = limits
+        self._asked = 0
         self.listeners: Listeners = set()
         self.effect = new_effect(self)
 
@@ -113,8 +125,12 @@ class Fault(Lasting):
         self._name = f"{name}: {self._name}"
 
     def __repr__(self) -> str:
-        seed = f", seed={self._limits.seed}" if self._limits.is_random else ""
-        return f"<{self._name}, {self.hits} hits{seed}>"
+        told = ", ".join([*self._for(), *self._limits.described()])
+        return self._described(f"{self._name} ({told})" if told else self._name)
+
+    def _for(self) -> list[str]:
+        """What it is for, as the test said it: a misspelt name is to be found."""
+        return self.matcher.described()
 
     @property
     def hits(self) -> int:
@@ -123,6 +139,10 @@ class Fault(Lasting):
     @property
     def matches(self) -> int:
         return self._limits.matches
+
+    @property
+    def asked(self) -> int:
+        return self._asked
 
     def hinders_brokers(self) -> bool:
         """Whether it may keep brokers of a cluster from each other, or from their data."""
@@ -138,6 +158,8 @@ class Fault(Lasting):
         return self._is_for(request) and self.counts()
 
     def _is_for(self, request: Request) -> bool:
+        if not self._limits.is_over and self.matcher.is_asked(request):
+            self._asked += 1
         try:
             return self.matcher.matches(request)
         except Exception:
@@ -253,6 +275,13 @@ class StateFault(Fault):
         self._undo = undo
         self._is_being_undone = False
 
+    @property
+    def asked(self) -> int:
+        return self.hits  # it is there: nobody looks for what it is not for
+
+    def _for(self) -> list[str]:
+        return []  # its name says all
+
     def is_hit(self, request: Request) -> bool:
         super().is_hit(request)
         return False
@@ -278,7 +307,7 @@ class FaultGroup(Lasting):
             fault.belongs_to(name)
 
     def __repr__(self) -> str:
-        return f"<{self._name}, {self.hits} hits>"
+        return self._described(self._name)
 
     @property
     def hits(self) -> int:
@@ -287,6 +316,11 @@ class FaultGroup(Lasting):
     @property
     def matches(self) -> int:
         return sum(fault.matches for fault in self.faults)
+
+    @property
+    def asked(self) -> int:
+        # Parts that only a broker's number narrows down are asked of one request several times.
+        return sum(fault.asked if fault.matcher.addressed else fault.hits for fault in self.faults)
 
     def remove(self) -> None:
         for fault in self.faults:

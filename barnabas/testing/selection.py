@@ -17,6 +17,8 @@ Api = str | int | type[Message]
 """An API by Kafka's name ("Produce"), its key, or its request's class."""
 
 SEED_MAX: Final = 2**32
+VALUES_TOLD_MAX: Final = 5
+"""How many values of a keyword a fault's description names."""
 
 
 class Selection(TypedDict, total=False):
@@ -92,6 +94,13 @@ class Limits:
         self._probability = probability
         self.is_random = probability < 1
 
+    def described(self) -> list[str]:
+        """What differs from always, as a test says it, and the seed of random numbers."""
+        told = {"times": self._times, "after": self._after, "every": self._every, "probability": self._probability}
+        usual = {"times": None, "after": 0, "every": 1, "probability": 1}
+        seed = [f"seed={self.seed}"] if self.is_random else []
+        return [f"{name}={value}" for name, value in told.items() if value != usual[name]] + seed
+
     @property
     def is_over(self) -> bool:
         """Whether the fault has come as often as it may."""
@@ -131,12 +140,24 @@ class Matcher:
         """The broker ids that are named; none where all are meant."""
         return self._of_request.get("broker", ())
 
+    def described(self) -> list[str]:
+        """What is asked of requests beyond their API, as a test says it."""
+        of_entries = {name: self._of_entries[role] for name, role in _OF_ENTRIES.items() if role in self._of_entries}
+        told = [f"{name}={_described(values)}" for name, values in (of_entries | self._of_request).items()]
+        if self._predicate is not None:
+            told.append(f"predicate={getattr(self._predicate, '__name__', self._predicate)}")
+        return told + ["from_brokers=True"] * self.is_of_brokers
+
+    def is_asked(self, request: Request) -> bool:
+        """Whether this is a request of the API, whatever else it must be."""
+        is_of_api = self.api_keys is None or request.message.API_KEY in self.api_keys
+        return is_of_api and (self.is_of_brokers or not request.is_of_broker)
+
     def matches(self, request: Request) -> bool:
         """Whether this request is meant; asks the predicate last."""
         return (
-            (self.api_keys is None or request.message.API_KEY in self.api_keys)
+            self.is_asked(request)
             and all(getattr(request, name) in values for name, values in self._of_request.items())
-            and (self.is_of_brokers or not request.is_of_broker)
             and (not self._of_entries or any(map(self._names, request.subjects)))
             and (self._predicate is None or bool(self._predicate(request)))
         )
@@ -183,6 +204,13 @@ def _api_key(api: Api) -> int:
         near = difflib.get_close_matches(api, API_NAMES.values(), 1)
         raise ValueError(f"Kafka has no API {api!r}{f': did you mean {near[0]!r}?' if near else ''}")
     return found
+
+
+def _described(values: Collection[Any]) -> str:
+    told = [repr(value) for value in sorted(values, key=lambda value: (value is None, value))]
+    if len(told) == 1:
+        return told[0]
+    return f"{{{', '.join(told[:VALUES_TOLD_MAX])}{', ...' if len(told) > VALUES_TOLD_MAX else ''}}}"
 
 
 def _collection(keyword: str, value: Any) -> Collection[Any]:

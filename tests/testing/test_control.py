@@ -204,7 +204,7 @@ def test_a_broker_ends_and_starts_again(broker: Asked) -> None:
 
 def test_fail(broker: Asked) -> None:
     fault = broker.post("fail", api="Produce", error="NOT_LEADER_OR_FOLLOWER", topic=["orders", "other"], times=2)
-    assert fault["description"] == "fail Produce NOT_LEADER_OR_FOLLOWER, 0 hits"
+    assert fault["description"] == ("fail Produce NOT_LEADER_OR_FOLLOWER (topic={'orders', 'other'}, times=2), 0 hits")
     assert send(broker) is None
     number = fault["fault"]
     assert broker.post(f"faults/{number}/wait_hits", count=2, timeout_ms=1000)["hits"] == 2

@@ -100,6 +100,39 @@ def test_chances_are_those_of_the_seed(broker: Broker) -> None:
         assert ", seed=" in repr(fault)
 
 
+def test_a_fault_says_what_it_is_for(broker: Broker) -> None:
+    """So that a misspelt name is found: who asks for something else is counted, too."""
+    broker.create_topic("t")
+    faults = broker.faults
+    misspelt = faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", topic="typo", partition=[1, 0], times=2, after=1)
+    away = faults.leader_away("typo")
+    others = [
+        faults.fail("Produce", 6, client_id=None, version=3, broker=7, every=2, predicate=str.isalpha),
+        faults.drop(group={f"g{number}" for number in range(7)}, from_brokers=True),
+        faults.refuse(times=3, broker=7),
+        faults.pause(broker=7),
+        faults.disk_slow(1),
+    ]
+    met = faults.delay("Produce", 0, topic="t", times=1)
+    with connect(broker.bootstrap_servers) as connection:
+        for _ in range(3):
+            ask(connection, produce(0), 8)
+    what = "fail Produce NOT_LEADER_OR_FOLLOWER (topic='typo', partition={0, 1}, times=2, after=1)"
+    assert repr(misspelt) == f"<{what}, 0 hits of 3 requests>"
+    assert repr(away) == "<leader_away typo, 0 hits of 3 requests>"
+    assert repr(met) == "<delay Produce (topic='t', times=1), 1 hits>"
+    assert [repr(each) for each in others] == [
+        "<fail Produce NOT_LEADER_OR_FOLLOWER (version=3, client_id=None, broker=7, predicate=isalpha, every=2), "
+        "0 hits of 3 requests>",
+        "<drop everything (group={'g0', 'g1', 'g2', 'g3', 'g4', ...}, from_brokers=True), 0 hits of 3 requests>",
+        "<refuse (broker=7, times=3), 0 hits>",
+        "<pause (broker=7), 0 hits>",
+        "<disk_slow, 3 hits>",
+    ]
+    with pytest.raises(TimeoutError, match=r"topic='typo'.* 0 hits of 3 requests>: not 1 hits"):
+        misspelt.wait_hits(timeout=0.01)
+
+
 def test_who_is_meant(broker: Broker) -> None:
     broker.faults.fail("ListGroups", 14, client_id="a")
     broker.faults.fail(None, 15, client_id={"b", "c"}, predicate=lambda request: request.version == 1)
