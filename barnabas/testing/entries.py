@@ -8,6 +8,7 @@ subject says which: of the partition in a Produce request, {TOPIC: "t", PARTITIO
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from barnabas.wire.messages import ApiMessages
@@ -153,6 +154,27 @@ def _subjects(struct: Message, version: int, array: str, inherited: Subject) -> 
                 yield {**own, _ROLES[field.name]: element}
     if is_leaf:
         yield own
+
+
+@cache
+def askable(request: type[Message]) -> frozenset[str]:
+    """What requests of a class may be about, by the constants above, in any of its versions."""
+    found = frozenset(_askable(request, ""))
+    if found & {TOPIC_ID, RESOURCE}:
+        found |= {TOPIC}
+    if COORDINATOR_KEY in found:
+        found |= {GROUP, TRANSACTIONAL_ID}
+    return found | {PARTITION} if request.API_KEY in _OF_WHOLE_TOPICS else found
+
+
+def _askable(struct: type[Message], array: str) -> Iterator[str]:
+    for field in struct.FIELDS:
+        element = _element(field)
+        if isinstance(element, type) and field.name not in _NOT_ASKED_FOR:
+            yield from _askable(element, field.name)
+        role = _role(field, array) if element is None else _ROLES.get(field.name)
+        if role is not None and not isinstance(element, type):
+            yield role
 
 
 def _role(field: Field, array: str) -> str | None:

@@ -31,7 +31,10 @@ _ASKED_OF_GROUP_COORDINATORS: Final = (
 _ASKED_OF_TRANSACTION_COORDINATORS: Final = (
     "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "DescribeTransactions",
 )  # fmt: skip
+PRODUCE: Final = 0
 FETCH: Final = 1
+INDEX_MAX: Final = 2**31 - 1
+_CODES: Final = {int(code): code for code in ErrorCode}
 _WRITTEN_DOWN: Final = (
     "Produce", "OffsetCommit", "TxnOffsetCommit", "SyncGroup", "LeaveGroup", "DeleteGroups", "OffsetDelete",
     "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "CreateTopics",
@@ -76,7 +79,7 @@ class Faults(StateFaults):
         Metadata those of topics.) `message` and, for Produce, `record_errors` (messages by the index of a record in its
         batch) are told by the versions that have them. A Produce with acks=0 loses its connection.
         """
-        failure = entries.Failure(_error_code(error), message, record_errors)
+        failure = entries.Failure(_error_code(error), message, _record_errors(api, record_errors))
         matcher, limits = _split_keywords(api, where)
 
         def effect(fault: Fault) -> Fail:
@@ -292,19 +295,47 @@ def _answered_with_records(api: Api | Collection[Api] | None) -> Api:
 
 
 def _error_code(error: ErrorCode | str | int) -> int:
+    """Errors: ValueError for what is no error of Kafka, TypeError for what could not be one."""
+    if not isinstance(error, str | int) or isinstance(error, bool):
+        raise TypeError(f"an error is its name, its number or an ErrorCode, not {error!r:.100}")
     if isinstance(error, str):
-        if error in ErrorCode.__members__:
-            return int(ErrorCode[error])
-        near = difflib.get_close_matches(error, ErrorCode.__members__, 1)
-        raise ValueError(f"Kafka has no error {error!r}{f': did you mean {near[0]!r}?' if near else ''}")
-    if error == 0:
-        raise ValueError("the error code 0 says that nothing failed")
-    return int(error)
+        code = ErrorCode.__members__.get(error)
+        near = difflib.get_close_matches(error.upper(), ErrorCode.__members__, 1)
+        valid = f"did you mean {near[0]!r}?" if near else "its name is to be one of barnabas.wire.errors.ErrorCode"
+    else:
+        code = _CODES.get(error)
+        valid = f"its numbers are {min(_CODES)} and 1 to {max(_CODES)}"
+    if code is None:
+        raise ValueError(f"Kafka has no error {error!r:.100}: {valid}")
+    if code is ErrorCode.NONE:
+        raise ValueError(f"the error {code.name} ({code:d}) says that nothing failed: name one that says what did")
+    return int(code)
+
+
+def _record_errors(
+    api: Api | Collection[Api] | None, record_errors: Mapping[int, str] | None
+) -> Mapping[int, str] | None:
+    """Errors: ValueError, TypeError for what no answer can say."""
+    if not record_errors:
+        return record_errors
+    if not isinstance(record_errors, Mapping):
+        raise TypeError(f"record_errors are messages by the index of a record, not {record_errors!r:.100}")
+    keys = api_keys(api)
+    if keys is not None and PRODUCE not in keys:
+        raise ValueError(f"record_errors are of records of a Produce: answers to {_name(api)} have none")
+    for index, message in record_errors.items():
+        if not isinstance(index, int) or isinstance(index, bool) or not isinstance(message, str):
+            raise TypeError(f"record_errors has a text by a whole number, not {message!r:.100} by {index!r:.100}")
+        if not 0 <= index <= INDEX_MAX:
+            raise ValueError(f"record_errors are by the index of a record in its batch, 0 or more, not {index}")
+    return record_errors
 
 
 def _split_keywords(api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> tuple[Matcher, Limits]:
     limits = {name: where[name] for name in ("times", "after", "every", "probability", "seed") if name in where}
-    return Matcher(api, {name: value for name, value in where.items() if name not in limits}), Limits(**limits)
+    matcher = Matcher(api, {name: value for name, value in where.items() if name not in limits})
+    matcher.check_can_match()
+    return matcher, Limits(**limits)
 
 
 def _duration_of(

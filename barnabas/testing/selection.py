@@ -11,6 +11,7 @@ from barnabas.testing import entries
 from barnabas.testing.request import Request
 from barnabas.testing.topic import Topic, topic_name
 from barnabas.wire.messages import API_NAMES
+from barnabas.wire.messages import api as messages_of
 from barnabas.wire.schema import Message
 
 Api = str | int | type[Message]
@@ -28,6 +29,9 @@ class Selection(TypedDict, total=False):
     that answers with an error leaves the other entries alone. `version` is the API's, `connection` its number at the
     broker (`Request.connection`), `broker` the broker id. `predicate` is asked last, on the broker's event loop: it
     must not block. `from_brokers` adds what brokers of a cluster ask each other.
+
+    A cluster refuses the id of a broker that it does not have. A single broker takes any, so that a test may go from
+    one broker to several: what is for another broker is for nobody there.
     """
 
     version: int | Collection[int]
@@ -139,6 +143,23 @@ class Matcher:
     def brokers(self) -> Collection[int]:
         """The broker ids that are named; none where all are meant."""
         return self._of_request.get("broker", ())
+
+    def check_can_match(self) -> None:
+        """Refuse what no request can be. Errors: ValueError."""
+        known = [messages_of(key) for key in API_NAMES if self.api_keys is None or key in self.api_keys]
+        told = ", ".join(each.name for each in known) if self.api_keys is not None else "any API"
+        keywords = [name for name, role in _OF_ENTRIES.items() if role in self._of_entries]
+        about = [entries.askable(each.request_class) for each in known] if keywords else []
+        if keywords and not any(self.addressed <= roles for roles in about):
+            lacking = [name for name in keywords if not any(_OF_ENTRIES[name] in roles for roles in about)]
+            what = " or ".join(lacking) or f"{' and '.join(keywords)} at once"
+            raise ValueError(f"no request of {told} says {what}: leave that out, or name an API that has it")
+        if versions := self._of_request.get("version"):
+            ranges = {each.name: each.request_class.VALID_VERSIONS for each in known}
+            if not any(low <= version <= high for low, high in ranges.values() for version in versions):
+                there_are = ", ".join(f"{name} {low} to {high}" for name, (low, high) in ranges.items())
+                known_ones = "" if self.api_keys is None else f": there are {there_are}"
+                raise ValueError(f"no request of {told} has the version {_described(versions)}{known_ones}")
 
     def described(self) -> list[str]:
         """What is asked of requests beyond their API, as a test says it."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import barnabas
 from barnabas.broker.configuration import config as broker_config
-from barnabas.testing.cluster import NEED_OTHERS
+from barnabas.testing.cluster import NEED_OTHERS, Cluster
 from barnabas.testing.control import answers
 from barnabas.testing.control.answers import Json
 from barnabas.testing.control.fields import Refused
@@ -112,6 +112,17 @@ def _node_of(served: Served, number: int) -> Any:
     return nodes[number]
 
 
+def _check_nodes(served: Served, given: int | Sequence[int]) -> None:
+    """Refuse faults of nodes that a single broker does not have, as a cluster does by itself: in Python a test may go
+    from one to several. Raises Refused."""
+    owner = served.owner
+    if isinstance(owner, Cluster) or not owner.is_running:
+        return
+    own, numbers = owner.server.node_id, [given] if isinstance(given, int) else given
+    if others := [number for number in numbers if number != own]:
+        raise Refused(400, f"{served.name} has the node {own}, not {', '.join(map(str, others))}")
+
+
 def restart(asked: Asked) -> Json:
     asked.served.owner.restart()
     return answers.broker(asked.served)
@@ -154,6 +165,7 @@ def new_fault(name: str) -> Callable[[Asked], Json]:
 
     def make(asked: Asked) -> Json:
         served = asked.served
+        _check_nodes(served, asked.arguments.get("broker", ()))
         found = getattr(served.owner.faults, name)(**asked.arguments)
         return answers.fault(served.add_fault(found), found)
 
