@@ -271,11 +271,23 @@ class StateFaults(FaultList):
 
     def lose_offsets(self, group: str, topic: str | Topic) -> None:
         """Have a consumer group's committed offsets of a topic forgotten, as after `offsets.retention.minutes`: its
-        consumers go on, until somebody asks where they were."""
+        consumers go on, until somebody asks where they were.
+
+        Errors: ApiError GROUP_ID_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION where it has committed none of the topic.
+        """
         topic = topic_name(topic)
 
         async def forget() -> None:
-            self._group(group).tell(ForgetTopics(group, frozenset({topic})))
+            runner = self._group(group)
+            offsets = runner.shard.offsets
+            topics = {each[0] for each in (*offsets.of_group(group), *offsets.pending_of_group(group))}
+            if group not in runner.shard.groups and not topics:
+                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group}")
+            if topic not in topics:
+                others = f", but of {', '.join(sorted(topics))}" if topics else ""
+                error = f"group {group} has committed no offsets of topic {topic}{others}"
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error)
+            runner.tell(ForgetTopics(group, frozenset({topic})))
 
         self._call(forget())
 

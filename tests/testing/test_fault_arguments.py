@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.clock import ManualClock
 from barnabas.testing import Broker, Cluster
+from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from tools.hostile import connect, frame, receive
 
@@ -77,6 +78,12 @@ def test_offsets_of_one_topic_are_lost(broker: Broker) -> None:
         consumer.commit(offsets=[TopicPartition(name, 0, 1) for name in ("t", "u")], asynchronous=False)
     broker.faults.lose_offsets("g", "t")
     assert broker.group("g").offsets == {("u", 0): 1}
+    with pytest.raises(ApiError, match=r"group g has committed no offsets of topic t, but of u$") as refused:
+        broker.faults.lose_offsets("g", "t")
+    assert refused.value.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(ApiError, match=r"there is no group typo$") as refused:
+        broker.faults.lose_offsets("typo", "u")
+    assert refused.value.error is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 @pytest.mark.slow
