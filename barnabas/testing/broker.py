@@ -383,6 +383,11 @@ class Broker(Lifetime, Roles, Recordable):
         atexit.register(self._remove_data)  # for brokers that nobody stops
 
     @property
+    def is_of_another_process(self) -> bool:
+        """Whether it runs in the process that this one was forked from."""
+        return self._life is not None and not self._is_our_process
+
+    @property
     def _is_our_process(self) -> bool:
         return os.getpid() == self._pid
 
@@ -427,7 +432,7 @@ class Broker(Lifetime, Roles, Recordable):
             move()
             await life.server.settle()
 
-        life.call(move_and_settle())
+        self.call(move_and_settle())
 
 
 def _not_running() -> RuntimeError:

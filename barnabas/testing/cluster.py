@@ -300,6 +300,11 @@ class Cluster(Lifetime, Roles, Recordable):
         await self.eventually(are_elected, "not every partition is led by its first replica")
 
     @property
+    def is_of_another_process(self) -> bool:
+        """Whether it runs in the process that this one was forked from."""
+        return self._loop is not None and not self._is_our_process
+
+    @property
     def _is_our_process(self) -> bool:
         return os.getpid() == self._pid
 

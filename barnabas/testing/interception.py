@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.broker.network.outcome import CloseConnection, Delayed
 from barnabas.testing import coordinators, report
+from barnabas.testing.contents import of_another_process
 from barnabas.testing.effects import Answer, Effect, GoOn, Passage, answer_of
 from barnabas.testing.faulty_disk import ExchangeableFiles, Refusing
 from barnabas.testing.request import Request, read_request
@@ -38,6 +39,11 @@ class Owner(Protocol):
     """A broker, or a cluster, of a test."""
 
     faults: Faults
+
+    @property
+    def is_of_another_process(self) -> bool:
+        """Whether it runs in the process that this one was forked from."""
+        ...
 
     @property
     def last_recording(self) -> Recording | None:
@@ -131,7 +137,12 @@ class Interception:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, action: Callable[[], None]) -> None:
-        """Do something on the event loop of the broker that runs, and return when it is done."""
+        """Do something on the event loop of the broker that runs, and return when it is done.
+
+        Errors: RuntimeError in a process that was forked: the broker would hear nothing of it.
+        """
+        if self.owner.is_of_another_process:
+            raise of_another_process()
         if not self.owner.live_servers() or self._is_on_loop():
             action()
             return

@@ -100,7 +100,8 @@ class Lasting(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.remove()
+        if not any(part.among.is_of_another_process for part in self.parts()):  # where it goes on
+            self.remove()
 
 
 class Fault(Lasting):
@@ -391,6 +392,11 @@ class FaultList:
         self._end([fault for fault in self if fault.hinders_brokers()])
 
     # --- inside -----------------------------------------------------------------------------------
+
+    @property
+    def is_of_another_process(self) -> bool:
+        """Whether they are of the process that this one was forked from."""
+        return self._interception.owner.is_of_another_process
 
     def on_loop(self, action: Callable[[], None]) -> None:
         """Do something on the broker's event loop, and return when it is done."""

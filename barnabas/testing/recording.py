@@ -166,7 +166,8 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        if not self._interception.owner.is_of_another_process:  # where it goes on
+            self.stop()
 
     @property
     def is_over(self) -> bool:

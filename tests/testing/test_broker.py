@@ -311,7 +311,13 @@ def fork(broker):
     if not child:
         signal.alarm(20)  # a child that hangs is an error, too
         assert broker.bootstrap_servers
-        for use in (broker.topic_names, broker.topic("t").records, broker.reset):
+        recording, fault = broker.last_recording, next(iter(broker.faults))
+        for use in (
+            broker.topic_names, broker.topic("t").records, broker.reset, broker.recorded, recording.stop,
+            recording.requests, fault.remove, fault.release, fault.wait_hits, broker.faults.clear,
+            lambda: broker.faults.fail("Produce", 6), lambda: broker.faults.leader_away("t"),
+            lambda: broker.faults.hang_transaction("t"), lambda: broker.clock.advance(1_000_000),
+        ):
             try:
                 use()
             except RuntimeError as refused:
@@ -323,7 +329,12 @@ def fork(broker):
 
 def check(broker):
     broker.create_topic("t").produce("v")
-    fork(broker)
+    before = broker.clock.now_ms()
+    with broker.faults.hold("Heartbeat"), broker.faults.hang_transaction("t", 0), broker.recorded():
+        fork(broker)
+        assert len(broker.faults) == 2
+    assert len(broker.faults) == 0
+    assert broker.clock.now_ms() < before + 900_000
     if isinstance(broker, Broker):
         broker.kill()
         broker.start()
