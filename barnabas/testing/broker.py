@@ -182,8 +182,10 @@ class Broker(Lifetime, Roles, Recordable):
 
         Only for a broker with a temporary directory, whose data goes.
 
-        Errors: RuntimeError when it does not run, was given a directory, or has its metadata in ZooKeeper.
+        Errors: RuntimeError when it does not run, was given a directory, or has its metadata in ZooKeeper, and while
+        there are topics of pytest's fixtures that several tests share.
         """
+        self.check_may_be_reset()
 
         def start_afresh() -> None:
             self.data_dir.mkdir()

@@ -211,6 +211,7 @@ class Cluster(Lifetime, Roles, Recordable):
             self.data_dir.mkdir(parents=True)
             self._clock.set_offset(0)
 
+        self.check_may_be_reset()
         self._forget_contents()
         self._start_again(wipe)
 

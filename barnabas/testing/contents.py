@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
@@ -207,6 +208,22 @@ class Contents(ABC):
     async def leading(self, name: str, partition: int) -> Led:
         """A partition at its leader, as `led`, as soon as there is one. Errors: ApiError, TimeoutError."""
         return await self.eventually(lambda: self.led(name, partition), f"no broker leads {name}-{partition}")
+
+    # --- what tests share -------------------------------------------------------------------------
+
+    @cached_property
+    def shared_topics(self) -> list[str]:
+        """Names of topics that pytest's fixtures have made here for more than one test."""
+        return []
+
+    def check_may_be_reset(self) -> None:
+        """Errors: RuntimeError while there are topics that several tests share: the others would miss them."""
+        if self.shared_topics:
+            shared = ", ".join(self.shared_topics)
+            raise RuntimeError(
+                f"kafka_broker cannot be reset while several tests share {shared}: make them for each test "
+                "(kafka_topics), or reset a broker of the test's own (kafka_broker_factory)"
+            )
 
     def check_may_block(self, alternative: str) -> None:
         """Refuse to wait in a thread whose event loop may have to run what is waited for. Raises RuntimeError."""

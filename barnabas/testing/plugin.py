@@ -38,9 +38,6 @@ _numbers = count(1)
 _lasting = pytest.StashKey[dict[str, "Broker | Cluster"]]()
 """Brokers and clusters that last longer than a test, by their fixtures."""
 
-_shared_topics = pytest.StashKey[list[str]]()
-"""Names of topics that belong to more than one test."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options of pytest's configuration file and of its command line."""
@@ -276,8 +273,7 @@ def _known(config: pytest.Config, fixture: str, owner: Broker | Cluster) -> Iter
 
 
 def _topics_to_share(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Callable[..., Topic]]:
-    names = request.config.stash.setdefault(_shared_topics, [])
-    own: list[str] = []
+    names, own = broker.shared_topics, list[str]()
 
     def create(*arguments: Any, **keywords: Any) -> Topic:
         topic = _new_topic(request, broker, own, *arguments, **keywords)
@@ -316,8 +312,10 @@ def _reset(item: pytest.Item) -> None:
     for name, owner in item.config.stash.get(_lasting, {}).items():
         if name not in _fixtures_of(item):
             continue
-        if name == BROKER and (shared := item.config.stash.get(_shared_topics, [])):
-            pytest.fail(f"{BROKER} cannot be reset while several tests share {', '.join(shared)}", pytrace=False)
+        try:
+            owner.check_may_be_reset()
+        except RuntimeError as refused:
+            pytest.fail(str(refused), pytrace=False)
         if not owner.is_running:  # the test has killed or stopped it
             owner.start()
         owner.reset()

@@ -470,4 +470,28 @@ def test_topics_that_tests_share_are_not_lost_unnoticed(pytester: pytest.Pyteste
     """)
     result = run(pytester, "--kafka-reset")
     result.assert_outcomes(passed=2, errors=1)
-    result.stdout.fnmatch_lines(["*kafka_broker cannot be reset while several tests share shared-*"])
+    told = (
+        "kafka_broker cannot be reset while several tests share shared-*: make them for each test (kafka_topics), or *"
+    )
+    result.stdout.fnmatch_lines([f"*{told}"])
+
+
+def test_topics_that_tests_share_outlive_a_reset_that_a_test_asks_for(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        def test_one(kafka_broker, kafka_topics_of_module):
+            name = kafka_topics_of_module("shared").name
+            with pytest.raises(RuntimeError, match=f"^kafka_broker cannot be reset while several tests share {name}: "):
+                kafka_broker.reset()
+            assert kafka_broker.topic_names() == [name]
+    """)
+    pytester.makepyfile(
+        test_later="""
+        def test_two(kafka_broker, kafka_topics):
+            kafka_topics("own")
+            kafka_broker.reset()
+            assert kafka_broker.topic_names() == []
+    """
+    )
+    run(pytester).assert_outcomes(passed=2)
