@@ -853,8 +853,10 @@ def test_a_cluster_has_faults_at_any_of_its_brokers() -> None:
         first, second = (broker.bootstrap_servers for broker in cluster.brokers)
         with connect(first) as one, connect(second) as other:
             assert (error(one), error(other)) == (0, 14)
-            with cluster.faults.refuse(broker=1), connect(first), connect(second) as refused:
+            with cluster.faults.refuse(broker=1) as refusal, connect(first) as admitted, connect(second) as refused:
                 assert receive(refused) is None
+                assert error(admitted) == 0
+                assert refusal.hits >= 1  # brokers that connect are refused, too
         # Brokers fetch from each other as before.
         fetch = cluster.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER", topic="t")
         producer = Producer({"bootstrap.servers": first})
