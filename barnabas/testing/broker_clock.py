@@ -25,10 +25,10 @@ class BrokerClock:
     def advance(self, duration: Duration) -> None:
         """Move the broker's time ahead by a timedelta or by so many ms; fractions of a ms count as a whole one.
 
-        Everything that is due then has happened on return: session, rebalance and transaction timeouts, retention,
-        expiry of offsets and producers, rolling and deletion of files. A periodic job runs once, however often it would
-        have run. Timeouts of sockets, what clients time (their own timers, how long a fetch waits) and the timestamps
-        that they write keep the real time.
+        Everything that is due then has happened on return: session, rebalance and transaction timeouts, rolling and
+        deletion of files, and the periodic jobs whose time has come (retention every `log.retention.check.interval.ms`,
+        expiry of offsets and producers), once, however often they would have run. Timeouts of sockets, what clients
+        time (their own timers, how long a fetch waits) and the timestamps that they write keep the real time.
 
         Errors: ValueError for a negative duration.
         """
