@@ -24,6 +24,7 @@ from barnabas.testing.broker_thread import BrokerThread
 from barnabas.testing.contents import (
     CREATE_TOPICS_VERSION,
     check,
+    check_partition,
     given_configs,
     of_another_process,
     topic_creation,
@@ -338,6 +339,7 @@ class Broker(Lifetime, Roles, Recordable):
 
     def led(self, name: str, partition: int) -> Led:
         """A partition, which this broker leads."""
+        check_partition(self.known_topic(name), partition)
         return Led(self.server, self.server.replicas.partition_or_error(name, partition))
 
     def _life_or_error(self) -> BrokerThread:

@@ -121,7 +121,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self._numbers = itertools.count(1)
         self._snapshots: list[Snapshot] = []
         self._directory = Path()
-        self.brokers: Sequence[ClusterBroker] = [ClusterBroker(self, number) for number in range(brokers)]
+        self.brokers: Sequence[ClusterBroker] = _Brokers(ClusterBroker(self, number) for number in range(brokers))
 
     def __repr__(self) -> str:
         return f"<Cluster {self.bootstrap_servers if self._has_running_broker else 'not running'}>"
@@ -609,6 +609,16 @@ class ClusterBroker:
         self._server = server
         self._port = next(iter(server.socket_server.ports.values()))
         self._bootstrap_servers = server.socket_server.bootstrap_servers
+
+
+class _Brokers(list[ClusterBroker]):
+    """The brokers of a cluster, by their numbers."""
+
+    def __getitem__(self, number: Any) -> Any:
+        try:
+            return super().__getitem__(number)
+        except IndexError:
+            raise IndexError(f"this cluster has the brokers 0 to {len(self) - 1}, not {number}") from None
 
 
 class _Sessions:

@@ -191,8 +191,7 @@ class Contents(ABC):
     def led(self, name: str, partition: int) -> Led | None:
         """A partition at its leader; None where nobody leads it now. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, and
         what keeps a single broker from serving it."""
-        if partition not in self.known_topic(name).partitions:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {partition}")
+        check_partition(self.known_topic(name), partition)
         return self.led_by_its_word(name, partition)
 
     def led_by_its_word(self, name: str, partition: int) -> Led | None:
@@ -242,6 +241,14 @@ def topic_creation(
         configs=wanted,
     )
     return CreateTopicsRequest(topics=[topic], timeout_ms=ADMIN_TIMEOUT_MS)
+
+
+def check_partition(topic: TopicMetadata, partition: int) -> None:
+    """Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, with what there is."""
+    if partition not in topic.partitions:
+        there_are = f"the partitions {min(topic.partitions)} to {max(topic.partitions)}"
+        error = f"topic {topic.name} has {there_are}, not {partition!r:.100}"
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error)
 
 
 def check(error_code: int, message: str | None) -> None:

@@ -157,14 +157,14 @@ def _subjects(struct: Message, version: int, array: str, inherited: Subject) -> 
 
 
 @cache
-def askable(request: type[Message]) -> frozenset[str]:
-    """What requests of a class may be about, by the constants above, in any of its versions."""
-    found = frozenset(_askable(request, ""))
+def askable(api: ApiMessages) -> frozenset[str]:
+    """What requests of an API may be about, by the constants above, in any of its versions."""
+    found = frozenset(_askable(api.request_class, ""))
     if found & {TOPIC_ID, RESOURCE}:
         found |= {TOPIC}
     if COORDINATOR_KEY in found:
         found |= {GROUP, TRANSACTIONAL_ID}
-    return found | {PARTITION} if request.API_KEY in _OF_WHOLE_TOPICS else found
+    return found | {PARTITION} if api.key in _OF_WHOLE_TOPICS else found
 
 
 def _askable(struct: type[Message], array: str) -> Iterator[str]:

@@ -294,7 +294,7 @@ def _answered_with_records(api: Api | Collection[Api] | None) -> Api:
     return FETCH
 
 
-def _error_code(error: ErrorCode | str | int) -> int:
+def _error_code(error: Any) -> int:
     """Errors: ValueError for what is no error of Kafka, TypeError for what could not be one."""
     if not isinstance(error, str | int) or isinstance(error, bool):
         raise TypeError(f"an error is its name, its number or an ErrorCode, not {error!r:.100}")
@@ -323,6 +323,8 @@ def _record_errors(
     keys = api_keys(api)
     if keys is not None and PRODUCE not in keys:
         raise ValueError(f"record_errors are of records of a Produce: answers to {_name(api)} have none")
+    index: Any
+    message: Any
     for index, message in record_errors.items():
         if not isinstance(index, int) or isinstance(index, bool) or not isinstance(message, str):
             raise TypeError(f"record_errors has a text by a whole number, not {message!r:.100} by {index!r:.100}")

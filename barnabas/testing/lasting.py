@@ -30,7 +30,10 @@ F = TypeVar("F", bound="Fault")
 
 
 class Lasting(ABC):
-    """What lasts until `remove()`, or until its `with` block ends. Thread-safe, as the broker is."""
+    """What lasts until `remove()`, or until its `with` block ends. Thread-safe, as the broker is.
+
+    Errors: RuntimeError of a `with` block for what has ended.
+    """
 
     @property
     @abstractmethod
@@ -95,6 +98,8 @@ class Lasting(ABC):
         await with_timeout(wait_until(reached, lambda: [part.listeners for part in parts]), timeout_s, found)
 
     def __enter__(self) -> Self:
+        if not any(part in part.among for part in self.parts()):
+            raise RuntimeError(f"{self!r} has ended, and does nothing any more: make another one for this block")
         return self
 
     def __exit__(

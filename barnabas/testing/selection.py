@@ -149,7 +149,7 @@ class Matcher:
         known = [messages_of(key) for key in API_NAMES if self.api_keys is None or key in self.api_keys]
         told = ", ".join(each.name for each in known) if self.api_keys is not None else "any API"
         keywords = [name for name, role in _OF_ENTRIES.items() if role in self._of_entries]
-        about = [entries.askable(each.request_class) for each in known] if keywords else []
+        about = [entries.askable(each) for each in known] if keywords else []
         if keywords and not any(self.addressed <= roles for roles in about):
             lacking = [name for name in keywords if not any(_OF_ENTRIES[name] in roles for roles in about)]
             what = " or ".join(lacking) or f"{' and '.join(keywords)} at once"

@@ -21,6 +21,7 @@ from barnabas.broker.coordinators.groups.events import (
     TimerKey,
 )
 from barnabas.testing import elections
+from barnabas.testing.contents import check_partition
 from barnabas.testing.durations import Duration, whole_ms
 from barnabas.testing.lasting import FaultList, StateFault
 from barnabas.testing.selection import Matcher
@@ -202,10 +203,10 @@ class StateFaults(FaultList):
         milliseconds = whole_ms(duration)
 
         async def age() -> None:
-            known = self._first(lambda server: _known_topic(server, topic)).partitions
-            wanted = sorted(known) if partition is None else [partition]
-            if not set(wanted) <= known.keys():
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {partition}")
+            known = self._first(lambda server: _known_topic(server, topic))
+            wanted = sorted(known.partitions) if partition is None else [partition]
+            for index in wanted:
+                check_partition(known, index)
             for server in self._interception.owner.live_servers():
                 now_ms = server.clock.now_ms() + milliseconds
                 for index in wanted:
@@ -280,7 +281,8 @@ class StateFaults(FaultList):
         async def forget() -> None:
             runner = self._group(group)
             offsets = runner.shard.offsets
-            topics = {each[0] for each in (*offsets.of_group(group), *offsets.pending_of_group(group))}
+            topics = {name for name, _, _ in offsets.of_group(group)}
+            topics |= {name for name, _ in offsets.pending_of_group(group)}
             if group not in runner.shard.groups and not topics:
                 raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group}")
             if topic not in topics:
@@ -380,7 +382,13 @@ class StateFaults(FaultList):
         async def abort_in_time() -> None:
             await with_timeout(abort(), PATIENCE_S, lambda: f"a transaction hangs in {topic}-{partition} still")
 
-        self._call(abort_in_time())
+        try:
+            self._call(abort_in_time())
+        except ApiError as error:
+            if error.error is not ErrorCode.KAFKA_STORAGE_ERROR:
+                raise
+            hanging = f"the transaction that hangs in {topic}-{partition} cannot be aborted, as its disk has failed"
+            raise ApiError(error.error, f"{hanging}: restart() first, and remove() the fault then") from error
 
     def _transaction(self, transactional_id: str) -> tuple[Transaction, Server]:
         unknown = ApiError(
@@ -405,6 +413,8 @@ class StateFaults(FaultList):
     # --- inside -----------------------------------------------------------------------------------
 
     def _leader(self, topic: str, partition: int) -> Server:
+        check_partition(self._first(lambda server: _known_topic(server, topic)), partition)
+
         def leads(server: Server) -> Server:
             server.replicas.partition_or_error(topic, partition).state.check_leader()
             return server

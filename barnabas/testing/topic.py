@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from barnabas.broker.client.producer import partition_for
 from barnabas.broker.handlers.delete_records import HIGH_WATERMARK
@@ -34,6 +34,7 @@ PRODUCE_TIMEOUT_MS = 30_000
 DELETE_RECORDS_VERSION = 2
 DELETE_TIMEOUT_MS = 30_000
 READ_BYTES = 4 * 1024 * 1024
+TIMESTAMP_MAX = 2**63 - 1
 
 _DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT_OF_RANGE})
 """What a read of a topic ends in when that is deleted, and perhaps created again, meanwhile."""
@@ -126,6 +127,7 @@ class Topic:
     async def _wait_records(self, count: int, timeout_s: float) -> list[Record]:
         """Look, wait for as many offsets as there are records missing, look again: not every offset is a record, so
         only a look can tell. Looks are not cut short by the timeout, waits are."""
+        _check_whole(count, "count is a whole number of records")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         owner = self._owner
@@ -192,9 +194,11 @@ class Topic:
         to one partition after the other. `timestamp` is in ms, by default what the broker's clock says.
 
         Errors: TypeError for a value, a key or headers that are neither text nor bytes: serialize them first, as
-        producers do; ApiError UNKNOWN_TOPIC_OR_PARTITION (this does not create topics), MESSAGE_TOO_LARGE,
-        INVALID_RECORD and what else Produce knows.
+        producers do; TypeError, ValueError for a timestamp that is none; ApiError UNKNOWN_TOPIC_OR_PARTITION (this does
+        not create topics), MESSAGE_TOO_LARGE, INVALID_RECORD and what else Produce knows.
         """
+        if timestamp is not None:
+            _check_timestamp(timestamp)
         record = BatchRecord(
             offset=0,
             timestamp=self._owner.clock.now_ms() if timestamp is None else timestamp,
@@ -385,6 +389,17 @@ async def _wait_for_offsets(owner: "Contents", topic: str, ends: _Ends, count: i
 def _record(topic: str, partition: int, record: BatchRecord) -> Record:
     headers = tuple(record.headers)
     return Record(topic, partition, record.offset, record.timestamp, record.key, record.value, headers)
+
+
+def _check_whole(value: Any, told: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{told}, not {value!r:.100}")
+
+
+def _check_timestamp(timestamp: int) -> None:
+    _check_whole(timestamp, "timestamp is a whole number of ms since 1970")
+    if not -TIMESTAMP_MAX <= timestamp <= TIMESTAMP_MAX:
+        raise ValueError(f"timestamp is in ms since 1970, in 64 bits: not {timestamp!r:.100}")
 
 
 def _bytes(value: bytes | str | None, what: str) -> bytes | None:

@@ -173,6 +173,10 @@ def test_errors_say_what_is_wrong(cluster: Cluster) -> None:
         with pytest.raises(ValueError, match="this cluster has the brokers 0 to 2, not 7"):
             use()
     assert list(cluster.faults) == []
+    with pytest.raises(IndexError, match="this cluster has the brokers 0 to 2, not 3"):
+        _ = cluster.brokers[3]
+    assert cluster.brokers[-1].number == 2
+    assert [broker.number for broker in cluster.brokers[1:]] == [1, 2]
     with pytest.raises(ValueError, match="1 broker at least, not 0"):
         Cluster(0)
     with pytest.raises(ValueError, match="3 brokers stand in 3 racks, or in none, not in 2"):

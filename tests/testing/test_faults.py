@@ -100,6 +100,19 @@ def test_chances_are_those_of_the_seed(broker: Broker) -> None:
         assert ", seed=" in repr(fault)
 
 
+def test_a_fault_that_has_ended_has_no_block(broker: Broker) -> None:
+    broker.create_topic("t")
+    for fault in (
+        broker.faults.fail("Produce", 6),
+        broker.faults.leader_away("t"),
+        broker.faults.hang_transaction("t"),
+    ):
+        with fault:
+            pass
+        with pytest.raises(RuntimeError, match=r"^<.*> has ended, and does nothing any more: make another one"), fault:
+            pass
+
+
 def test_a_fault_says_what_it_is_for(broker: Broker) -> None:
     """So that a misspelt name is found: who asks for something else is counted, too."""
     broker.create_topic("t")

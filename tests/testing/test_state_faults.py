@@ -290,6 +290,21 @@ def test_a_full_disk(broker: Broker) -> None:
     assert [record.value for record in topic.records()] == [b"before", b"meanwhile"]
 
 
+def test_what_hangs_on_a_disk_that_broke_is_undone_after_a_restart(broker: Broker) -> None:
+    topic = broker.create_topic("t")
+    hanging = broker.faults.hang_transaction("t")
+    broker.faults.disk_fails()
+    with pytest.raises(ApiError):
+        topic.produce("v")
+    told = r"^KAFKA_STORAGE_ERROR: the transaction that hangs in t-0 cannot be aborted, .* failed: restart\(\) first"
+    with pytest.raises(ApiError, match=told):
+        broker.faults.clear()
+    assert list(broker.faults) == [hanging]
+    broker.restart()
+    broker.faults.clear()
+    assert list(broker.faults) == []
+
+
 def test_a_disk_that_breaks(broker: Broker) -> None:
     topic = broker.create_topic("t")
     topic.produce("before")

@@ -326,6 +326,45 @@ def test_what_is_no_record_is_refused_in_words(broker: Broker, wrong: dict[str, 
     assert topic.records() == []
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "kind"), [(1.5, TypeError), ("1", TypeError), (True, TypeError), (2**63, ValueError)]
+)
+def test_a_timestamp_is_a_number_of_ms(broker: Broker, timestamp: Any, kind: type[Exception]) -> None:
+    topic = broker.create_topic("t")
+    with pytest.raises(kind, match=r"^timestamp is .* ms since 1970.* not '?(1|True|9)"):
+        topic.produce("v", timestamp=timestamp)
+    assert topic.records() == []
+
+
+def test_a_partition_that_is_not_there_is_told(broker: Broker) -> None:
+    topic = broker.create_topic("orders", partitions=2)
+    for use in (
+        lambda: topic.records(9),
+        lambda: topic.produce("v", partition=9),
+        lambda: topic.delete_records(partition=9),
+        lambda: broker.faults.hang_transaction("orders", 9),
+        lambda: broker.faults.age_records("orders", 1, 9),
+    ):
+        with pytest.raises(ApiError, match=r"PARTITION: topic orders has the partitions 0 to 1, not 9$"):
+            use()
+    for use in (
+        lambda: broker.topic("nope").records(0),
+        lambda: broker.topic("nope").produce("v", partition=0),
+        lambda: broker.faults.hang_transaction("nope"),
+    ):
+        with pytest.raises(ApiError, match=r"PARTITION: there is no topic nope$"):
+            use()
+
+
+@pytest.mark.parametrize("count", ["3", 1.5, None])
+def test_a_count_is_a_number(broker: Broker, count: Any) -> None:
+    topic = broker.create_topic("t")
+    with pytest.raises(TypeError, match=r"^count is a whole number of records, not "):
+        topic.wait_records(count)
+    with pytest.raises(TypeError, match=r"^count is a whole number of records, not "):
+        asyncio.run(topic.wait_records_async(count))
+
+
 def test_bytes_of_all_kinds_are_bytes(broker: Broker) -> None:
     topic = broker.create_topic("t")
     for value in (bytearray(b"v"), memoryview(b"v")):
