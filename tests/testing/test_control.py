@@ -313,7 +313,7 @@ def test_disks(broker: Asked) -> None:
     assert error is not None
     broker.delete(f"faults/{fault}")
     assert send(broker) is None
-    broker.post("disk_fails", node=99)
+    assert broker.refused("POST", "disk_fails", node=99) == (400, f"{broker.name} has the node 1, not 99")
     assert send(broker) is None
 
     fault = broker.post("disk_fails", times=1)["fault"]
@@ -688,10 +688,10 @@ def test_verbs_of_clusters_are_not_for_single_brokers(broker: Asked) -> None:
 # --- the vocabulary ------------------------------------------------------------------------------
 
 
-OF_PYTHON = {"add", "clear", "forget", "of_state", "prepare_snapshot", "remove", "on_loop", "tell_loop"} | {
-    "wait",
-    "wait_async",
-}
+OF_PYTHON = {
+    "add", "clear", "forget", "of_state", "prepare_snapshot", "remove", "on_loop", "tell_loop", "wait", "wait_async",
+    "is_of_another_process",
+}  # fmt: skip
 """What is a method, and over HTTP a path of faults, or what methods need of each other."""
 
 OTHER_NAMES = {"duration": "duration_ms", "broker": "node"}

@@ -316,8 +316,10 @@ def test_a_broker_that_is_paused_answers_nothing_and_loses_nothing(owner: Owner)
         producer.produce("t", "meanwhile")
         paused.wait_hits()
         assert paused.matches == paused.hits
-        assert repr(paused).startswith("<pause, ")
-        assert repr(next(iter(owner.faults))).startswith("<pause: hold everything, ")
+        assert repr(paused).startswith(f"<pause (broker={leader}), ")
+        assert repr(next(iter(owner.faults))).startswith(
+            f"<pause (broker={leader}): hold everything (broker={leader}, from_brokers=True), "
+        )
         assert producer.flush(0.3) == 1
         assert len(topic.records()) == 1
     assert producer.flush(30) == 0
