@@ -33,6 +33,7 @@ from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
 from barnabas.testing.lifetime import Lifetime
+from barnabas.testing.log_lines import Lines
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
 from barnabas.testing.roles import Roles
@@ -83,6 +84,7 @@ class Broker(Lifetime, Roles, Recordable):
         self._removals: list[threading.Thread] = []
         self._snapshots: list[Snapshot] = []
         self.clock = BrokerClock(self._offset_clock, self._move_time)
+        self._lines = Lines()
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
         self._data_dir: Path | None = None
@@ -359,7 +361,7 @@ class Broker(Lifetime, Roles, Recordable):
         config = broker_config.load(options=options)
         for problem in config.warnings:  # above all a misspelt keyword, which no test would notice
             warnings.warn(problem, stacklevel=3)
-        self._life = BrokerThread(config, environment, self._interception.attach)
+        self._life = BrokerThread(config, environment, self._interception.attach, self._lines)
         socket_server = self._life.server.socket_server
         self._bootstrap_servers = socket_server.bootstrap_servers
         self._listeners = _with_ports(options["listeners"], socket_server.ports)

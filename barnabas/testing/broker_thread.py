@@ -12,6 +12,7 @@ from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as Server
 from barnabas.testing.kept_network import KeptNetwork, KeptThreads
+from barnabas.testing.log_lines import Lines, OwnThreads
 from barnabas.testing.loops import new_event_loop
 from barnabas.testing.waiting import Brokers, brokers_of
 
@@ -21,17 +22,24 @@ T = TypeVar("T")
 class BrokerThread:
     """A broker that runs from construction until `end`; `replace` has another one take its place.
 
-    `prepare` is called with each server before that starts. Construction returns when clients can connect, and raises
-    what the start raised (OSError, ConfigError, StorageError); nothing is left of it then.
+    `prepare` is called with each server before that starts; `lines` keep what it logs. Construction returns when
+    clients can connect, and raises what the start raised (OSError, ConfigError, StorageError); nothing is left of it
+    then.
     """
 
     def __init__(
-        self, config: BrokerConfig, environment: Environment, prepare: Callable[[Server], None] = lambda server: None
+        self,
+        config: BrokerConfig,
+        environment: Environment,
+        prepare: Callable[[Server], None] = lambda server: None,
+        lines: Lines | None = None,
     ) -> None:
         self._prepare = prepare
         self._config = config
         self._network = KeptNetwork()
-        self._environment = replace(environment, network=self._network, threads=KeptThreads())
+        self._lines = lines or Lines()
+        threads = OwnThreads(KeptThreads(), self._lines)
+        self._environment = replace(environment, network=self._network, threads=threads)
         self._is_crash = False
         self._is_unwanted = False
         self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Server]] = Future()
@@ -123,6 +131,7 @@ class BrokerThread:
             self._calls.pop(task, None)
 
     def _run(self) -> None:
+        self._lines.here()
         try:
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve())

@@ -37,12 +37,14 @@ from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
 from barnabas.testing.lifetime import Lifetime
+from barnabas.testing.log_lines import Lines, OwnThreads
 from barnabas.testing.loops import new_event_loop
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
 from barnabas.testing.roles import POLL_S, Roles
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Led, Topic
+from barnabas.threads import OsThreads
 
 T = TypeVar("T")
 
@@ -109,6 +111,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self._racks = tuple(racks)
         self._clock = OffsetClock(clock)
         self.clock = BrokerClock(self._clock, self._move_time)
+        self._lines = Lines()
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
         self._topics: dict[str, Topic] = {}
@@ -316,6 +319,7 @@ class Cluster(Lifetime, Roles, Recordable):
                 snapshot.remove()
 
     def _run(self, started: threading.Event) -> None:
+        self._lines.here()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             self._loop = loop = runner.get_loop()
             loop.call_soon(started.set)
@@ -602,6 +606,7 @@ class ClusterBroker:
             files=ExchangeableFiles(UnsyncedFiles()).as_files(),
             network=BrokerNetwork(self.number, cluster._cuts),
             metadata_store=self._sessions,
+            threads=OwnThreads(OsThreads(), cluster._lines),
         )
         server = Server(broker_config.load(options=options), environment, self._has_failed)
         cluster._interception.attach(server)

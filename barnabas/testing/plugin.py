@@ -65,7 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse a marker that says nothing we know."""
+    """Refuse a marker that says nothing we know; what was recorded before is none of this test's."""
+    brokers = sys.modules.get(REPORT_MODULE)
+    if brokers is not None:
+        brokers.test_begins()
     for marker in item.iter_markers(MARKER):
         unknown = set(marker.kwargs) - MARKER_ARGUMENTS
         if marker.args or unknown:

@@ -3,7 +3,6 @@ log."""
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections import deque
@@ -12,10 +11,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+from barnabas.testing import log_lines
+from barnabas.testing.log_lines import CURRENT_TEST, current_test
+
 if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server
     from barnabas.testing.interception import Owner
-    from barnabas.testing.recording import Recording
+    from barnabas.testing.recording import RecordedRequest, Recording
     from barnabas.testing.topic import Record
 
 ENTRIES_MAX: Final = 20
@@ -25,50 +27,12 @@ RECORDS_MAX: Final = 5
 REQUESTS_MAX: Final = 10
 CHART_REQUESTS_MAX: Final = 20
 LOG_LINES_MAX: Final = 10
-LOG_LINES_KEPT: Final = 100
 VALUE_LENGTH_MAX: Final = 80
 DEPARTED_MAX: Final = 10
 PATIENCE_S: Final = 5.0
 """How long a broker's event loop may be busy before it is left alone."""
 
-THREADS: Final = ("barnabas", "barnabas-cluster")
-"""Names of the threads in which brokers and clusters run."""
-
-CURRENT_TEST: Final = "PYTEST_CURRENT_TEST"
-"""pytest's name for the environment variable that says which test runs."""
-
-
-# --- the log --------------------------------------------------------------------------------------
-
-
-class LastLines(logging.Handler):
-    """Keeps the last lines that all brokers of the process have logged; which levels that are is up to `logging`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lines: deque[tuple[str, int | None, str]] = deque(maxlen=LOG_LINES_KEPT)
-        """During which test a line was logged, the thread of the broker or cluster that did, if one did, and it."""
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-
-    def of_this_broker(self) -> list[str]:
-        """What was logged during the test that runs, if one does, but for the lines of other brokers than the one whose
-        event loop runs here."""
-        here, now = threading.get_ident(), _current_test()
-        return [line for test, thread, line in self._lines if test in (now or test, "") and thread in (None, here)]
-
-    def emit(self, record: logging.LogRecord) -> None:
-        thread = record.thread if record.threadName in THREADS else None
-        self._lines.append((_current_test(), thread, self.format(record)))
-        would_print = None if logging.getLogger().handlers else logging.lastResort  # but for this handler
-        if would_print is not None and record.levelno >= would_print.level:
-            would_print.handle(record)
-
-    def attach(self) -> None:
-        """Keep lines from now on; does nothing when that is so."""
-        logging.getLogger("barnabas").addHandler(self)
-
-
-last_lines: Final = LastLines()
+last_lines: Final = log_lines.LineKeeper()
 
 # --- who could report -----------------------------------------------------------------------------
 
@@ -77,16 +41,27 @@ _departed: deque[tuple[str, tuple[str, str]]] = deque(maxlen=DEPARTED_MAX)
 """By which test brokers were stopped in an exception, and what they said."""
 
 
+_before_test: WeakKeyDictionary[Recording, int] = WeakKeyDictionary()
+"""How many requests recordings had when the test that runs began."""
+
+
+def test_begins() -> None:
+    """What clients asked so far is no news of the test that begins."""
+    for owner in list(_started_by):
+        if (recording := owner.last_recording) is not None:
+            _before_test[recording] = recording.dropped + len(recording)
+
+
 def started(owner: Owner) -> None:
     """A broker or a cluster runs; by the test of which it is started, if there is one."""
     last_lines.attach()
-    _started_by[owner] = _current_test()
+    _started_by[owner] = current_test()
 
 
 def failing(owner: Owner) -> None:
     """An exception is about to stop a broker or a cluster: what it has to say is kept for the report of the test."""
     if CURRENT_TEST in os.environ:
-        _departed.append((_current_test(), _section(owner)))
+        _departed.append((current_test(), _section(owner)))
 
 
 def sections(test: str, used: Iterable[object]) -> list[tuple[str, str]]:
@@ -99,10 +74,6 @@ def sections(test: str, used: Iterable[object]) -> list[tuple[str, str]]:
         if owner.live_servers() and (by == test or any(each is owner for each in values)):
             found.append(_section(owner))
     return found
-
-
-def _current_test() -> str:
-    return os.environ.get(CURRENT_TEST, "").rpartition(" ")[0]
 
 
 def _section(owner: Owner) -> tuple[str, str]:
@@ -135,7 +106,7 @@ def describe(owner: Owner) -> str:
         ("transactions", [line for server in servers for line in _transactions(server)]),
         ("faults", [repr(fault) for fault in owner.faults]),
         ("last requests", _requests(owner.last_recording)),
-        ("log", last_lines.of_this_broker()[-LOG_LINES_MAX:]),
+        ("log", log_lines.of_this_broker()[-LOG_LINES_MAX:]),
     ]
     return "\n".join(line for title, lines in parts for line in _part(title, lines))
 
@@ -186,16 +157,25 @@ def _transactions(server: Server) -> Iterable[str]:
 
 
 def _requests(recording: Recording | None) -> list[str]:
-    if recording is None:
+    found = _last_of_test(recording, REQUESTS_MAX)
+    if recording is None or (recording.is_over and not found):
         return ["not recorded: `with broker.recorded():`, pytest's --kafka-record or POST .../recorded does"]
-    return [repr(each) for each in recording.last(REQUESTS_MAX)]
+    return [repr(each) for each in found]
+
+
+def _last_of_test(recording: Recording | None, count: int) -> list[RecordedRequest]:
+    """The last requests, `count` at most; of those that came since the test began that runs, if one does."""
+    if recording is None:
+        return []
+    own = recording.dropped + len(recording) - _before_test.get(recording, 0)
+    return recording.last(min(count, own)) if own else []
 
 
 def _chart(recording: Recording | None) -> list[str]:
     """The sequence chart of the last requests; nothing where none were recorded."""
     from barnabas.testing.chart import text_chart
 
-    requests = [] if recording is None else recording.last(CHART_REQUESTS_MAX)
+    requests = _last_of_test(recording, CHART_REQUESTS_MAX)
     return ["chart of the last requests:", *text_chart(requests).splitlines()] if requests else []
 
 

@@ -8,7 +8,9 @@ import sys
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from barnabas.broker.server import Broker as Server
 from barnabas.testing import Broker, Cluster, Topic, report
+from barnabas.testing.log_lines import LINES_KEPT
 
 pytest_plugins = ["pytester"]
 
@@ -112,6 +114,63 @@ def test_the_log_of_others_is_not_told(pytester: pytest.Pytester) -> None:
                     cluster.leader("u", timeout=0.1)
     """)
     pytester.runpytest_inprocess(*OPTIONS).assert_outcomes(passed=2)
+
+
+def logged(owner: Broker | Cluster) -> list[str]:
+    """What a test had a broker log, as its report has it."""
+    lines = [line for line in owner.report().splitlines() if "barnabas.test" in line]
+    return [line.rpartition(": ")[2] for line in lines]
+
+
+def warn(line: str) -> None:
+    logging.getLogger("barnabas.test").warning(line)
+
+
+async def warn_everywhere(server: Server, line: str) -> None:
+    """On the event loop, and in the threads of both kinds."""
+    threads = server.environment.threads
+    workers = threads.workers("test", 1)
+    await threads.call(warn, f"{line} by a thread")
+    await workers.call(warn, f"{line} by a worker")
+    await threads.call(threads.run, [[lambda: warn(f"{line} by a group")]], 1, "test")
+    await workers.stop()
+    warn(line)
+
+
+def test_no_broker_tells_what_one_that_is_gone_has_logged() -> None:
+    """The threads of the next one have the numbers of those that ended."""
+    of_gone = ["gone by a thread", "gone by a worker", "gone by a group", "gone"]
+    warn("before all")
+    with Broker() as gone:
+        gone.call(warn_everywhere(gone.server, "gone"))
+        assert logged(gone) == of_gone
+        with Broker() as beside:
+            assert logged(beside) == []
+    with Broker() as after:
+        after.call(warn_everywhere(after.server, "after"))
+        assert logged(after) == [line.replace("gone", "after") for line in of_gone]
+    with Cluster(1) as cluster:
+        cluster.call(warn_everywhere(cluster.brokers[0].server, "cluster"))
+        assert logged(cluster) == [line.replace("gone", "cluster") for line in of_gone]
+
+
+def test_a_broker_that_logs_much_leaves_room_for_others(broker: Broker) -> None:
+    async def log_much() -> None:
+        for number in range(2 * LINES_KEPT):
+            warn(f"much {number}")
+
+    broker.call(warn_everywhere(broker.server, "kept"))
+    with Broker() as other:
+        other.call(log_much())
+        assert logged(other)[-1] == f"much {2 * LINES_KEPT - 1}"
+    assert logged(broker)[-1] == "kept"
+
+
+def test_a_killed_broker_tells_what_it_logged_before(broker: Broker) -> None:
+    broker.call(warn_everywhere(broker.server, "before"))
+    broker.kill()
+    broker.start()
+    assert logged(broker)[-1] == "before"
 
 
 def test_other_things_that_are_waited_for(broker: Broker) -> None:
@@ -273,6 +332,56 @@ def test_what_clients_asked_in_a_failing_test(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(["last requests:", "  <Produce v* of shop: test_it-*-0> -> ok"])
     pytester.makeini("[pytest]\nkafka_record = true")
     pytester.runpytest_subprocess(*OPTIONS).stdout.fnmatch_lines(["  <Produce v* of shop: test_it-*-0> -> ok"])
+
+
+def test_what_clients_asked_in_an_earlier_test_is_not_told(pytester: pytest.Pytester) -> None:
+    """Whether that recording is over or goes on."""
+    pytester.makepyfile("""
+        import pytest
+        from confluent_kafka import Producer
+
+        def write(broker, topic):
+            producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
+            producer.produce(topic, "1")
+            assert producer.flush(30) == 0
+
+        @pytest.fixture(scope="module")
+        def recording(kafka_broker):
+            with kafka_broker.recorded() as seen:
+                yield seen
+
+        def test_before(kafka_broker):
+            with kafka_broker.recorded():
+                write(kafka_broker, "early")
+
+        def test_without(kafka_broker):
+            report = kafka_broker.report()
+            assert "early" not in report.partition("last requests:")[2]
+            assert "not recorded: " in report
+            assert kafka_broker.requests("Produce")
+            assert False
+
+        def test_first_of_a_recording(kafka_broker, recording):
+            write(kafka_broker, "first")
+            assert "first" in kafka_broker.report().partition("last requests:")[2]
+
+        def test_idle_in_a_recording(kafka_broker, recording):
+            assert "last requests: none" in kafka_broker.report()
+            assert False
+
+        def test_second_of_a_recording(kafka_broker, recording):
+            write(kafka_broker, "second")
+            assert False
+    """)
+    result = pytester.runpytest_inprocess(*OPTIONS)
+    result.assert_outcomes(passed=2, failed=3)
+    told = result.stdout.str()
+    without, idle, second = re.findall(r"^last requests:(.*?)^log:", told, re.MULTILINE | re.DOTALL)
+    assert without.startswith("\n  not recorded: ")
+    assert idle == " none\n"
+    assert "second-0> -> ok" in second
+    assert "first" not in second
+    assert len(re.findall(r"^chart of the last requests:", told, re.MULTILINE)) == 1
 
 
 @pytest.mark.slow
