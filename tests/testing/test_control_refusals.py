@@ -11,8 +11,9 @@ import secrets
 import select
 import subprocess
 import sys
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -188,6 +189,37 @@ def test_a_body_that_is_too_large(control: ControlClient, encoding: str) -> None
     sent = gzip.compress(body) if encoding == "gzip" else body
     status, error = exchange(control.url, "POST", "/brokers/main/fail", sent, {**JSON, "Content-Encoding": encoding})
     assert (status, error) == (413, f"a request has {BODY_BYTES_MAX} bytes at most")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status", "told"),
+    [
+        ("gzip", b'{"error": 6}', 400, "the body is not what its Content-Encoding says: send it as it is, without one"),
+        ("gzip", gzip.compress(b'{"error": 6}')[:-9], 400, "the body is not what its Content-Encoding says"),
+        ("deflate", b'{"error": 6}', 400, "the body is not what its Content-Encoding says"),
+        ("br", b'{"error": 6}', 415, "Content-Encoding 'br' is not known here: send the body as it is, or with gzip"),
+    ],
+)
+def test_a_body_that_is_not_encoded_as_it_says(
+    process: BarnabasControl, control: ControlClient, encoding: str, body: bytes, status: int, told: str
+) -> None:
+    headers = {**JSON, "Content-Encoding": encoding}
+    found, error = exchange(control.url, "POST", "/brokers/main/fail", body, headers)
+    assert (found, told in error) == (status, True), error
+    assert control.done("GET", "/brokers/main/faults") == {"faults": []}
+    assert "Traceback" not in process.log_text()
+
+
+@pytest.mark.parametrize(("encoding", "encode"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)])
+def test_a_body_that_is_encoded(control: ControlClient, encoding: str, encode: Callable[[bytes], bytes]) -> None:
+    headers = {**JSON, "Content-Encoding": encoding}
+    status, error = exchange(control.url, "POST", "/brokers/main/fail", encode(b'{"error": 1, "times": 0}'), headers)
+    assert (status, "a fault needs times >= 1" in error) == (400, True)
+
+
+def test_a_length_that_is_none(control: ControlClient) -> None:
+    status, error = exchange(control.url, "POST", "/brokers/main/fail", None, {**JSON, "Content-Length": "x"})
+    assert (status, error) == (400, "this is no request of HTTP: Invalid character in Content-Length")
 
 
 def test_what_is_no_http_does_not_disturb(process: BarnabasControl, control: ControlClient) -> None:

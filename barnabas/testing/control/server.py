@@ -14,8 +14,10 @@ import ipaddress
 import json
 import logging
 import re
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
@@ -39,6 +41,7 @@ WAITING_MAX: Final = 200
 WORKING_MAX: Final = 16
 """Requests that are done at a time: what they need, to end a wait above all, is never far."""
 
+_TOO_LARGE: Final = f"a request has {BODY_BYTES_MAX} bytes at most"
 _SHUTDOWN_TIMEOUT_S: Final = 1.0
 _JSON: Final = "application/json"
 _UNHEARD: Final = logging.Logger("aiohttp.server", logging.CRITICAL + 1)
@@ -77,17 +80,17 @@ class ControlServer:
         application.router.add_get(openapi.PATH, self._describe)
         for verb in VERBS:
             application.router.add_route(verb.method, verb.path, self._handler(verb))
-        self._runner = web.AppRunner(
-            application, access_log=None, logger=_UNHEARD, shutdown_timeout=_SHUTDOWN_TIMEOUT_S
-        )
+        keywords: dict[str, Any] = {"access_log": None, "logger": _UNHEARD, "auto_decompress": False}
+        self._runner = web.AppRunner(application, shutdown_timeout=_SHUTDOWN_TIMEOUT_S, **keywords)
         await self._runner.setup()
         assert self._runner.server is not None
+        new_connection = partial(_Connection, self._runner.server, loop=asyncio.get_running_loop(), **keywords)
         try:
             for address in addresses:
                 bound = OsNetwork().bind(address, port)
                 port = bound.port  # the same one on each
                 self._bound.append(bound)
-                await bound.listen(self._runner.server)
+                await bound.listen(new_connection)
         except OSError as error:
             await self.stop()
             why = f"cannot serve {self._address}: {error.strerror}. Take another one (--control)"
@@ -118,6 +121,8 @@ class ControlServer:
             return await handler(request)
         except Refused as refused:
             return _error(refused.status, str(refused))
+        except web.RequestPayloadError as error:
+            return _error(400, _what_is_broken(str(error)))
         except web.HTTPException as error:
             return _error(error.status, self._what_would_be_right(request, error))
         except Exception:
@@ -140,7 +145,7 @@ class ControlServer:
         if isinstance(error, web.HTTPNotFound):
             return _no_path(request.path)
         if isinstance(error, web.HTTPRequestEntityTooLarge):
-            return f"a request has {BODY_BYTES_MAX} bytes at most"
+            return _TOO_LARGE
         return error.reason
 
     # --- what they ask ----------------------------------------------------------------------------
@@ -165,6 +170,25 @@ class ControlServer:
             return await asyncio.get_running_loop().run_in_executor(self._threads, _call, verb, asked)
         finally:
             self._waiting -= verb.waits
+
+
+class _Connection(web.RequestHandler):
+    """A client's connection; what is no request is answered as a request is that cannot be done."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        response = _error(status, _what_is_broken(message or "it broke off"))
+        response.force_close()
+        return response
+
+
+def _what_is_broken(message: str) -> str:
+    return f"this is no request of HTTP: {message.splitlines()[0].rstrip(':')[:200]}"
 
 
 def _call(verb: Verb, asked: Asked) -> web.Response:
@@ -198,7 +222,7 @@ async def _given(verb: Verb, request: web.Request) -> Mapping[str, Any]:
         return of_query(verb.name, verb.fields, query)
     if query:
         raise Refused(400, f"{verb.name} takes its fields as JSON in the body: {', '.join(query)[:100]}")
-    body = await request.read()
+    body = _decoded(await request.read(), request.headers.get("Content-Encoding", ""))
     if not body:
         return {}
     if request.content_type != _JSON:
@@ -213,6 +237,24 @@ async def _given(verb: Verb, request: web.Request) -> Mapping[str, Any]:
     if not isinstance(given, dict):
         raise Refused(400, f'the body of {verb.name} is to be a JSON object, such as {{"times": 1}}')
     return given
+
+
+def _decoded(body: bytes, encoding: str) -> bytes:
+    """A body as it was before its encoding. Raises Refused."""
+    if encoding.lower() in ("", "identity"):
+        return body
+    if encoding.lower() not in ("gzip", "deflate"):
+        raise Refused(415, f"Content-Encoding {encoding[:100]!r} is not known here: send the body as it is, or with gzip")
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # with the header of either
+    try:
+        found = decoder.decompress(body, BODY_BYTES_MAX + 1)
+    except zlib.error:
+        found = b""
+    if len(found) > BODY_BYTES_MAX:
+        raise Refused(413, _TOO_LARGE)
+    if not decoder.eof:
+        raise Refused(400, "the body is not what its Content-Encoding says: send it as it is, without one")
+    return found
 
 
 def _no_constant(name: str) -> None:
