@@ -428,9 +428,14 @@ def test_transactions(broker: Asked) -> None:
 
 def test_reset(broker: Asked) -> None:
     broker.post("fail", api="Produce", error="REQUEST_TIMED_OUT", times=1)
-    assert broker.post("reset")["bootstrap_servers"] == broker.servers
-    assert broker.get("topics") == {"topics": []}
-    assert broker.get("faults") == {"faults": []}
+    broker.post("produce", topic="orders", value="1")
+    broker.post("create_topic", name="others")
+    for _ in range(2):
+        assert broker.post("reset")["bootstrap_servers"] == broker.servers
+        assert broker.get("topics") == {"topics": ["orders"]}
+        assert broker.get("records", topic="orders")["count"] == 0
+        assert broker.get("faults") == {"faults": []}
+        broker.post("delete_topic", name="orders")
 
 
 def test_snapshots(broker: Asked) -> None:
@@ -580,7 +585,8 @@ def test_what_is_of_a_single_broker_is_of_a_cluster_too(start: Callable[..., Ask
     cluster.delete(f"snapshots/{first}")
     cluster.post("hold", api="Produce")
     cluster.post("reset")
-    assert (cluster.get("topics")["topics"], cluster.get("faults")["faults"]) == ([], [])
+    assert (cluster.get("topics")["topics"], cluster.get("faults")["faults"]) == (["orders"], [])
+    assert cluster.get("records", topic="orders")["count"] == 0
 
 
 @pytest.mark.slow

@@ -59,8 +59,7 @@ def start_broker(asked: Asked) -> Json:
     owner = new_owner(count, configs, given.get("racks", []), given.get("clock_ms"))
     served = asked.brokers.start(owner, given.get("name"), problems)
     try:
-        for topic, partitions in given.get("seed_topics", {}).items():
-            served.owner.create_topic(topic, partitions)
+        served.seed(given.get("seed_topics", {}))
     except BaseException:
         asked.brokers.stop(served.name)
         raise
@@ -129,8 +128,7 @@ def restart(asked: Asked) -> Json:
 
 
 def reset(asked: Asked) -> Json:
-    asked.served.owner.reset()
-    asked.served.forget_faults()
+    asked.served.reset()
     return answers.broker(asked.served)
 
 

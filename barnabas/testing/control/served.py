@@ -7,6 +7,7 @@ import itertools
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.clock import ManualClock
@@ -28,7 +29,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 class Served:
-    """A broker, or a cluster, by its name; `warnings` are those of its configuration. Thread-safe."""
+    """A broker, or a cluster, by its name; `warnings` are those of its configuration, `seed_topics` topics that are
+    there from the start, with their numbers of partitions. Thread-safe."""
+
+    seed_topics: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, name: str, owner: Broker | Cluster, problems: Sequence[str] = ()) -> None:
         self.name = name
@@ -88,6 +92,21 @@ class Served:
         faults of, say."""
         left = set(self.owner.faults)
         self._faults = {number: each for number, each in self._faults.items() if left.intersection(each.parts())}
+
+    def reset(self) -> None:
+        """Have it as it was after its start, with its seed topics."""
+        self.owner.reset()
+        self.forget_faults()
+        self._create_seed_topics()
+
+    def seed(self, topics: Mapping[str, int]) -> None:
+        """Create topics that are there from the start, and after each reset. Raises ApiError."""
+        self.seed_topics = topics
+        self._create_seed_topics()
+
+    def _create_seed_topics(self) -> None:
+        for topic, partitions in self.seed_topics.items():
+            self.owner.create_topic(topic, partitions)
 
     def take_snapshot(self) -> int:
         """Keep the present state under a number."""

@@ -126,7 +126,7 @@ VERBS: Final = (
         Field("configs", fields.CONFIGS, "Kafka's keys, as in server.properties."),
         Field("racks", fields.TEXTS, "Where each broker of a cluster stands."),
         Field("clock_ms", fields.NUMBER, "Its time stands still there, but for advance; in ms since 1970."),
-        Field("seed_topics", fields.SEED_TOPICS, "Topics that are there from the start."),
+        Field("seed_topics", fields.SEED_TOPICS, "Topics that are there from the start, and again after each reset."),
         status=201,
     ),
     _get(_BROKER, "A broker, or a cluster.", "Broker", actions.broker),
@@ -138,7 +138,7 @@ VERBS: Final = (
         f"{_BROKER}/restart", "Stop it cleanly and start it again, all brokers of a cluster.", "Broker", actions.restart
     ),
     # Isolation
-    _post(f"{_BROKER}/reset", "Have it as it was after its start.", "Broker", actions.reset),
+    _post(f"{_BROKER}/reset", "Have it as it was after its start, with its seed topics.", "Broker", actions.reset),
     _post(f"{_BROKER}/snapshots", "Keep its state.", "Snapshot", actions.snapshot, status=201),
     _post(f"{_BROKER}/snapshots/{{snapshot}}/restore", "Have that state again.", "Broker", actions.restore),
     _delete(f"{_BROKER}/snapshots/{{snapshot}}", "Give its room back.", "Done", actions.remove_snapshot),
