@@ -14,6 +14,7 @@ from barnabas.broker.server import Broker as Server
 from barnabas.testing.kept_network import KeptNetwork, KeptThreads
 from barnabas.testing.log_lines import Lines, OwnThreads
 from barnabas.testing.loops import new_event_loop
+from barnabas.testing.patience import result_of
 from barnabas.testing.waiting import Brokers, brokers_of
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class BrokerThread:
             coroutine.close()
             raise RuntimeError("this blocks, so it must not be called on the broker's own event loop")
         try:
-            return self._submit(coroutine).result()
+            return result_of(self._submit(coroutine))
         except CancelledError:
             raise RuntimeError("the broker stopped meanwhile") from None
 

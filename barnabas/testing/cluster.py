@@ -39,6 +39,7 @@ from barnabas.testing.interception import Interception
 from barnabas.testing.lifetime import Lifetime
 from barnabas.testing.log_lines import Lines, OwnThreads
 from barnabas.testing.loops import new_event_loop
+from barnabas.testing.patience import result_of
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
 from barnabas.testing.roles import POLL_S, Roles
@@ -450,7 +451,7 @@ class Cluster(Lifetime, Roles, Recordable):
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("this blocks, so it must not be called on the brokers' own event loop")
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+        return result_of(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, from a coroutine on another event loop."""

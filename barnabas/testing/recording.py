@@ -174,11 +174,6 @@ class Recording:
         """Whether it records no more."""
         return self not in self._interception.observers
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it records no more."""
-        return self not in self._interception.observers
-
     def stop(self) -> None:
         """Record no more; does nothing when that is so."""
         self._interception.run(self._stop)

@@ -210,7 +210,9 @@ def test_a_body_that_is_not_encoded_as_it_says(
     assert "Traceback" not in process.log_text()
 
 
-@pytest.mark.parametrize(("encoding", "encode"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)])
+@pytest.mark.parametrize(
+    ("encoding", "encode"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)]
+)
 def test_a_body_that_is_encoded(control: ControlClient, encoding: str, encode: Callable[[bytes], bytes]) -> None:
     headers = {**JSON, "Content-Encoding": encoding}
     status, error = exchange(control.url, "POST", "/brokers/main/fail", encode(b'{"error": 1, "times": 0}'), headers)
@@ -233,27 +235,53 @@ def test_what_is_no_http_does_not_disturb(process: BarnabasControl, control: Con
     assert "Traceback" not in process.log_text()
 
 
+def waits(
+    control: ControlClient, path: str
+) -> tuple[list[http.client.HTTPConnection], list[http.client.HTTPConnection]]:
+    """As many requests as may wait, and one more; and those of them that are refused."""
+    address = control.url.removeprefix("http://")
+    waiting = [http.client.HTTPConnection(address, timeout=60) for _ in range(WAITING_MAX + 1)]
+    for each in waiting:
+        each.request("POST", path, b'{"timeout_ms": 600000}', JSON)
+    answered, _, _ = select.select([each.sock for each in waiting], [], [], 60)
+    refused = [each for each in waiting if each.sock in answered]
+    for each in refused:
+        response = each.getresponse()
+        assert (response.status, json.loads(response.read())) == (
+            503,
+            {"error": f"{WAITING_MAX} requests wait already: let one of them end first"},
+        )
+    return waiting, refused
+
+
 @pytest.mark.slow
 def test_more_than_may_wait(control: ControlClient) -> None:
     """They keep nobody from what ends their waits."""
     control.done("POST", "/brokers", name="waited-for")
     number = control.done("POST", "/brokers/waited-for/hold")["fault"]
     path = f"/brokers/waited-for/faults/{number}/wait_held"
-    address = control.url.removeprefix("http://")
-    waiting = [http.client.HTTPConnection(address, timeout=60) for _ in range(WAITING_MAX + 1)]
-    for each in waiting:
-        each.request("POST", path, b'{"timeout_ms": 600000}', JSON)
-    [answered], _, _ = select.select([each.sock for each in waiting], [], [], 60)
-    [refused] = [each for each in waiting if each.sock is answered]
-    response = refused.getresponse()
-    assert (response.status, json.loads(response.read())) == (
-        503,
-        {"error": f"{WAITING_MAX} requests wait already: let one of them end first"},
-    )
+    waiting, [refused] = waits(control, path)
     control.done("DELETE", "/brokers/waited-for")
     assert {each.getresponse().status for each in waiting if each is not refused} == {409}
     for each in waiting:
         each.close()
+
+
+@pytest.mark.slow
+def test_who_has_gone_waits_no_more(control: ControlClient) -> None:
+    """Nor do the threads that have waited for them: there are not twice as many."""
+    control.done("POST", "/brokers", name="left")
+    number = control.done("POST", "/brokers/left/hold")["fault"]
+    path = f"/brokers/left/faults/{number}/wait_held"
+    for _ in range(2):
+        waiting, _ = waits(control, path)
+        for each in waiting:
+            each.close()
+        deadline = perf_counter() + 30
+        while (status := control.ask("POST", path, timeout_ms=1).status) == 503 and perf_counter() < deadline:
+            pass  # the server is about to notice
+        assert status == 504
+    control.done("DELETE", "/brokers/left")
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ its own (DNS rebinding).
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import difflib
 import hmac
 import ipaddress
@@ -30,6 +31,7 @@ from barnabas.testing.control.answers import SHAPES
 from barnabas.testing.control.fields import Refused, accept, of_query
 from barnabas.testing.control.served import ServedBrokers
 from barnabas.testing.control.verbs import VERBS, Verb
+from barnabas.testing.patience import Patience
 from barnabas.wire.errors import ApiError
 
 logger = logging.getLogger(__name__)
@@ -81,7 +83,9 @@ class ControlServer:
         for verb in VERBS:
             application.router.add_route(verb.method, verb.path, self._handler(verb))
         keywords: dict[str, Any] = {"access_log": None, "logger": _UNHEARD, "auto_decompress": False}
-        self._runner = web.AppRunner(application, shutdown_timeout=_SHUTDOWN_TIMEOUT_S, **keywords)
+        self._runner = web.AppRunner(
+            application, shutdown_timeout=_SHUTDOWN_TIMEOUT_S, handler_cancellation=True, **keywords
+        )
         await self._runner.setup()
         assert self._runner.server is not None
         new_connection = partial(_Connection, self._runner.server, loop=asyncio.get_running_loop(), **keywords)
@@ -162,14 +166,27 @@ class ControlServer:
         return handle
 
     async def _do(self, verb: Verb, asked: Asked) -> web.Response:
-        """Do what is asked in a thread: it may wait for a broker, or for what a client does."""
+        """Do what is asked in a thread: it may wait for a broker, or for what a client does, as long as whoever asked
+        is there."""
         if verb.waits and self._waiting >= WAITING_MAX:
             raise Refused(503, f"{WAITING_MAX} requests wait already: let one of them end first")
-        self._waiting += verb.waits
+        patience = Patience()
+        call = partial(contextvars.copy_context().run, _call, verb, asked, patience)
+        work = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        if not verb.waits:
+            return await work
+        self._waiting += 1
+        work.add_done_callback(self._has_waited)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, _call, verb, asked)
-        finally:
-            self._waiting -= verb.waits
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:  # the client has gone
+            patience.end()
+            raise
+
+    def _has_waited(self, work: asyncio.Future[web.Response]) -> None:
+        self._waiting -= 1
+        if not work.cancelled():
+            work.exception()  # which is nobody's, where the client has gone
 
 
 class _Connection(web.RequestHandler):
@@ -191,7 +208,8 @@ def _what_is_broken(message: str) -> str:
     return f"this is no request of HTTP: {message.splitlines()[0].rstrip(':')[:200]}"
 
 
-def _call(verb: Verb, asked: Asked) -> web.Response:
+def _call(verb: Verb, asked: Asked, patience: Patience) -> web.Response:
+    patience.use()
     try:
         answer = verb.call(asked)
     except Refused:
@@ -244,7 +262,9 @@ def _decoded(body: bytes, encoding: str) -> bytes:
     if encoding.lower() in ("", "identity"):
         return body
     if encoding.lower() not in ("gzip", "deflate"):
-        raise Refused(415, f"Content-Encoding {encoding[:100]!r} is not known here: send the body as it is, or with gzip")
+        raise Refused(
+            415, f"Content-Encoding {encoding[:100]!r} is not known here: send the body as it is, or with gzip"
+        )
     decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # with the header of either
     try:
         found = decoder.decompress(body, BODY_BYTES_MAX + 1)
