@@ -15,7 +15,7 @@ class Patience:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._awaited: set[Future[Any]] = set()
-        self._is_over = False
+        self.is_over = False
 
     def use(self) -> None:
         """Have the calling thread, and whoever gets its context, wait with this patience."""
@@ -24,7 +24,7 @@ class Patience:
     def end(self) -> None:
         """Have nobody wait any more: what they wait for is cancelled, and what they ask for later, too."""
         with self._lock:
-            self._is_over = True
+            self.is_over = True
             awaited = list(self._awaited)
         for each in awaited:
             each.cancel()
@@ -32,7 +32,7 @@ class Patience:
     def result(self, asked: Future[T]) -> T:
         """The result of what was asked. Raises CancelledError, when nobody waits any more."""
         with self._lock:
-            is_over = self._is_over
+            is_over = self.is_over
             self._awaited.add(asked)
         if is_over:
             asked.cancel()

@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from barnabas.testing.control.fields import DEADLINE
 from barnabas.testing.control.served import BROKERS_MAX
 from barnabas.testing.control.verbs import VERBS
 from barnabas.testing.faults import Faults
@@ -522,6 +523,29 @@ def test_records(broker: Asked) -> None:
     )
 
 
+def test_what_takes_too_long(broker: Asked) -> None:
+    """As while a disk is full: the topic is to be made until it can be."""
+    broker.post("disk_full")
+    answer = broker.control.ask("POST", f"/brokers/{broker.name}/create_topic", name="t", timeout_ms=50)
+    assert answer.status == 504
+    assert (
+        answer.content["error"] == "POST /brokers/{broker}/create_topic was not done in time: report says what there is"
+    )
+    assert "<disk_full, " in answer.content["report"]
+    assert broker.get("records", topic="orders", timeout_ms=30_000)["count"] == 0
+
+
+def test_a_partition_that_is_not_there(broker: Asked) -> None:
+    broker.post("create_topic", name="two", partitions=2)
+    for fields, told in (
+        ({"topic": "ordrs"}, "there is no topic ordrs"),
+        ({"topic": "orders", "partition": 7}, "orders has partition 0 only, not 7"),
+        ({"topic": "two", "partition": 2}, "two has the partitions 0 to 1, not 2"),
+    ):
+        answer = broker.control.ask("GET", f"/brokers/{broker.name}/leader", **fields)
+        assert (answer.status, answer.content["error"]) == (409, f"UNKNOWN_TOPIC_OR_PARTITION: {told}")
+
+
 # --- clusters -------------------------------------------------------------------------------------
 
 
@@ -561,6 +585,22 @@ def test_a_cluster(start: Callable[..., Asked]) -> None:
     cluster.delete()
     status, error = waiting.result(30)
     assert (status, error.partition(": ")[2]) == (409, "the broker stopped meanwhile")
+
+
+@pytest.mark.slow
+def test_a_cluster_of_which_little_runs(start: Callable[..., Asked]) -> None:
+    cluster = start(brokers=2, seed_topics={"orders": 1}, configs={"min.insync.replicas": 2})
+    cluster.post("pause", node=cluster.get("leader", topic="orders")["node"])
+    late = cluster.control.ask("POST", f"/brokers/{cluster.name}/produce", topic="orders", value="1", timeout_ms=50)
+    assert late.status == 504
+    assert "<pause: " in late.content["report"]
+    cluster.delete("faults")
+    for node in range(2):
+        cluster.post("kill", node=node)
+    told = f'no broker of {cluster.name} runs: POST /brokers/{cluster.name}/start {{"node": 0}} starts one'
+    for verb, fields in (("topics", {}), ("records", {"topic": "orders"})):
+        assert cluster.refused("GET", verb, **fields) == (409, told)
+    assert cluster.refused("POST", "create_topic", name="t", timeout_ms=50)[0] == 504
 
 
 @pytest.mark.slow
@@ -704,9 +744,12 @@ OTHER_NAMES = {"duration": "duration_ms", "broker": "node"}
 
 
 def test_python_and_http_have_the_same_verbs() -> None:
-    """What a method takes is a field, but for functions of Python."""
+    """What a method takes is a field, but for functions of Python; how long it may take is of HTTP."""
     methods = {name for name in dir(Faults) if not name.startswith("_")} - OF_PYTHON
-    verbs = {verb.path.rpartition("/")[2]: {field.name for field in verb.fields} for verb in VERBS}
+    verbs = {
+        verb.path.rpartition("/")[2]: {field.name for field in verb.fields if field.kind is not DEADLINE}
+        for verb in VERBS
+    }
     for name in sorted(methods):
         assert name in verbs, f"POST /brokers/{{broker}}/{name} is missing"
         taken = set(signature(getattr(Faults, name)).parameters) - {"self"}

@@ -3,7 +3,7 @@ in threads of their own, and may wait."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from barnabas.testing.control.fields import Refused
 from barnabas.testing.control.served import Served, ServedBrokers, new_owner
 from barnabas.testing.lasting import Hold
 from barnabas.testing.recording import Recording
+from barnabas.wire.errors import ApiError, ErrorCode
 
 LISTED_DEFAULT: Final = 100
 
@@ -292,6 +293,7 @@ def delete_topic(asked: Asked) -> Json:
 
 
 def topics(asked: Asked) -> Json:
+    asked.served.check_running()
     return {"topics": asked.served.owner.topic_names()}
 
 
@@ -303,6 +305,7 @@ def delete_records(asked: Asked) -> Json:
 
 def produce(asked: Asked) -> Json:
     given = asked.arguments
+    asked.served.check_running()
     topic = asked.served.owner.topic(given.pop("topic"))
     for name in ("key", "value"):
         encoded = given.pop(f"{name}_base64", None)
@@ -314,6 +317,7 @@ def produce(asked: Asked) -> Json:
 
 def records(asked: Asked) -> Json:
     given = asked.arguments
+    asked.served.check_running()
     found = asked.served.owner.topic(given["topic"]).records(given.get("partition"))
     return _listed(found, given)
 
@@ -345,8 +349,22 @@ def wait_group(asked: Asked) -> Json:
 
 
 def leader(asked: Asked) -> Json:
-    given = dict(asked.arguments)
-    return {"node": asked.served.owner.leader(**given)}
+    given, served = asked.arguments, asked.served
+    if served.owner.live_servers():
+        _check_partition(served, given["topic"], given.get("partition", 0))
+    return {"node": served.owner.leader(**given)}
+
+
+def _check_partition(served: Served, topic: str, partition: int) -> None:
+    """Raises ApiError for one that nobody could ever lead."""
+
+    async def known() -> Collection[int]:
+        return served.owner.known_topic(topic).partitions
+
+    found = served.owner.call(known())
+    if partition not in found:
+        there = f"the partitions 0 to {max(found)}" if len(found) > 1 else "partition 0 only"
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has {there}, not {partition}")
 
 
 def coordinator(asked: Asked) -> Json:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 NUMBER_MAX: Final = 2**53 - 1
@@ -16,6 +16,7 @@ DURATION_MS_MAX: Final = 10**12
 """Some 31 years."""
 
 TIMEOUT_MS_MAX: Final = 600_000
+TIMEOUT_MS_DEFAULT: Final = 30_000
 
 
 class Refused(Exception):
@@ -188,10 +189,13 @@ DURATION_OR_RANGE: Final = Kind(
 )
 TIMEOUT: Final = Kind(
     f"a whole number of ms up to {TIMEOUT_MS_MAX}",
-    {"type": "integer", "minimum": 0, "maximum": TIMEOUT_MS_MAX, "default": 30_000},
+    {"type": "integer", "minimum": 0, "maximum": TIMEOUT_MS_MAX, "default": TIMEOUT_MS_DEFAULT},
     lambda value: _timeout_ms(value) / 1000,
     int,
 )
+DEADLINE: Final = replace(TIMEOUT)
+"""As TIMEOUT, of what is no wait in itself, but may have to wait for brokers."""
+
 CONFIGS: Final = Kind(
     "an object of configuration keys and their values",
     {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},

@@ -58,6 +58,12 @@ class Served:
             return self.owner
         raise Refused(409, f'{self.name} is a single broker: this is for clusters, POST /brokers {{"brokers": 3}}')
 
+    def check_running(self) -> None:
+        """Raises Refused where no broker runs that could be asked."""
+        if not self.owner.live_servers():
+            node = ' {"node": 0}' if isinstance(self.owner, Cluster) else ""
+            raise Refused(409, f"no broker of {self.name} runs: POST /brokers/{self.name}/start{node} starts one")
+
     @property
     def faults(self) -> Mapping[int, Lasting]:
         """The faults that were made and not removed, by number."""

@@ -18,6 +18,7 @@ import re
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -28,11 +29,11 @@ from barnabas.network import BoundSocket, OsNetwork
 from barnabas.testing.control import openapi
 from barnabas.testing.control.actions import Asked
 from barnabas.testing.control.answers import SHAPES
-from barnabas.testing.control.fields import Refused, accept, of_query
+from barnabas.testing.control.fields import TIMEOUT_MS_DEFAULT, Refused, accept, of_query
 from barnabas.testing.control.served import ServedBrokers
 from barnabas.testing.control.verbs import VERBS, Verb
 from barnabas.testing.patience import Patience
-from barnabas.wire.errors import ApiError
+from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -170,21 +171,26 @@ class ControlServer:
         is there."""
         if verb.waits and self._waiting >= WAITING_MAX:
             raise Refused(503, f"{WAITING_MAX} requests wait already: let one of them end first")
-        patience = Patience()
+        loop, patience = asyncio.get_running_loop(), Patience()
+        timeout_s: float = asked.arguments.pop("deadline", TIMEOUT_MS_DEFAULT / 1000)
         call = partial(contextvars.copy_context().run, _call, verb, asked, patience)
-        work = asyncio.get_running_loop().run_in_executor(self._threads, call)
-        if not verb.waits:
+        work = loop.run_in_executor(self._threads, call)
+        if not verb.waits and not verb.has_deadline:
             return await work
-        self._waiting += 1
-        work.add_done_callback(self._has_waited)
+        self._waiting += verb.waits
+        work.add_done_callback(partial(self._has_waited, verb))
+        deadline = loop.call_later(timeout_s, patience.end) if verb.has_deadline else None
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:  # the client has gone
             patience.end()
             raise
+        finally:
+            if deadline is not None:
+                deadline.cancel()
 
-    def _has_waited(self, work: asyncio.Future[web.Response]) -> None:
-        self._waiting -= 1
+    def _has_waited(self, verb: Verb, work: asyncio.Future[web.Response]) -> None:
+        self._waiting -= verb.waits
         if not work.cancelled():
             work.exception()  # which is nobody's, where the client has gone
 
@@ -212,25 +218,44 @@ def _call(verb: Verb, asked: Asked, patience: Patience) -> web.Response:
     patience.use()
     try:
         answer = verb.call(asked)
-    except Refused:
-        raise
-    except ApiError as error:
-        text = str(error)
-        return _json({"error": _line(text), "kafka_error": error.error.name}, 409)
-    except TimeoutError as error:
-        first, _, more = str(error).partition("\n")
-        return _json({"error": first, "report": more}, 504)
-    except ConfigError as error:
-        raise Refused(400, _line(str(error))) from error
-    except (ValueError, TypeError) as error:
-        raise Refused(400, _line(f"{verb.name}: {error}")) from error
-    except CancelledError:
-        raise Refused(409, f"{verb.name}: the broker stopped meanwhile") from None
-    except (RuntimeError, OSError) as error:
-        raise Refused(409, _line(f"{verb.name}: {error}")) from error
+    except Exception as error:  # noqa: BLE001 - told, or raised again
+        if verb.has_deadline and patience.is_over:
+            return _in_vain(verb, asked)
+        return _refusal(verb, asked, error)
     if verb.answer in SHAPES:
         return _json(answer, verb.status)
     return web.Response(text=answer, status=verb.status, content_type=verb.answer)
+
+
+def _refusal(verb: Verb, asked: Asked, error: Exception) -> web.Response:
+    """What is told of an error. Raises Refused, and what is no error of whoever asks."""
+    if isinstance(error, ApiError):
+        if verb.has_deadline and error.error is ErrorCode.REQUEST_TIMED_OUT:
+            return _in_vain(verb, asked, error)
+        return _json({"error": _line(str(error)), "kafka_error": error.error.name}, 409)
+    if isinstance(error, TimeoutError):
+        first, _, more = str(error).partition("\n")
+        return _json({"error": first, "report": more}, 504)
+    if isinstance(error, ConfigError):
+        raise Refused(400, _line(str(error))) from error
+    if isinstance(error, ValueError | TypeError):
+        raise Refused(400, _line(f"{verb.name}: {error}")) from error
+    if isinstance(error, CancelledError):
+        raise Refused(409, f"{verb.name}: the broker stopped meanwhile") from None
+    if isinstance(error, RuntimeError | OSError):
+        raise Refused(409, _line(f"{verb.name}: {error}")) from error
+    raise error
+
+
+def _in_vain(verb: Verb, asked: Asked, error: ApiError | None = None) -> web.Response:
+    """What is told where the time is over, or a broker says so."""
+    Patience().use()
+    told: dict[str, str] = {"error": f"{verb.name} was not done in time: report says what there is"}
+    if error is not None:
+        told["kafka_error"] = error.error.name
+    with suppress(RuntimeError, Refused):  # it has stopped meanwhile
+        told["report"] = asked.served.owner.report()
+    return _json(told, 504)
 
 
 async def _given(verb: Verb, request: web.Request) -> Mapping[str, Any]:

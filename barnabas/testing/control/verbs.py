@@ -37,6 +37,11 @@ class Verb:
         """Whether a request of it may take as long as it says."""
         return any(field.kind is fields.TIMEOUT for field in self.fields)
 
+    @property
+    def has_deadline(self) -> bool:
+        """Whether a request of it, though no wait, ends at a time that it may say."""
+        return any(field.kind is fields.DEADLINE for field in self.fields)
+
 
 # --- fields that several verbs have ---------------------------------------------------------------
 
@@ -51,6 +56,12 @@ _COORDINATED: Final = (
 )
 _PARTITION: Final = Field("partition", fields.COUNT, "The partition's number.")
 _TIMEOUT: Final = Field("timeout_ms", fields.TIMEOUT, "How long to wait, in real time.", argument="timeout")
+_DEADLINE: Final = Field(
+    "timeout_ms",
+    fields.DEADLINE,
+    "How long it may take, in real time; brokers themselves give up after 30 s.",
+    argument="deadline",
+)
 _AWAITED: Final = Field("count", fields.COUNT, "How many to wait for; 1 without it.")
 _TO: Final = Field("to", fields.COUNT, "The number of the broker that is to; any other one without it.")
 _NODE: Final = Field("node", fields.COUNT, "The number of a broker of a cluster.", is_required=True)
@@ -248,6 +259,7 @@ VERBS: Final = (
         _TOPIC,
         _PARTITION,
         _TO,
+        _DEADLINE,
         answer="Node",
         told="node",
     ),
@@ -256,6 +268,7 @@ VERBS: Final = (
         "Have another broker of a cluster coordinate a group, or a transactional id: one of them is to be said.",
         *_COORDINATED,
         _TO,
+        _DEADLINE,
         answer="Node",
         told="node",
     ),
@@ -264,6 +277,7 @@ VERBS: Final = (
         "Elect the leader of a partition anew.",
         _TOPIC,
         _PARTITION,
+        _DEADLINE,
         answer="LeaderEpoch",
         told="leader_epoch",
     ),
@@ -335,6 +349,7 @@ VERBS: Final = (
         Field("partitions", fields.COUNT, "How many; num.partitions without it."),
         Field("replication_factor", fields.COUNT, "Of a cluster's topic."),
         Field("configs", fields.CONFIGS, "Configs of the topic."),
+        _DEADLINE,
         status=201,
     ),
     _post(
@@ -343,6 +358,7 @@ VERBS: Final = (
         "Done",
         actions.delete_topic,
         Field("name", fields.TEXT, "Its name.", is_required=True),
+        _DEADLINE,
     ),
     _post(
         f"{_BROKER}/produce",
@@ -357,6 +373,7 @@ VERBS: Final = (
         _PARTITION,
         Field("headers", fields.HEADERS, "Texts."),
         Field("timestamp_ms", fields.NUMBER, "The broker's time without it.", argument="timestamp"),
+        _DEADLINE,
         status=201,
     ),
     _get(
@@ -367,6 +384,7 @@ VERBS: Final = (
         _TOPIC,
         _PARTITION,
         _LIMIT,
+        _DEADLINE,
     ),
     _post(
         f"{_BROKER}/wait_records",
@@ -386,8 +404,9 @@ VERBS: Final = (
         _TOPIC,
         _PARTITION,
         Field("offset", fields.COUNT, "The first one that stays; all records go without it."),
+        _DEADLINE,
     ),
-    _get(f"{_BROKER}/group", "A consumer group.", "Group", actions.group, _GROUP),
+    _get(f"{_BROKER}/group", "A consumer group.", "Group", actions.group, _GROUP, _DEADLINE),
     _post(
         f"{_BROKER}/wait_group",
         "Wait until a consumer group has a state and so many members.",
@@ -430,6 +449,11 @@ VERBS: Final = (
     _post(f"{_BROKER}/heal", "End all cuts.", "Done", actions.heal),
     _post(f"{_BROKER}/wait_in_sync", "Wait until all replicas are in sync.", "Done", actions.wait_in_sync, _TIMEOUT),
     _post(
-        f"{_BROKER}/expire_session", "Take a broker of a cluster for dead, once.", "Done", actions.expire_session, _NODE
+        f"{_BROKER}/expire_session",
+        "Take a broker of a cluster for dead, once.",
+        "Done",
+        actions.expire_session,
+        _NODE,
+        _DEADLINE,
     ),
 )
