@@ -1,16 +1,22 @@
 """The commands in docs/testing-other-languages.md are run as they stand, but for ports and names."""
 
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from barnabas.testing.control.verbs import VERBS
+from tests.testing.control_client import ControlClient
 from tools.barnabas_process import BarnabasControl
+from tools.foreign_languages import ToolchainMissing, go_program
+from tools.jvm.java import JavaMissing, find_java
 from tools.required import tool_missing
+from tools.server_process import ROOT
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing-other-languages.md"
 SERVE, *CURLS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -55,11 +61,107 @@ def test_other_languages_are_shown_as_they_are_tested(language: str, example: st
     imports what that needs."""
     text = PAGE.read_text()
     assert f"`{example}`" in text
-    [block] = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    block = blocks(language)[0]
     shown = lines(block)[: -1 if language == "java" else None]  # but for the end of the class
     tested = [line for line in lines((PAGE.parents[1] / example).read_text()) if line in shown or "import" not in line]
     assert len(shown) > 40
     assert shown == tested[: len(shown)]
+
+
+@pytest.fixture
+def barnabas_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested, as a command."""
+    command = tmp_path / "bin" / "barnabas"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m barnabas "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize("language", ["go", "java"])
+def test_a_server_ends_with_who_started_it(language: str, barnabas_in_path: None) -> None:
+    """When its input ends, that is; and its output ends with it."""
+    [command] = re.findall(r"\"(barnabas serve .*)\"", blocks(language)[1])
+    with subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdin is not None
+        url = server.stdout.readline().strip().partition("control=")[2]
+        assert ControlClient(url).done("GET", "/brokers")["brokers"][0]["name"] == "main"
+        server.stdin.close()
+        assert server.stdout.read() == ""
+    assert server.returncode is not None
+    with pytest.raises(OSError, match="refused"):
+        ControlClient(url).ask("GET", "/brokers")
+
+
+@pytest.mark.slow
+def test_go_starts_a_server(tmp_path: Path, barnabas_in_path: None) -> None:
+    folder = tmp_path / "go_with_a_server"
+    folder.mkdir()
+    (folder / "go.mod").write_text("module shop\n\ngo 1.20\n")
+    (folder / "main_test.go").write_text(blocks("go")[1])
+    (folder / "control_test.go").write_text("""package main
+
+import (
+    "net/http"
+    "os"
+    "testing"
+)
+
+func TestControl(t *testing.T) {
+    if response, err := http.Get(os.Getenv("BARNABAS_CONTROL") + "/brokers"); err != nil || response.StatusCode != 200 {
+        t.Fatal(response, err)
+    }
+}
+""")
+    try:
+        program = go_program(folder, of_tests=True)
+    except ToolchainMissing as missing:
+        tool_missing(missing)
+    assert run([program, "-test.v"], folder).count("--- PASS") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.java
+def test_java_starts_a_server(tmp_path: Path, barnabas_in_path: None) -> None:
+    try:
+        java = find_java()
+    except JavaMissing as missing:
+        tool_missing(missing)
+    compiler = java.resolve().with_name("javac")
+    if not compiler.exists():
+        tool_missing(f"{java} has no compiler beside it")
+    (tmp_path / "BarnabasServer.java").write_text(blocks("java")[1])
+    (tmp_path / "Shop.java").write_text("""import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse.BodyHandlers;
+
+class Shop {
+    public static void main(String[] arguments) throws Exception {
+        var request = HttpRequest.newBuilder(URI.create(BarnabasServer.URL + "/brokers")).build();
+        System.out.print(HttpClient.newHttpClient().send(request, BodyHandlers.ofString()).body());
+    }
+}
+""")
+    run([compiler, "-Xlint:all", "BarnabasServer.java", "Shop.java"], tmp_path)
+    assert '"name": "main"' in run([java, "-cp", ".", "Shop"], tmp_path)
+
+
+def run(command: Sequence[str | Path], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_no_two_test_runs_want_one_port() -> None:
+    assert re.findall(r"barnabas serve --control", PAGE.read_text()) == ["barnabas serve --control"]  # its name
+
+
+def blocks(language: str) -> list[str]:
+    """What the page shows of a language: the tests, and how they start a server."""
+    found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return [str(block) for block in found]
 
 
 def lines(text: str) -> list[str]:
