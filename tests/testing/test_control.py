@@ -256,15 +256,6 @@ def test_hold(broker: Asked) -> None:
     assert (status, error) == (504, "after 0.01 s 0 requests are held, not 1")
 
 
-def test_nobody_waits_for_a_recording_that_has_ended(broker: Asked) -> None:
-    broker.post("recorded")
-    broker.delete("recorded")
-    status, error = broker.refused("POST", "wait_request")
-    assert status == 409
-    told = "there were not 1 such requests; the last ones: none, and no more come: the recording has ended"
-    assert told in error
-
-
 def test_a_reset_ends_what_is_under_way(broker: Asked) -> None:
     number = broker.post("disk_full")["fault"]
     creating = meanwhile(lambda: broker.refused("POST", "create_topic", name="t"))
@@ -484,6 +475,9 @@ def test_what_clients_asked(broker: Asked) -> None:
     assert "NOT_LEADER_OR_FOLLOWER" in broker.get("chart")
     assert broker.get("chart.svg").startswith("<svg")
 
+    status, error = broker.refused("POST", "wait_request", api="Produce", group="g", timeout_ms=1)
+    assert (status, error.partition(";")[0]) == (504, "after 0.001 s there were not 1 such requests")
+
     null = Request(f"{broker.control.url}/brokers/{broker.name}/recorded", b"null", method="DELETE")
     null.add_header("Content-Type", "application/json")  # what some languages make of no fields
     with urlopen(null, timeout=30) as response:
@@ -491,8 +485,10 @@ def test_what_clients_asked(broker: Asked) -> None:
     send(broker)
     assert broker.get("requests", api="Produce")["count"] == 2
     broker.delete("recorded")
-    status, error = broker.refused("POST", "wait_request", api="Produce", group="g", timeout_ms=1)
-    assert (status, error.partition(";")[0]) == (504, "after 0.001 s there were not 1 such requests")
+    status, error = broker.refused("POST", "wait_request", api="Produce", group="g")
+    assert status == 409
+    assert error.startswith("POST /brokers/{broker}/wait_request: there were not 1 such requests; the last ones: ")
+    assert error.endswith("and no more come: the recording has ended, wait before that")
 
 
 def test_records(broker: Asked) -> None:
