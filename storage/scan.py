@@ -115,16 +115,25 @@ def has_lost_sector(read: Read, position: int, end: int, expected_offset: int) -
     The first sector may have what was appended before; of the others all is missing, also what follows `end` there:
     zeros at the end of a batch are its own where the next batch is in the same sector. Anything else is damage.
     """
-    boundary = (position // SECTOR_BYTES + 1) * SECTOR_BYTES
-    start = bytes(read(boundary - position, position))
-    if not any(start) and (len(start) > 8 or any(expected_offset.to_bytes(8)[: len(start)])):
+    if has_lost_start(read, position, expected_offset):
         return True
-    position, end = boundary, -(-end // SECTOR_BYTES) * SECTOR_BYTES
+    position, end = _sector_after(position), -(-end // SECTOR_BYTES) * SECTOR_BYTES
     while chunk := bytes(read(min(_SCAN_CHUNK, max(end - position, 0)), position)):
         if any(not any(chunk[at : at + SECTOR_BYTES]) for at in range(0, len(chunk), SECTOR_BYTES)):
             return True
         position += len(chunk)
     return False
+
+
+def has_lost_start(read: Read, position: int, expected_offset: int) -> bool:
+    """Whether the sector in which a batch at `position` begins is as it was before the batch was written: zeros from
+    there on, where `expected_offset` should start."""
+    start = bytes(read(_sector_after(position) - position, position))
+    return not any(start) and (len(start) > 8 or any(expected_offset.to_bytes(8)[: len(start)]))
+
+
+def _sector_after(position: int) -> int:
+    return (position // SECTOR_BYTES + 1) * SECTOR_BYTES
 
 
 def _is_batch(read: Read, chunk: bytes, position: int, chunk_start: int, size: int, expected_offset: int) -> bool:

@@ -28,7 +28,15 @@ from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.producer_builder import ProducerBuilder, take_in
 from barnabas.storage.producer_state import ProducerState, encode_snapshot
 from barnabas.storage.recovery.swaps import FILE_NAME, finish_interrupted_swaps, remove_segment_files
-from barnabas.storage.scan import SECTOR_BYTES, OpenSegment, find_batch_after, has_lost_sector, scan_batches, why_bad
+from barnabas.storage.scan import (
+    SECTOR_BYTES,
+    OpenSegment,
+    find_batch_after,
+    has_lost_sector,
+    has_lost_start,
+    scan_batches,
+    why_bad,
+)
 from barnabas.storage.segment import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -398,7 +406,10 @@ class _Loader:
                 expected_offset = header.next_offset
                 position += header.size_in_bytes
             if position < segment.size:
-                if header and batch and crc_is_valid(batch, header):  # what a write leaves in part is no valid batch
+                is_valid = header is not None and batch is not None and crc_is_valid(batch, header)
+                # What a write leaves in part is no valid batch, unless it lacks only what no checksum is over: a header
+                # whose base offset ends its sector.
+                if is_valid and not has_lost_start(read, position, expected_offset):
                     raise CorruptLog(segment.file.path, position, reason)
                 self._judge_damage(segment, position, expected_offset, reason or "it is not whole", read)
         is_whole = position == segment.size

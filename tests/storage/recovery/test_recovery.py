@@ -214,6 +214,27 @@ def test_a_valid_batch_whose_offset_goes_back_is_no_torn_write(logs):
     assert path.read_bytes() == data
 
 
+@pytest.mark.parametrize("missing", [8, 9, 10])
+@pytest.mark.parametrize("followers", [0, 1])
+def test_a_batch_that_lacks_only_its_base_offset_is_a_torn_write(logs, tools, missing, followers):
+    """The offset, over which there is no checksum, ends a sector that did not reach the disk; the next one did."""
+    log = logs.log()
+    for value in (*[b"value"] * 5, b"", b"x" * (11 - missing)):
+        logs.append(log, value)
+    size = log.size_in_bytes
+    assert size == SECTOR_BYTES - missing
+    for _ in range(1 + followers):
+        logs.append(log, b"value")
+    logs.stop(clean=False)
+    path = segment_file(logs.path)
+    data = bytearray(path.read_bytes())
+    data[size:SECTOR_BYTES] = bytes(missing)
+    path.write_bytes(data)
+    logs.start()
+    assert tools.read_all(logs.log()) == list(range(7))
+    assert path.stat().st_size == size
+
+
 def test_zeros_at_the_end_of_a_damaged_batch_are_its_own_where_the_next_one_shares_their_sector(logs):
     """A batch ends in zeros, the last of them in another sector: that one reached the disk, as what follows did."""
     log = logs.log()
