@@ -589,7 +589,7 @@ def test_a_cluster_of_which_little_runs(start: Callable[..., Asked]) -> None:
     cluster.post("pause", node=cluster.get("leader", topic="orders")["node"])
     late = cluster.control.ask("POST", f"/brokers/{cluster.name}/produce", topic="orders", value="1", timeout_ms=50)
     assert late.status == 504
-    assert "<pause: " in late.content["report"]
+    assert "<pause (broker=" in late.content["report"]
     cluster.delete("faults")
     for node in range(2):
         cluster.post("kill", node=node)
