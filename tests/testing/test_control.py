@@ -339,7 +339,7 @@ def test_nobody_leads_or_coordinates(broker: Asked) -> None:
     consumer.close()
     assert broker.refused("POST", "coordinator_away") == (
         400,
-        "POST /brokers/{broker}/coordinator_away: say whose coordinator is away: group=... or transactional_id=...",
+        "POST /brokers/{broker}/coordinator_away: say whose coordinator is away: group or transactional_id",
     )
 
 
@@ -706,7 +706,7 @@ def test_a_single_broker_has_all_roles(broker: Asked) -> None:
     assert broker.get("coordinator", group="g") == broker.get("coordinator", transactional_id="x") == number
     assert broker.refused("GET", "coordinator") == (
         400,
-        "GET /brokers/{broker}/coordinator: say whose coordinator is asked for: group=... or transactional_id=...",
+        "GET /brokers/{broker}/coordinator: say whose coordinator is asked for: group or transactional_id",
     )
 
 

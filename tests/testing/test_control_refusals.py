@@ -66,9 +66,10 @@ def exchange(
         (b'{"error": "X", "tims": 1}', "POST /brokers/{broker}/fail has no field 'tims': did you mean times?"),
         (b'{"error": "X", "zzz": 1}', "POST /brokers/{broker}/fail has no field 'zzz': it takes api, error, message,"),
         (b'{"error": 1.5}', "error of POST /brokers/{broker}/fail is to be the name or the number of an error"),
-        (b'{"error": 1, "times": "2"}', "times of POST /brokers/{broker}/fail is to be a whole number of 0 or more"),
-        (b'{"error": 1, "times": true}', "times of POST /brokers/{broker}/fail is to be a whole number of 0 or more"),
-        (b'{"error": 1, "times": 0}', "a fault needs times >= 1"),
+        (b'{"error": 1, "times": "2"}', "times of POST /brokers/{broker}/fail is to be a whole number of 1 or more"),
+        (b'{"error": 1, "times": true}', "times of POST /brokers/{broker}/fail is to be a whole number of 1 or more"),
+        (b'{"error": 1, "times": 0}', "times of POST /brokers/{broker}/fail is to be a whole number of 1 or more"),
+        (b'{"error": 1, "every": 0}', "every of POST /brokers/{broker}/fail is to be a whole number of 1 or more"),
         (b'{"error": 1, "api": []}', "api of POST /brokers/{broker}/fail is to be a text or a list of texts"),
         (b'{"error": 1, "api": "Prodcue"}', "did you mean 'Produce'?"),
         (b'{"error": "NOT_LEADER"}', "Kafka has no error 'NOT_LEADER': did you mean"),
@@ -83,7 +84,8 @@ def exchange(
         (b'{"error": 1, "seed": 99999999999999999999}', "seed of POST /brokers/{broker}/fail is to be a whole number"),
         (b'["fail"]', "the body of POST /brokers/{broker}/fail is to be a JSON object"),
         (b'{"error": NaN}', "the body is no JSON"),
-        (b'{"error": 1', "the body is no JSON"),
+        (b'{"error": 1', "the body is no JSON: Expecting ',' delimiter, line 1 column 12"),
+        (b'{"error": 6\n "times": 2}', "the body is no JSON: Expecting ',' delimiter, line 2 column 2"),
         (b"\xff\xfe", "the body is no JSON"),
         (b"[" * 200_000, "the body is no JSON"),
     ],
@@ -100,6 +102,9 @@ def test_fields_that_make_no_sense(control: ControlClient, body: bytes, told: st
     [
         ("GET", "/brokers/nobody", 404, "there is no broker 'nobody', but main: POST /brokers starts one"),
         ("POST", "/brokers/main/fial", 404, "did you mean POST /brokers/{broker}/fail?"),
+        ("GET", "/brokers/main/record", 404, "did you mean GET /brokers/{broker}/records?"),
+        ("POST", "/brokers/main/record", 404, "did you mean POST /brokers/{broker}/recorded?"),
+        ("DELETE", "/brokers/main/record", 404, "did you mean DELETE /brokers/{broker}/recorded?"),
         ("GET", "/nowhere/at/all", 404, "there is nothing at '/nowhere/at/all': GET /openapi.json lists what there is"),
         ("GET", "/brokers/main/fail", 405, "/brokers/main/fail is asked with POST, not with GET"),
         ("PATCH", "/brokers", 405, "/brokers is asked with GET or POST, not with PATCH"),
@@ -122,13 +127,16 @@ def test_paths_that_lead_nowhere(control: ControlClient, method: str, path: str,
     ("verb", "fields", "told"),
     [
         ("/brokers", {"name": "a/b"}, "a name has up to 100 letters"),
-        ("/brokers", {"brokers": 0}, "brokers is to be a number of 1 to 9, not 0"),
-        ("/brokers", {"racks": ["a"]}, "brokers is to be a number of 1 to 9, not 1; 1 has no racks"),
+        ("/brokers", {"brokers": 0}, "brokers of POST /brokers is to be a whole number of 1 to 9"),
+        ("/brokers", {"racks": ["a"]}, "racks are of a cluster: brokers is to be 2 to 9"),
         ("/brokers", {"brokers": 3, "racks": ["a"]}, "3 brokers stand in 3 racks, or in none, not in 1"),
-        ("/brokers", {"brokers": 10}, "brokers is to be a number of 1 to 9, not 10"),
-        ("/brokers", {"brokers": 3, "port": 1234}, "port is a number of 0 to 65535, for a single broker"),
-        ("/brokers", {"port": 65536}, "port is a number of 0 to 65535, for a single broker"),
+        ("/brokers", {"brokers": 10}, "brokers of POST /brokers is to be a whole number of 1 to 9"),
+        ("/brokers", {"brokers": 3, "port": 1234}, "port is for a single broker: a cluster takes free ones"),
+        ("/brokers", {"port": 65536}, "port of POST /brokers is to be a whole number of 0 to 65535"),
         ("/brokers", {"brokers": 3, "configs": {"node.id": 7, "clock": 1}}, "a cluster sets clock, node.id for each"),
+        ("/brokers", {"configs": {"log.dirs": "/tmp/kept"}}, "leave log.dirs out: the data goes with the broker"),
+        ("/brokers/main/create_topic", {"name": "t", "partitions": 0}, "is to be a whole number of 1 or more"),
+        ("/brokers/main/coordinator_away", {}, "say whose coordinator is away: group or transactional_id"),
         ("/brokers", {"seed_topics": {"t": 0}}, "is to be an object of topics' names and their numbers of partitions"),
         ("/brokers", {"configs": {"num.partitions": None}}, "is to be an object of configuration keys"),
         ("/brokers/main/delay", {"duration_ms": [1, 2, 3]}, "or a list of the shortest and the longest"),
@@ -152,6 +160,31 @@ def test_a_port_that_is_taken(process: BarnabasControl, control: ControlClient) 
     status, content = control.ask("POST", "/brokers", port=port)
     assert status == 409
     assert "in use" in content["error"]
+
+
+def test_answers_are_in_the_words_of_http(control: ControlClient) -> None:
+    name = control.done("POST", "/brokers", seed_topics={"t": 1})["name"]
+
+    def refused(verb: str, **fields: Any) -> str:
+        status, content = control.ask("POST", f"/brokers/{name}/{verb}", **fields)
+        assert status == 409
+        return str(content["error"]).rpartition(": ")[2]
+
+    assert refused("kill", node=1) == "leave node out"
+    assert refused("start", node=1) == "leave node out"
+    assert refused("start") == "POST /brokers starts another one"
+    number = control.done("POST", f"/brokers/{name}/hang_transaction", topic="t")["fault"]
+    status, content = control.ask("POST", f"/brokers/{name}/snapshots")
+    assert (status, "DELETE it first, by its number of GET faults" in content["error"]) == (409, True)
+    control.done("DELETE", f"/brokers/{name}/faults/{number}")
+    assert control.done("POST", f"/brokers/{name}/snapshots") == {"snapshot": 1}  # the refused one took no number
+    assert "not recorded: POST recorded begins\n" in control.done("GET", f"/brokers/{name}/report")
+    control.done("POST", f"/brokers/{name}/kill")
+    status, content = control.ask("GET", f"/brokers/{name}/topics")
+    assert (status, "()" in content["error"]) == (409, False)
+    status, content = control.ask("POST", f"/brokers/{name}/kill")
+    assert (status, content["error"].partition(": ")[2]) == (409, "this broker does not run: POST start starts it")
+    control.done("DELETE", f"/brokers/{name}")
 
 
 # --- who may ask ----------------------------------------------------------------------------------
@@ -216,7 +249,7 @@ def test_a_body_that_is_not_encoded_as_it_says(
 def test_a_body_that_is_encoded(control: ControlClient, encoding: str, encode: Callable[[bytes], bytes]) -> None:
     headers = {**JSON, "Content-Encoding": encoding}
     status, error = exchange(control.url, "POST", "/brokers/main/fail", encode(b'{"error": 1, "times": 0}'), headers)
-    assert (status, "a fault needs times >= 1" in error) == (400, True)
+    assert (status, "times of POST /brokers/{broker}/fail is to be" in error) == (400, True)
 
 
 def test_a_length_that_is_none(control: ControlClient) -> None:
@@ -351,6 +384,17 @@ def test_a_control_port_that_is_taken(process: BarnabasControl) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert f"cannot serve {taken}: Address already in use. Take another one (--control)" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_metrics_have_a_port_without_it() -> None:
+    with BarnabasControl("--http", "127.0.0.1:0") as process:
+        [port] = re.findall(r"HTTP on 127\.0\.0\.1:(\d+): ", process.log_text())
+        for method, path in (("GET", "/brokers"), ("GET", "/openapi.json"), ("POST", "/brokers/main/fail")):
+            connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
+            connection.request(method, path, b'{"error": 6}' if method == "POST" else None, JSON)
+            assert connection.getresponse().status == 404
+            connection.close()
+        assert ControlClient(process.url).done("GET", "/brokers/main/faults") == {"faults": []}
 
 
 @pytest.mark.slow

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import barnabas
 from barnabas.broker.configuration import config as broker_config
-from barnabas.testing.cluster import NEED_OTHERS, Cluster
+from barnabas.testing.broker import Broker
+from barnabas.testing.cluster import NEED_OTHERS, Cluster, ClusterBroker
 from barnabas.testing.control import answers
 from barnabas.testing.control.answers import Json
 from barnabas.testing.control.fields import Refused
 from barnabas.testing.control.served import Served, ServedBrokers, new_owner
+from barnabas.testing.control.wording import in_http
 from barnabas.testing.lasting import Hold
 from barnabas.testing.recording import Recording
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -53,6 +55,8 @@ def brokers(asked: Asked) -> Json:
 def start_broker(asked: Asked) -> Json:
     given = asked.arguments
     count, configs = given.get("brokers", 1), dict(given.get("configs", {}))
+    if kept := sorted({"log.dir", "log.dirs"} & configs.keys()):
+        raise Refused(400, f"leave {kept[0]} out: the data goes with the broker; `serve --data-dir` keeps that of main")
     if "port" in given:
         configs["listeners"] = f"PLAINTEXT://127.0.0.1:{_port(given['port'], count)}"
     texts = {key: str(value) for key, value in configs.items() if count == 1 or key not in NEED_OTHERS}
@@ -68,8 +72,8 @@ def start_broker(asked: Asked) -> Json:
 
 
 def _port(port: int, count: int) -> int:
-    if port > 65535 or count > 1:
-        raise Refused(400, "port is a number of 0 to 65535, for a single broker: a cluster takes free ones")
+    if count > 1:
+        raise Refused(400, "port is for a single broker: a cluster takes free ones")
     return port
 
 
@@ -83,33 +87,28 @@ def stop_broker(asked: Asked) -> Json:
 
 
 def kill(asked: Asked) -> Json:
-    served, node = asked.served, asked.arguments.get("node")
-    if node is None:
-        served.broker.kill()
-    else:
-        _node_of(served, node).kill()
-    return answers.broker(served)
-
-
-def start(asked: Asked) -> Json:
-    served, node = asked.served, asked.arguments.get("node")
-    if node is None:
-        served.broker.start()
-    else:
-        _node_of(served, node).start()
-    return answers.broker(served)
-
-
-def stop(asked: Asked) -> Json:
-    _node_of(asked.served, asked.arguments["node"]).stop()
+    _one_of(asked).kill()
     return answers.broker(asked.served)
 
 
-def _node_of(served: Served, number: int) -> Any:
-    nodes = served.cluster.brokers
-    if number >= len(nodes):
-        raise Refused(404, f"{served.name} has the nodes 0 to {len(nodes) - 1}, not {number}")
-    return nodes[number]
+def start(asked: Asked) -> Json:
+    _one_of(asked).start()
+    return answers.broker(asked.served)
+
+
+def _one_of(asked: Asked) -> Broker | ClusterBroker:
+    """A single broker, or that of a cluster which is meant. Raises Refused."""
+    served, node = asked.served, asked.arguments.get("node")
+    if node is None:
+        return served.broker
+    if isinstance(served.owner, Broker):
+        raise Refused(409, f"{served.name} is a single broker: leave node out")
+    return served.node(node)
+
+
+def stop(asked: Asked) -> Json:
+    asked.served.node(asked.arguments["node"]).stop()
+    return answers.broker(asked.served)
 
 
 def _check_nodes(served: Served, given: int | Sequence[int]) -> None:
@@ -275,7 +274,7 @@ def _recording(asked: Asked) -> Recording:
 
 
 def report(asked: Asked) -> str:
-    return f"{asked.served.owner.report()}\n"
+    return f"{in_http(asked.served.owner.report())}\n"
 
 
 def create_topic(asked: Asked) -> Json:
@@ -378,7 +377,7 @@ def controller(asked: Asked) -> Json:
 def cut(asked: Asked) -> Json:
     cluster, (one, other) = asked.served.cluster, (asked.arguments["one"], asked.arguments["other"])
     for number in (one, other):
-        _node_of(asked.served, number)
+        asked.served.node(number)
     found = cluster.cut(one, other, one_way=asked.arguments.get("one_way", False))
     return answers.fault(asked.served.add_fault(found), found)
 
@@ -395,6 +394,6 @@ def wait_in_sync(asked: Asked) -> Json:
 
 
 def expire_session(asked: Asked) -> Json:
-    _node_of(asked.served, asked.arguments["node"])
+    asked.served.node(asked.arguments["node"])
     asked.served.cluster.expire_session(asked.arguments["node"])
     return {}

@@ -19,6 +19,9 @@ TIMEOUT_MS_MAX: Final = 600_000
 TIMEOUT_MS_DEFAULT: Final = 30_000
 
 
+CLUSTER_BROKERS_MAX: Final = 9
+
+
 class Refused(Exception):
     """A request that is not done; the message is one line that says what would be right, `status` is HTTP's."""
 
@@ -156,12 +159,18 @@ def _choice(*values: str) -> Kind:
 
 TEXT: Final = Kind("a text", _STRING, _text)
 NUMBER: Final = Kind("a whole number", _INTEGER, _any_number, int)
-COUNT: Final = Kind(
-    "a whole number of 0 or more",
-    {"type": "integer", "minimum": 0, "maximum": NUMBER_MAX},
-    _number_between(0, NUMBER_MAX),
-    int,
-)
+
+
+def _whole(low: int, high: int = NUMBER_MAX) -> Kind:
+    limits = f"{low} or more" if high == NUMBER_MAX else f"{low} to {high}"
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    return Kind(f"a whole number of {limits}", schema, _number_between(low, high), int)
+
+
+COUNT: Final = _whole(0)
+POSITIVE: Final = _whole(1)
+PORT: Final = _whole(0, 65535)
+BROKERS: Final = _whole(1, CLUSTER_BROKERS_MAX)
 TRUTH: Final = Kind("true or false", {"type": "boolean"}, _truth, _truth_of_text)
 CHANCE: Final = Kind("a number of 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}, _chance, float)
 TEXTS: Final = Kind("a text or a list of texts", _or_several(_STRING), _one_or_many(_text), may_repeat=True)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.clock import ManualClock
 from barnabas.testing.broker import Broker
 from barnabas.testing.cluster import Cluster
-from barnabas.testing.control.fields import Refused
+from barnabas.testing.control.fields import CLUSTER_BROKERS_MAX, Refused
 
 if TYPE_CHECKING:
+    from barnabas.testing.cluster import ClusterBroker
     from barnabas.testing.lasting import Lasting
     from barnabas.testing.snapshot import Snapshot
 
@@ -23,7 +24,6 @@ MAIN: Final = "main"
 """The broker that the command line is for."""
 
 BROKERS_MAX: Final = 100
-CLUSTER_BROKERS_MAX: Final = 9
 _OF_EACH_BROKER: Final = frozenset({"node.id", "broker.id", "log.dir", "log.dirs", "broker.rack", "zookeeper.connect"})
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
@@ -50,6 +50,13 @@ class Served:
             return self.owner
         last = len(self.owner.brokers) - 1
         raise Refused(400, f"{self.name} is a cluster: say which of its brokers is meant, node 0 to {last}")
+
+    def node(self, number: int) -> ClusterBroker:
+        """A broker of the cluster by its number. Raises Refused: a single broker, or no such number."""
+        nodes = self.cluster.brokers
+        if number >= len(nodes):
+            raise Refused(404, f"{self.name} has the nodes 0 to {len(nodes) - 1}, not {number}")
+        return nodes[number]
 
     @property
     def cluster(self) -> Cluster:
@@ -116,8 +123,9 @@ class Served:
 
     def take_snapshot(self) -> int:
         """Keep the present state under a number."""
+        taken = self.owner.snapshot()
         number = next(self._snapshot_numbers)
-        self._snapshots[number] = self.owner.snapshot()
+        self._snapshots[number] = taken
         self.forget_faults()
         return number
 
@@ -212,8 +220,8 @@ def new_owner(
     racks = [racks] if isinstance(racks, str) else racks
     if brokers == 1 and not racks:
         return Broker(configs=configs, clock=clock)
-    if not 1 < brokers <= CLUSTER_BROKERS_MAX:
-        raise Refused(400, f"brokers is to be a number of 1 to {CLUSTER_BROKERS_MAX}, not {brokers}; 1 has no racks")
+    if brokers == 1:
+        raise Refused(400, f"racks are of a cluster: brokers is to be 2 to {CLUSTER_BROKERS_MAX}")
     own = {key for key in configs if key in _OF_EACH_BROKER or "." not in key}
     if own:
         raise Refused(400, f"a cluster sets {', '.join(sorted(own))} for each broker by itself: leave it out")

@@ -32,6 +32,7 @@ from barnabas.testing.control.answers import SHAPES
 from barnabas.testing.control.fields import TIMEOUT_MS_DEFAULT, Refused, accept, of_query
 from barnabas.testing.control.served import ServedBrokers
 from barnabas.testing.control.verbs import VERBS, Verb
+from barnabas.testing.control.wording import in_http
 from barnabas.testing.patience import Patience
 from barnabas.wire.errors import ApiError, ErrorCode
 
@@ -148,7 +149,7 @@ class ControlServer:
             allowed = " or ".join(sorted(method for method in error.allowed_methods if method != "HEAD"))
             return f"{request.path[:200]} is asked with {allowed}, not with {request.method[:20]}"
         if isinstance(error, web.HTTPNotFound):
-            return _no_path(request.path)
+            return _no_path(request.method, request.path)
         if isinstance(error, web.HTTPRequestEntityTooLarge):
             return _TOO_LARGE
         return error.reason
@@ -234,7 +235,7 @@ def _refusal(verb: Verb, asked: Asked, error: Exception) -> web.Response:
             return _in_vain(verb, asked, error)
         return _json({"error": _line(str(error)), "kafka_error": error.error.name}, 409)
     if isinstance(error, TimeoutError):
-        first, _, more = str(error).partition("\n")
+        first, _, more = in_http(str(error)).partition("\n")
         return _json({"error": first, "report": more}, 504)
     if isinstance(error, ConfigError):
         raise Refused(400, _line(str(error))) from error
@@ -254,7 +255,7 @@ def _in_vain(verb: Verb, asked: Asked, error: ApiError | None = None) -> web.Res
     if error is not None:
         told["kafka_error"] = error.error.name
     with suppress(RuntimeError, Refused):  # it has stopped meanwhile
-        told["report"] = asked.served.owner.report()
+        told["report"] = in_http(asked.served.owner.report())
     return _json(told, 504)
 
 
@@ -273,6 +274,8 @@ async def _given(verb: Verb, request: web.Request) -> Mapping[str, Any]:
     try:
         given = json.loads(body, parse_constant=_no_constant)
         json.dumps(given, ensure_ascii=False).encode()  # half a character has no encoding
+    except json.JSONDecodeError as error:
+        raise Refused(400, f"the body is no JSON: {error.msg}, line {error.lineno} column {error.colno}") from None
     except (ValueError, RecursionError):
         raise Refused(400, "the body is no JSON") from None
     if given is None:
@@ -322,16 +325,18 @@ def _has_token(authorization: str, token: str) -> bool:
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 
 
-def _no_path(path: str) -> str:
+def _no_path(method: str, path: str) -> str:
     last = path.rstrip("/").rpartition("/")[2]
-    words = {verb.path.rpartition("/")[2]: verb for verb in VERBS if not verb.path.endswith("}")}
-    near = difflib.get_close_matches(last, words, 1)
-    meant = f"did you mean {words[near[0]].name}?" if near else f"GET {openapi.PATH} lists what there is"
-    return f"there is nothing at {path[:200]!r}: {meant}"
+    verbs = [verb for verb in VERBS if not verb.path.endswith("}")]
+    for found in ([verb for verb in verbs if verb.method == method], verbs):
+        words = {verb.path.rpartition("/")[2]: verb for verb in found}
+        if near := difflib.get_close_matches(last, words, 1):
+            return f"there is nothing at {path[:200]!r}: did you mean {words[near[0]].name}?"
+    return f"there is nothing at {path[:200]!r}: GET {openapi.PATH} lists what there is"
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split("\n"))
+    return in_http(" ".join(text.split("\n")))
 
 
 def _error(status: int, text: str) -> web.Response:

@@ -79,9 +79,9 @@ _SELECTION: Final = (
     Field("from_brokers", fields.TRUTH, "Also what brokers of a cluster ask each other."),
 )
 _LIMITS: Final = (
-    Field("times", fields.COUNT, "How many requests are hit at most."),
+    Field("times", fields.POSITIVE, "How many requests are hit at most."),
     Field("after", fields.COUNT, "How many pass first."),
-    Field("every", fields.COUNT, "Each so many-th is hit."),
+    Field("every", fields.POSITIVE, "Each so many-th is hit."),
     Field("probability", fields.CHANCE, "With which probability."),
     Field("seed", fields.NUMBER, "Of the random numbers of that; description of the fault has it."),
 )
@@ -132,8 +132,8 @@ VERBS: Final = (
         "Broker",
         actions.start_broker,
         Field("name", fields.TEXT, "What paths call it; broker-N without it."),
-        Field("brokers", fields.COUNT, "More than one make a cluster, with the nodes 0 and so on."),
-        Field("port", fields.COUNT, "Where a single broker listens on 127.0.0.1; a free port without it."),
+        Field("brokers", fields.BROKERS, "More than one make a cluster, with the nodes 0 and so on."),
+        Field("port", fields.PORT, "Where a single broker listens on 127.0.0.1; a free port without it."),
         Field("configs", fields.CONFIGS, "Kafka's keys, as in server.properties."),
         Field("racks", fields.TEXTS, "Where each broker of a cluster stands."),
         Field("clock_ms", fields.NUMBER, "Its time stands still there, but for advance; in ms since 1970."),
@@ -346,8 +346,8 @@ VERBS: Final = (
         "Done",
         actions.create_topic,
         Field("name", fields.TEXT, "Its name.", is_required=True),
-        Field("partitions", fields.COUNT, "How many; num.partitions without it."),
-        Field("replication_factor", fields.COUNT, "Of a cluster's topic."),
+        Field("partitions", fields.POSITIVE, "How many; num.partitions without it."),
+        Field("replication_factor", fields.POSITIVE, "Of a cluster's topic."),
         Field("configs", fields.CONFIGS, "Configs of the topic."),
         _DEADLINE,
         status=201,

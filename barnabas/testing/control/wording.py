@@ -1,0 +1,26 @@
+"""What `barnabas.testing` tells in Python's words, in those of HTTP."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_START: Final = "POST start starts it"
+
+_IN_HTTP: Final = (
+    ("start() it, or use it in a `with` block", _START),
+    ("start() one of its brokers", "POST start with a node starts one of them"),
+    ("start() them", "POST start with a node starts one of them"),
+    ("start() it", _START),
+    ("use another Broker()", "POST /brokers starts another one"),
+    ("remove() it first", "DELETE it first, by its number of GET faults"),
+    ("use Cluster(), or Cluster(1)", 'POST /brokers {"brokers": 3} starts a cluster'),
+    ("group=... or transactional_id=...", "group or transactional_id"),
+    ("`with broker.recorded():`, pytest's --kafka-record or POST .../recorded does", "POST recorded begins"),
+)
+
+
+def in_http(text: str) -> str:
+    """A text for somebody who asks by HTTP."""
+    for python, http in _IN_HTTP:
+        text = text.replace(python, http)
+    return text
