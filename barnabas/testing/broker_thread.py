@@ -12,7 +12,7 @@ from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as Server
 from barnabas.testing.kept_network import KeptNetwork, KeptThreads
-from barnabas.testing.log_lines import Lines, OwnThreads
+from barnabas.testing.log_lines import Lines, OwnStoreWorker, OwnThreads
 from barnabas.testing.loops import new_event_loop
 from barnabas.testing.patience import result_of
 from barnabas.testing.waiting import Brokers, brokers_of
@@ -39,8 +39,12 @@ class BrokerThread:
         self._config = config
         self._network = KeptNetwork()
         self._lines = lines or Lines()
-        threads = OwnThreads(KeptThreads(), self._lines)
-        self._environment = replace(environment, network=self._network, threads=threads)
+        self._environment = replace(
+            environment,
+            network=self._network,
+            threads=OwnThreads(KeptThreads(), self._lines),
+            store_worker=lambda: OwnStoreWorker(environment.store_worker(), self._lines),
+        )
         self._is_crash = False
         self._is_unwanted = False
         self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Server]] = Future()

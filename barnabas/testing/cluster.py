@@ -20,6 +20,7 @@ from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as Server
 from barnabas.clock import Clock, OffsetClock, SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
+from barnabas.controller.coordination.owner_thread import OwnerThread
 from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
@@ -37,7 +38,7 @@ from barnabas.testing.faults import Faults
 from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
 from barnabas.testing.lifetime import Lifetime
-from barnabas.testing.log_lines import Lines, OwnThreads
+from barnabas.testing.log_lines import Lines, OwnStoreWorker, OwnThreads
 from barnabas.testing.loops import new_event_loop
 from barnabas.testing.patience import result_of
 from barnabas.testing.recording import Recordable
@@ -327,7 +328,9 @@ class Cluster(Lifetime, Roles, Recordable):
             loop.run_forever()
 
     async def _open_store(self) -> None:
-        self._store = EmbeddedStore(str(self._directory / METADATA_FILE), self._clock, is_durable=False)
+        worker = OwnStoreWorker(OwnerThread(), self._lines)
+        path = str(self._directory / METADATA_FILE)
+        self._store = EmbeddedStore(path, self._clock, is_durable=False, worker=worker)
         await self._store.open()
 
     # --- what there is ----------------------------------------------------------------------------
@@ -607,6 +610,7 @@ class ClusterBroker:
             files=ExchangeableFiles(UnsyncedFiles()).as_files(),
             network=BrokerNetwork(self.number, cluster._cuts),
             metadata_store=self._sessions,
+            store_worker=lambda: OwnStoreWorker(OwnerThread(), cluster._lines),
             threads=OwnThreads(OsThreads(), cluster._lines),
         )
         server = Server(broker_config.load(options=options), environment, self._has_failed)

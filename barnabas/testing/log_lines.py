@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar, TypeVarTuple
 
+from barnabas.controller.coordination.owner_thread import Worker
 from barnabas.threads import Threads, Workers
 
 T = TypeVar("T")
@@ -139,3 +140,17 @@ class _OwnWorkers:
 
     async def stop(self) -> None:
         await self._workers.stop()
+
+
+class OwnStoreWorker:
+    """The thread of a metadata store, in which a broker or a cluster logs as itself."""
+
+    def __init__(self, worker: Worker, lines: Lines) -> None:
+        self._worker = worker
+        self._lines = lines
+
+    def submit(self, work: Callable[[], T], /) -> asyncio.Future[T]:
+        return self._worker.submit(self._lines.job(work))
+
+    def stop(self) -> None:
+        self._worker.stop()

@@ -127,19 +127,22 @@ def warn(line: str) -> None:
 
 
 async def warn_everywhere(server: Server, line: str) -> None:
-    """On the event loop, and in the threads of both kinds."""
+    """On the event loop, and in the threads of all kinds."""
+    store = server.environment.store_worker()
     threads = server.environment.threads
     workers = threads.workers("test", 1)
     await threads.call(warn, f"{line} by a thread")
     await workers.call(warn, f"{line} by a worker")
     await threads.call(threads.run, [[lambda: warn(f"{line} by a group")]], 1, "test")
     await workers.stop()
+    await store.submit(lambda: warn(f"{line} by a store"))
+    store.stop()
     warn(line)
 
 
 def test_no_broker_tells_what_one_that_is_gone_has_logged() -> None:
     """The threads of the next one have the numbers of those that ended."""
-    of_gone = ["gone by a thread", "gone by a worker", "gone by a group", "gone"]
+    of_gone = ["gone by a thread", "gone by a worker", "gone by a group", "gone by a store", "gone"]
     warn("before all")
     with Broker() as gone:
         gone.call(warn_everywhere(gone.server, "gone"))
