@@ -580,7 +580,8 @@ def test_a_cluster(start: Callable[..., Asked]) -> None:
     assert len(cluster.get("")["nodes"]) == 3
     cluster.delete()
     status, error = waiting.result(30)
-    assert (status, error.partition(": ")[2]) == (409, "the broker stopped meanwhile")
+    assert status == 409
+    assert "the broker stopped meanwhile" in error or "and no more come" in error
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.clock import ManualClock
@@ -390,12 +390,14 @@ def test_a_controller_that_is_paused_is_followed_by_another_and_does_no_harm() -
             assert "u" not in cluster.brokers[former].server.metadata
         cluster.wait_in_sync()
         assert producer.flush(60) == 0
-        assert asked_too_late.result(60) is None
+        # As the former controller knows the new one by then, or not yet: librdkafka does not ask again by itself.
+        refusal = asked_too_late.exception(60)
+        assert refusal is None or refusal.args[0].code() == KafkaError.NOT_CONTROLLER
         assert cluster.controller() == now
         assert [broker.server.controller.is_active for broker in cluster.brokers].count(True) == 1
         assert [record.value for record in topic.records(led)] == [b"before", b"meanwhile"]
         assert values(cluster, "u") == [b"of the new controller"]
-        assert {"late", "t", "u"} == set(cluster.topic_names())
+        assert set(cluster.topic_names()) == ({"t", "u"} if refusal else {"late", "t", "u"})
         told = [
             {topic.name: topic.partitions for topic in server.metadata.topics()} for server in cluster.live_servers()
         ]
