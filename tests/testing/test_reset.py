@@ -27,6 +27,7 @@ from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from barnabas.wire.messages.metadata import MetadataRequest
+from tests.bugs import Bug
 from tools.barnabas_process import BarnabasZooKeeper
 from tools.hostile import connect, frame, receive
 
@@ -418,19 +419,16 @@ def test_a_call_of_a_coroutine_ends(broker: Broker) -> None:
 
 def test_what_is_asked_meanwhile_is_asked_of_the_next_one(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The former one would read and write what is closed."""
-    end = succession.end
     asking: list[asyncio.Task[Any]] = []
 
     async def asked() -> Any:
         return broker.server
 
-    async def end_while_somebody_asks(*arguments: Any, **keywords: Any) -> None:
+    def ask_at_the_end(*_: Any) -> bool:
         asking.append(asyncio.create_task(broker.call_async(asked())))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        await end(*arguments, **keywords)
+        return False
 
-    monkeypatch.setattr(succession, "end", end_while_somebody_asks)
+    Bug(monkeypatch, succession, "end", ask_at_the_end)
     former = broker.server
     broker.reset()
 
