@@ -10,10 +10,10 @@ from weakref import finalize
 
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.environment import Environment
+from barnabas.broker.event_loops import new_event_loop
 from barnabas.broker.server import Broker as Server
 from barnabas.testing.kept_network import KeptNetwork, KeptThreads
 from barnabas.testing.log_lines import Lines, OwnStoreWorker, OwnThreads
-from barnabas.testing.loops import new_event_loop
 from barnabas.testing.patience import result_of
 from barnabas.testing.waiting import Brokers, brokers_of
 

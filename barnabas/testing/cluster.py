@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 from barnabas.broker.configuration import config as broker_config
 from barnabas.broker.environment import Environment
+from barnabas.broker.event_loops import new_event_loop
 from barnabas.broker.server import Broker as Server
 from barnabas.clock import Clock, OffsetClock, SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
@@ -39,7 +40,6 @@ from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
 from barnabas.testing.lifetime import Lifetime
 from barnabas.testing.log_lines import Lines, OwnStoreWorker, OwnThreads
-from barnabas.testing.loops import new_event_loop
 from barnabas.testing.patience import result_of
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask

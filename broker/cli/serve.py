@@ -22,7 +22,6 @@ from barnabas.broker.observability import logs
 from barnabas.clock import SystemClock
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Coroutine
     from typing import Any, TypeAlias
 
@@ -201,20 +200,11 @@ def _introduction(config: BrokerConfig, options: argparse.Namespace) -> str:
     )
 
 
-def _uvloop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes its event loops; None, for asyncio's own, on platforms that it does not exist for."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return new_event_loop
-
-
 def _run(config: BrokerConfig, environment: Environment | None, other: Run | None) -> int:
     import asyncio
 
     from barnabas.broker.cli.process import run
+    from barnabas.broker.event_loops import new_event_loop
     from barnabas.controller.bootstrap import ClusterIdMismatch
     from barnabas.controller.coordination.interface import CoordinationError
     from barnabas.controller.registration import BrokerIdInUse
@@ -228,7 +218,7 @@ def _run(config: BrokerConfig, environment: Environment | None, other: Run | Non
     )  # fmt: skip
     try:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        runner = asyncio.Runner(loop_factory=_uvloop())
+        runner = asyncio.Runner(loop_factory=new_event_loop)
         try:
             return runner.run((other or run)(config, environment))
         finally:

@@ -38,7 +38,6 @@ ADDRESS_KEYS: Final = ("listeners", "barnabas.http.address")
 """Keys in which port 0 is any free one, which a broker keeps."""
 
 _NEEDED_BY_BROKERS: Final = (
-    "uvloop",
     "kazoo.client",
     "barnabas.broker.cli.process",
     "barnabas.broker.other_brokers",
@@ -87,6 +86,8 @@ def main(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         logger.warning("%s", warning)
     for module in _NEEDED_BY_BROKERS:
         importlib.import_module(module)
+    with contextlib.suppress(ImportError):  # `event_loops.py` goes without
+        importlib.import_module("uvloop")
     return _run(options, environ, Path(directories[0]), plans)
 
 

@@ -39,9 +39,8 @@ def zookeeper(
     """
     import asyncio
 
-    import uvloop
-
     from barnabas.broker.cli.zookeeper_process import loopback_address, run
+    from barnabas.broker.event_loops import new_event_loop
     from barnabas.broker.observability import logs
     from barnabas.controller.coordination.interface import StoreUnavailable
 
@@ -52,7 +51,7 @@ def zookeeper(
         raise typer.Exit(EXIT_USAGE) from None
     logs.configure("INFO", "text")
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             status = runner.run(run(host, port, file))
     except StoreUnavailable as error:
         complain(f"the znodes cannot be kept in {error}")

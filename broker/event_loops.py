@@ -1,4 +1,4 @@
-"""Event loops for brokers of tests: uvloop's, or, where that is not installed, the standard one."""
+"""Event loops of what this project runs: uvloop's, or, on platforms that it does not exist for, asyncio's own."""
 
 import asyncio
 
