@@ -232,6 +232,7 @@ def test_a_body_that_is_too_large(control: ControlClient, encoding: str) -> None
         ("deflate", b'{"error": 6}', 400, "the body is not what its Content-Encoding says"),
         ("br", b'{"error": 6}', 415, "Content-Encoding 'br' is not known here: send the body as it is, or with gzip"),
     ],
+    ids=["gzip", "gzip cut off", "deflate", "br"],
 )
 def test_a_body_that_is_not_encoded_as_it_says(
     process: BarnabasControl, control: ControlClient, encoding: str, body: bytes, status: int, told: str
