@@ -1,4 +1,4 @@
-"""The controller's commands on their way to one other broker: in order, and again until they arrive.
+"""The controller's commands on their way to one broker: in order, and again until they arrive.
 
 *Source*: kafka 3.9.1 `ControllerChannelManager.scala` (`RequestSendThread`).
 """
@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from barnabas.controller.channel import BrokerChannel, Command
-from barnabas.controller.command_merging import entries, merged
-from barnabas.controller.unsendable import sendable, subjects
+from barnabas.controller.coordination.interface import CoordinationError
 from barnabas.set_aside import SetAside
 from barnabas.timers import Timers, pause
 
@@ -38,6 +37,10 @@ class Answer(NamedTuple):
     response: Any
 
 
+Told = Callable[[bool], None]
+"""Called when all that was posted before has been answered, with True, or will not be, with False."""
+
+
 class BrokerQueue:
     """The commands that one broker has not answered yet, and the task that sends them, one after the other.
 
@@ -62,7 +65,7 @@ class BrokerQueue:
         self._answered = answered
         self._set_aside = set_aside
         self._unsendable = unsendable
-        self._waiting: deque[Command | Callable[[], None]] = deque()
+        self._waiting: deque[Command | Told] = deque()
         """Commands, and what is to be called when all before it have been answered."""
         self._entries = 0
         self._entries_max = ENTRIES_MAX
@@ -77,13 +80,15 @@ class BrokerQueue:
             self._merge()
         self._is_wanted.set()
 
-    def when_answered(self, call: Callable[[], None]) -> None:
-        """Call when all that was posted before has been answered; never where that does not happen."""
+    def when_answered(self, call: Told) -> None:
+        """Call when all that was posted before has been answered, or the queue is closed."""
         self._waiting.append(call)
         self._is_wanted.set()
 
     def _merge(self) -> None:
         """Put together what waits; who is to be called then is called a little later than he might be."""
+        from barnabas.controller.command_merging import merged
+
         calls = [found for found in self._waiting if callable(found)]
         commands = merged([found for found in self._waiting if not callable(found)])
         self._waiting = deque([*commands, *calls])
@@ -96,8 +101,12 @@ class BrokerQueue:
         return self._task.done()
 
     def close(self) -> None:
-        """Send nothing more; a command on its way may still arrive."""
+        """Send nothing more; a command on its way may still arrive. Who waits for answers waits no more."""
         self._task.cancel()
+        for found in self._waiting:
+            if callable(found):
+                with self._set_aside.attempt(self._broker_id):
+                    found(False)
 
     async def closed(self) -> None:
         """Wait until the task has ended; to be called after `close`."""
@@ -109,11 +118,11 @@ class BrokerQueue:
             answer = None if callable(command) else await self._deliver(command)
             with self._set_aside.attempt(self._broker_id):
                 if callable(command):
-                    command()
+                    command(True)
                 elif answer is not None:
                     self._answered(answer)
 
-    async def _next(self) -> Command | Callable[[], None]:
+    async def _next(self) -> Command | Told:
         """The first of what waits, which waits no more."""
         while not self._waiting:
             self._is_wanted.clear()
@@ -140,7 +149,7 @@ class BrokerQueue:
                     if rest is not command:
                         command = rest
                         continue
-                if not isinstance(error, OSError):
+                if not isinstance(error, OSError | CoordinationError):
                     self._set_aside.put(self._broker_id, error)
                 elif failures == FAILURES_TOLD:
                     logger.warning("broker %d cannot be told, trying again: %s", self._broker_id, error)
@@ -149,15 +158,24 @@ class BrokerQueue:
                 if failures >= FAILURES_TOLD:
                     logger.info("broker %d hears the controller again", self._broker_id)
                 if self._unsendable:
+                    from barnabas.controller.unsendable import subjects
+
                     for subject in subjects(command):
                         self._unsendable.release((self._broker_id, subject))
                 return Answer(self._broker_id, command, response)
 
     def _without_unsendable(self, command: Command, error: ValueError) -> Command | None:
         """The command without what no message can carry, itself if that is not what the `error` was about."""
+        from barnabas.controller.unsendable import sendable
+
         rest, left_out = sendable(command)
         if rest is not None and not left_out:
             return command
         for subject in left_out or ["the whole"]:
             self._unsendable.put((self._broker_id, subject), error, reason=str(error))
         return rest
+
+
+def entries(command: Command) -> int:
+    """How many entries a command counts for in a broker's queue: its partitions, and one for itself."""
+    return 1 + sum(len(topic.partition_states) for topic in command.topic_states)

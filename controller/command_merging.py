@@ -19,11 +19,6 @@ Replica = tuple[str, int]
 """Name of a topic, and the index: a broker has one log of it."""
 
 
-def entries(command: Command) -> int:
-    """How many entries a command counts for in a broker's queue: its partitions, and one for itself."""
-    return 1 + sum(len(topic.partition_states) for topic in command.topic_states)
-
-
 def merged(commands: Sequence[Command]) -> list[Command]:
     """The commands, of one controller to one life of a broker, as at most four, in this order: who lives and how
     partitions stand, what to delete, what to lead and follow, what to host no more and keep. Of each partition the last

@@ -3,12 +3,12 @@
 *Source*: kafka 3.9.1 `ControllerContext.scala`.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from barnabas.controller import requests
 from barnabas.controller.admin_request import AdminRequest
-from barnabas.controller.channel import BrokerCommands
+from barnabas.controller.broker_commands import BrokerCommands
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller_election import ControllerElection
 from barnabas.controller.coordination.interface import CoordinationStore
@@ -112,6 +112,30 @@ class ControllerContext:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         self.events.submit(work, request)
         return await request.answer()
+
+    def when_own_told(self, call: Callable[[], None], request: AdminRequest[Any]) -> None:
+        """Call, in the controller's task, when the own broker has answered to everything it was told so far; where the
+        cluster is taken over meanwhile, to all that it is told then. It is for a `request`, which fails with
+        NOT_CONTROLLER if that is so before."""
+
+        async def finish() -> None:
+            call()
+
+        async def wait_again() -> None:
+            self.when_own_told(call, request)
+
+        self.brokers.when_answered(
+            [self.brokers.own_id], lambda is_told: self.events.submit(finish if is_told else wait_again, request)
+        )
+
+    def when_served(
+        self, partitions: Collection[TopicPartition], request: AdminRequest[Answer], answer: Answer
+    ) -> None:
+        """Answer a request when the own broker knows of these partitions, which all were told, and none of them lacks a
+        leader because a broker refused it."""
+        self.when_own_told(
+            lambda: self.refusals.finish_when_served(partitions, lambda: request.finish(answer), self.cluster), request
+        )
 
     def type_of_roles(self, request_type: int) -> int:
         """The type to send a LeaderAndIsr of `request_type` with: none is FULL while topics are left out that brokers

@@ -1,8 +1,8 @@
 """The controller: what is asked of it, the broker's life in the cluster, and the task that does one event at a time.
 
 One task takes events from one queue, one at a time: an operation decides by the cluster's state (`operations/`, pure
-plans), writes its decision, fenced by the controller's epoch, and tells the brokers. So every decision sees the outcome
-of the one before, and a request is answered when the brokers have applied it.
+plans), writes its decision, fenced by the controller's epoch, and has the brokers told. So every decision sees the
+outcome of the one before. What brokers answer are events, too; a request waits for that of the controller's own broker.
 
 Whatever is interrupted between two writes is taken up by the next take-over (`operations/take_over.py`). Changes that
 others make in the store, and the end of a session, are events like requests.
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from barnabas.clock import Clock
 from barnabas.controller.bootstrap import prepare_store
-from barnabas.controller.channel import BrokerChannel, BrokerCommands
+from barnabas.controller.broker_commands import BrokerCommands
+from barnabas.controller.channel import BrokerChannel
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.context import ControllerContext, ControllerSettings
 from barnabas.controller.controller_election import ControllerElection, Deposed
@@ -288,8 +289,8 @@ class Controller:
         self._registration.lacks_nothing()
 
     async def start(self) -> None:
-        """Register the broker. Where there is no controller, become it, elect leaders, and tell the broker everything;
-        on return it has applied it. Where another broker is the controller, stand by: that one tells this broker.
+        """Register the broker. Where there is no controller, become it, elect leaders, and have the broker told
+        everything. Where another broker is the controller, stand by: that one tells this broker.
 
         Raises: BrokerIdInUse, ClusterIdMismatch, DamagedZnode, CoordinationError.
         """
@@ -379,7 +380,7 @@ class Controller:
             self.event_ms += self._clock.monotonic_ms() - began_ms
 
     def _answered(self, answer: "Answer") -> None:
-        """Have the answer of another broker looked at, in the controller's task."""
+        """Have the answer of a broker looked at, in the controller's task."""
         self._events.submit(lambda: self._take_answer(answer))
 
     async def _take_answer(self, answer: "Answer") -> None:

@@ -88,7 +88,7 @@ class Controllership:
         context = self._context
         if context.is_active:
             context.is_active = False
-            context.brokers.part_from(context.brokers.others)
+            context.brokers.part_from(context.brokers.met)
             logger.error("broker %d is no longer the controller: %s", context.brokers.own_id, reason)
 
     def deposed(self, error: Deposed) -> None:

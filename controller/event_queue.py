@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from barnabas.controller.admin_request import AdminRequest
+from barnabas.wire.errors import ApiError, ErrorCode
 
 Work = Callable[[], Awaitable[None]]
 """What an operation does in the controller's task, where nothing else happens meanwhile."""
@@ -29,12 +30,17 @@ class EventQueue:
 
     def __init__(self) -> None:
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._is_closed = False
 
     def submit(
         self, work: Work, request: AdminRequest[Any] | None = None, *, needs_controllership: bool = True
     ) -> None:
-        """Have `work` done when everything submitted before it is; never waits."""
-        self._events.put_nowait(Event(work, request, needs_controllership))
+        """Have `work` done when everything submitted before it is; never waits. Nothing is done after `close`."""
+        event = Event(work, request, needs_controllership)
+        if self._is_closed:
+            event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+        else:
+            self._events.put_nowait(event)
 
     def __len__(self) -> int:
         """How many events wait."""
@@ -42,6 +48,7 @@ class EventQueue:
 
     def close(self) -> None:
         """Nothing comes after what has been submitted."""
+        self._is_closed = True
         self._events.put_nowait(None)
 
     async def next(self) -> Event | None:

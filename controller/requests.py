@@ -34,6 +34,9 @@ from barnabas.wire.messages.update_metadata import (
     UpdateMetadataTopicState,
 )
 
+UNKNOWN_BROKER_EPOCH: Final = -1
+"""Obeyed in any life of the broker."""
+
 VERSIONS: Final = {LeaderAndIsrRequest: 7, StopReplicaRequest: 4, UpdateMetadataRequest: 8}
 """The version in which each command is sent, the highest of Kafka 3.9: all brokers of a cluster speak it."""
 
@@ -93,7 +96,7 @@ def leader_and_isr(
     return LeaderAndIsrRequest(
         controller_id=sender.controller_id,
         controller_epoch=sender.controller_epoch,
-        broker_epoch=cluster.brokers[broker_id].epoch,
+        broker_epoch=_broker_epoch(sender, cluster, broker_id),
         type=request_type,
         topic_states=list(topics.values()),
         live_leaders=[
@@ -148,7 +151,7 @@ def update_metadata(
         controller_id=sender.controller_id,
         type=request_type,
         controller_epoch=sender.controller_epoch,
-        broker_epoch=cluster.brokers[broker_id].epoch,
+        broker_epoch=_broker_epoch(sender, cluster, broker_id),
         topic_states=[*topics.values(), *(UpdateMetadataTopicState(topic_name=name) for name in unread)],
         live_brokers=[_live_broker(broker) for broker in cluster.brokers.values()],
     )
@@ -172,7 +175,7 @@ def stop_replicas_for_deletion(
     return StopReplicaRequest(
         controller_id=sender.controller_id,
         controller_epoch=sender.controller_epoch,
-        broker_epoch=cluster.brokers[broker_id].epoch,
+        broker_epoch=_broker_epoch(sender, cluster, broker_id),
         topic_states=topics,
     )
 
@@ -193,9 +196,15 @@ def stop_replicas(
     return StopReplicaRequest(
         controller_id=sender.controller_id,
         controller_epoch=sender.controller_epoch,
-        broker_epoch=cluster.brokers[broker_id].epoch,
+        broker_epoch=_broker_epoch(sender, cluster, broker_id),
         topic_states=list(topics.values()),
     )
+
+
+def _broker_epoch(sender: Sender, cluster: ClusterState, broker_id: int) -> int:
+    """The life of a broker that a command is for. The controller's own has no other than the controller's, in which it
+    may be registered anew while a command waits."""
+    return UNKNOWN_BROKER_EPOCH if broker_id == sender.controller_id else cluster.brokers[broker_id].epoch
 
 
 def _partition_metadata(

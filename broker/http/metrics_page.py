@@ -526,8 +526,8 @@ def _controller_metrics(figures: ControllerFigures) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"barnabas_{name}", meaning, value=value)
     yield SummaryMetricFamily(
         "barnabas_controller_event_duration_seconds",
-        "Time that events took of this broker's controller, writes to the metadata store and what its own broker does"
-        " about them included; in full milliseconds (Kafka's RateAndTimeMs, of all events together).",
+        "Time that events took of this broker's controller, writes to the metadata store included; in full"
+        " milliseconds (Kafka's RateAndTimeMs, of all events together).",
         count_value=figures.event_count,
         sum_value=figures.event_ms / 1000,
     )

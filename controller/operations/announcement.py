@@ -35,55 +35,32 @@ async def tell(
     plan: Plan,
     request_type: int = requests.INCREMENTAL,
     *,
-    others: Collection[int] | None = None,
+    to: Collection[int] | None = None,
     stopping: int | None = None,
 ) -> None:
-    """Have every broker take its roles in the partitions told, but for one that is `stopping`, then let all know: the
-    own one, and these `others` or all. In the controller's task, after the plan was written. On return the own broker
-    has applied it.
-
-    Replicas whose log does not open go offline, until it does.
-
-    Raises: Deposed, CoordinationError.
+    """Have these brokers, or all, take their roles in the partitions told, but for one that is `stopping`, and let them
+    know how those stand. In the controller's task, after the plan was written. What they answer is an event
+    (`answers.py`).
     """
-    brokers = context.brokers
-    await _tell_others(context, plan, brokers.others if others is None else others, request_type, stopping)
-    told = () if stopping == brokers.own_id else _held_online(context.cluster, brokers.own_id, plan.told)
-    failed = await brokers.assign_roles(context.cluster, told, plan.new, context.type_of_roles(request_type))
-    if failed:
-        context.refusals.note(brokers.own_id, plan.new.intersection(failed))
-        offline = await take_offline(context, brokers.own_id, failed)
-        await _tell_others(context, offline, brokers.others)
-    await brokers.update_metadata(context.cluster, plan.told, request_type, context.unread_topics)
-
-
-async def _tell_others(
-    context: ControllerContext,
-    plan: Plan,
-    broker_ids: Collection[int],
-    request_type: int = requests.INCREMENTAL,
-    stopping: int | None = None,
-) -> None:
-    for broker_id in broker_ids:
-        told = () if broker_id == stopping else _held_online(context.cluster, broker_id, plan.told)
-        await context.brokers.post_roles(
-            context.cluster, broker_id, told, plan.new, context.type_of_roles(request_type)
-        )
-        await context.brokers.post_metadata(context.cluster, broker_id, plan.told, request_type, context.unread_topics)
+    brokers, cluster = context.brokers, context.cluster
+    type_of_roles = context.type_of_roles(request_type)
+    for broker_id in brokers.met if to is None else to:
+        told = () if broker_id == stopping else _held_online(cluster, broker_id, plan.told)
+        await brokers.assign_roles(cluster, broker_id, told, plan.new, type_of_roles)
+        await brokers.update_metadata(cluster, broker_id, plan.told, request_type, context.unread_topics)
 
 
 async def tell_who_lives(context: ControllerContext, broker_ids: Collection[int]) -> None:
-    """Let the own broker, and then these others, know which brokers there are."""
-    await context.brokers.update_metadata(context.cluster, ())
-    for broker_id in broker_ids:
-        await context.brokers.post_metadata(context.cluster, broker_id, ())
+    """Let brokers know which brokers there are."""
+    await tell_states(context, (), broker_ids)
 
 
-async def tell_states(context: ControllerContext, partitions: Collection[TopicPartition]) -> None:
-    """Let all brokers know how partitions stand, of which none gets another role."""
-    for broker_id in context.brokers.others:
-        await context.brokers.post_metadata(context.cluster, broker_id, partitions)
-    await context.brokers.update_metadata(context.cluster, partitions)
+async def tell_states(
+    context: ControllerContext, partitions: Collection[TopicPartition], to: Collection[int] | None = None
+) -> None:
+    """Let these brokers, or all, know how partitions stand, of which none gets another role."""
+    for broker_id in context.brokers.met if to is None else to:
+        await context.brokers.update_metadata(context.cluster, broker_id, partitions)
 
 
 async def take_offline(context: ControllerContext, broker_id: int, failed: Collection[TopicPartition]) -> Plan:

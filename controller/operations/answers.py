@@ -1,18 +1,24 @@
-"""What other brokers have answered to the controller, some time after it told them something.
+"""What brokers have answered to the controller, some time after it told them something.
 
 *Source*: kafka 3.9.1 `KafkaController.processLeaderAndIsrResponseReceived`,
 `processTopicDeletionStopReplicaResponseReceived`.
 """
 
+import logging
+
 from barnabas.controller.broker_queue import Answer
 from barnabas.controller.context import ControllerContext
+from barnabas.controller.controller_election import Deposed
 from barnabas.controller.operations.announcement import take_offline, tell
 from barnabas.controller.operations.deletion import note_deleted
 from barnabas.controller.operations.retries import bring_opened_online
-from barnabas.controller.state import EPOCH_DURING_DELETE
+from barnabas.controller.requests import UNKNOWN_BROKER_EPOCH
+from barnabas.controller.state import EPOCH_DURING_DELETE, ClusterState, TopicPartition
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+
+logger = logging.getLogger(__name__)
 
 
 async def take_answer(context: ControllerContext, answer: Answer) -> None:
@@ -23,7 +29,9 @@ async def take_answer(context: ControllerContext, answer: Answer) -> None:
     """
     broker = context.cluster.brokers.get(answer.broker_id)
     command, response = answer.command, answer.response
-    if broker is None or (command.broker_epoch, command.controller_epoch) != (broker.epoch, context.election.epoch):
+    if broker is None or command.controller_epoch != context.election.epoch:
+        return
+    if command.broker_epoch not in (UNKNOWN_BROKER_EPOCH, broker.epoch):
         return
     if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
         return  # it is being registered anew: that is heard of
@@ -32,7 +40,7 @@ async def take_answer(context: ControllerContext, answer: Answer) -> None:
     elif isinstance(command, StopReplicaRequest):
         await _take_deletions(context, answer.broker_id, command, response)
     else:
-        context.brokers.check_metadata(answer.broker_id, response)
+        _check(answer.broker_id, response.error_code)
 
 
 async def _take_roles(
@@ -45,7 +53,7 @@ async def _take_roles(
         if topic.topic_name in context.cluster.topics and topic.topic_name not in context.cluster.deleting
         for state in topic.partition_states
     }
-    refused = context.brokers.refused_roles(context.cluster, broker_id, command, response)
+    refused = refused_roles(context.cluster, broker_id, command, response)
     failed = [partition for partition in refused if partition in asked]
     if failed:
         context.refusals.note(broker_id, (partition for partition in failed if asked[partition]))
@@ -61,10 +69,64 @@ async def _take_roles(
 async def _take_deletions(
     context: ControllerContext, broker_id: int, command: StopReplicaRequest, response: StopReplicaResponse
 ) -> None:
-    failed = context.brokers.refused_deletions(broker_id, command, response)
+    failed = refused_deletions(broker_id, command, response)
     asked = [
         topic.topic_name
         for topic in command.topic_states
         if any(state.leader_epoch == EPOCH_DURING_DELETE for state in topic.partition_states)
     ]
     await note_deleted(context, broker_id, asked, {name: code for name, code in failed.items() if name in asked})
+
+
+def refused_roles(
+    cluster: ClusterState, broker_id: int, command: LeaderAndIsrRequest, response: LeaderAndIsrResponse
+) -> list[TopicPartition]:
+    """The partitions whose log a broker could not open, for now or for good.
+
+    Raises: Deposed.
+    """
+    if _check(broker_id, response.error_code) is not ErrorCode.NONE:
+        return [(t.topic_name, state.partition_index) for t in command.topic_states for state in t.partition_states]
+    names = {topic.topic_id: topic.topic_name for topic in command.topic_states}
+    failed = []
+    for topic_id, refusal in [(t.topic_id, error) for t in response.topics for error in t.partition_errors]:
+        error = ErrorCode.of(refusal.error_code)
+        if error is ErrorCode.NONE:
+            continue
+        name = names.get(topic_id)
+        partition = (name or "?", refusal.partition_index)
+        if cluster.is_online(broker_id, partition):  # else this was told before
+            logger.error("broker %d refused its role in %s-%d: %s", broker_id, *partition, error.name)
+        if error in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.INCONSISTENT_TOPIC_ID) and name is not None:
+            failed.append(partition)
+    return failed
+
+
+def refused_deletions(
+    broker_id: int, command: StopReplicaRequest, response: StopReplicaResponse
+) -> dict[str, ErrorCode]:
+    """The error of those topics that a broker could not delete its replicas of, by name.
+
+    Raises: Deposed.
+    """
+    error = _check(broker_id, response.error_code)
+    failed: dict[str, ErrorCode] = {}
+    if error is not ErrorCode.NONE:
+        failed = dict.fromkeys((topic.topic_name for topic in command.topic_states), error)
+    failed |= {e.topic_name: ErrorCode.of(e.error_code) for e in response.partition_errors if e.error_code}
+    for name, code in failed.items():
+        logger.error("broker %d could not delete its replicas of topic %s: %s", broker_id, name, code.name)
+    return failed
+
+
+def _check(broker_id: int, error_code: int) -> ErrorCode:
+    """The error of a command as a whole.
+
+    Raises: Deposed.
+    """
+    error = ErrorCode.of(error_code)
+    if error is ErrorCode.STALE_CONTROLLER_EPOCH:
+        raise Deposed(f"broker {broker_id} knows a newer controller")
+    if error is not ErrorCode.NONE:
+        logger.error("broker %d refused a command of the controller: %s", broker_id, error.name)
+    return error

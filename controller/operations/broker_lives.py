@@ -193,7 +193,7 @@ async def govern(context: ControllerContext, found: Mapping[int, BrokerRegistrat
     if back:
         await _welcome(context, [found[broker_id] for broker_id in back])
     elif difference.changed:
-        await tell_who_lives(context, context.brokers.others)
+        await tell_who_lives(context, context.brokers.met)
     if back:
         await advance(context)
     context.refusals.finish_served(context.cluster)
@@ -214,7 +214,7 @@ async def _lose(context: ControllerContext, lost: Collection[int]) -> None:
 async def _welcome(context: ControllerContext, back: Collection[BrokerRegistration]) -> None:
     """Tell brokers that have come who lives, and then their roles: a follower has to know where its leader is."""
     brokers = context.brokers
-    existing = brokers.others
+    existing = brokers.met
     ids = [broker.broker_id for broker in back]
     context.cluster = without_doubtful(context.cluster.with_brokers(back), back)
     brokers.meet(ids)
@@ -227,9 +227,9 @@ async def _welcome(context: ControllerContext, back: Collection[BrokerRegistrati
     await tell_who_lives(context, existing)
     everything = [(topic.name, partition) for topic, partition in context.cluster.partitions()]
     for broker_id in ids:
-        await brokers.post_metadata(context.cluster, broker_id, everything, requests.FULL, context.unread_topics)
+        await brokers.update_metadata(context.cluster, broker_id, everything, requests.FULL, context.unread_topics)
         if queued := context.deletions.held_by(broker_id):
             await delete_queued(context, queued)  # before its logs are nobody's
         all_roles = context.type_of_roles(requests.FULL)
-        await brokers.post_roles(context.cluster, broker_id, everything, plan.new, all_roles)
-    await tell(context, plan, others=existing)
+        await brokers.assign_roles(context.cluster, broker_id, everything, plan.new, all_roles)
+    await tell(context, plan, to=existing)

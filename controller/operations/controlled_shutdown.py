@@ -124,7 +124,7 @@ async def _relieve(
     remaining = [RemainingPartition(topic_name=name, partition_index=index) for name, index in relief.remaining]
     response = ControlledShutdownResponse(remaining_partitions=remaining)
     asked.decide(response)
-    context.brokers.when_told(lambda: asked.finish(response))
+    context.brokers.when_answered(context.brokers.met, lambda _all_answered: asked.finish(response))
     context.brokers.timers.call_later(PATIENCE_MS, lambda: asked.finish(response))
     return None
 
@@ -135,7 +135,4 @@ async def _decide(context: ControllerContext, broker_id: int, plan: Plan, stoppe
     await context.election.write(plan.writes)
     context.adopt(plan)
     await tell(context, plan, stopping=broker_id)
-    if broker_id == context.brokers.own_id:
-        await context.brokers.stop_replicas(context.cluster, stopped)
-    else:
-        context.brokers.post_stop(context.cluster, broker_id, stopped)
+    context.brokers.stop_replicas(context.cluster, broker_id, stopped)

@@ -101,8 +101,7 @@ class CreateTopics:
             logger.info("created topic %s with %d partition(s)", creation.topic.name, len(creation.topic.assignments))
         await context.configs.refresh("topics", names)
         await tell(context, plan)
-        context.refusals.finish_when_served(plan.told, lambda: request.finish(outcomes), context.cluster)
-        return None
+        return context.when_served(plan.told, request, outcomes)
 
     async def _plan(self, creations: Sequence[Creation], existing: Collection[str]) -> Plan:
         """One plan for all, made in slices: nothing changes the cluster but the task that does this."""

@@ -94,9 +94,9 @@ class DeleteTopics:
 async def delete_queued(context: ControllerContext, names: Collection[str]) -> dict[str, ApiError]:
     """Delete topics that are in the queue; returns what keeps those that stay, by name. In the controller's task.
 
-    A topic goes when every broker that has a replica of it has said that this is gone: the own one before this returns,
-    others when they answer (`note_deleted`). With a replica that cannot be deleted now it stays in the queue; it is
-    tried again after a while, when an absent broker is back, when it is asked for, and at the next take-over.
+    A topic goes when every broker that has a replica of it has said that this is gone (`note_deleted`). With a replica
+    that cannot be deleted now it stays in the queue; it is tried again after a while, when an absent broker is back,
+    when it is asked for, and at the next take-over.
 
     Raises: Deposed, CoordinationError.
     """
@@ -114,15 +114,12 @@ async def delete_queued(context: ControllerContext, names: Collection[str]) -> d
         absent = deletions.holders(name).difference(context.cluster.brokers)
         if absent:
             obstacles[name] = waits_for(min(absent))
-    for broker_id in brokers.others:
-        await brokers.post_metadata(context.cluster, broker_id, partitions)
+    for broker_id in brokers.met:
+        await brokers.update_metadata(context.cluster, broker_id, partitions)
         asked = deletions.to_ask(broker_id, names)
         deletions.asked(broker_id, asked)
-        brokers.post_deletion(context.cluster, broker_id, asked)
-    await brokers.update_metadata(context.cluster, partitions)
-    asked = deletions.to_ask(brokers.own_id, names)
-    failed = await brokers.delete_replicas(context.cluster, asked)
-    return obstacles | await note_deleted(context, brokers.own_id, asked, failed)
+        brokers.delete_topics(context.cluster, broker_id, asked)
+    return obstacles
 
 
 def waits_for(broker_id: int) -> ApiError:
@@ -132,16 +129,12 @@ def waits_for(broker_id: int) -> ApiError:
 
 async def note_deleted(
     context: ControllerContext, broker_id: int, asked: Collection[str], failed: Mapping[str, ErrorCode]
-) -> dict[str, ApiError]:
+) -> None:
     """A broker has deleted its replicas of the topics it was asked for, but for those that `failed`: topics of which
-    there is no replica any more are removed. Returns what keeps those that failed. In the controller's task.
+    there is no replica any more are removed. In the controller's task.
 
     Raises: Deposed, CoordinationError.
     """
-    obstacles = {
-        name: ApiError(code, "A replica could not be deleted; the topic stays queued for deletion.")
-        for name, code in failed.items()
-    }
     removed = [name for name in asked if name not in failed and context.deletions.confirmed(broker_id, name)]
     cluster = context.cluster
     writes: list[OperationGroup] = []
@@ -155,11 +148,11 @@ async def note_deleted(
     for name in removed:
         logger.info("deleted topic %s", name)
     context.deletions.ended(removed)
-    for name, obstacle in obstacles.items():
+    for name, code in failed.items():
+        obstacle = ApiError(code, "A replica could not be deleted; the topic stays queued for deletion.")
         context.deletions.failed(broker_id, name, obstacle)
     if any(code is ErrorCode.KAFKA_STORAGE_ERROR for code in failed.values()):
         context.refusals.retry_later()
-    return obstacles
 
 
 async def _znodes_of(context: ControllerContext, name: str) -> list[str]:

@@ -94,7 +94,7 @@ async def elect_leaders(
         context.adopt(plan)
         request.decide(results)
         await tell(context, plan)
-        request.finish(results)
+        context.when_own_told(lambda: request.finish(results), request)
 
     return await context.ask(elect, request)
 

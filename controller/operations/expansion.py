@@ -81,8 +81,7 @@ class CreatePartitions:
         request.decide(results)
         logger.info("added %d partition(s) to %s", len(new), ", ".join(added))
         await tell(context, plan)
-        context.refusals.finish_when_served(plan.told, lambda: request.finish(results), context.cluster)
-        return None
+        return context.when_served(plan.told, request, results)
 
     async def _check(
         self, expansions: Sequence[NewPartitions], results: Results

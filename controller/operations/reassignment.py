@@ -292,4 +292,4 @@ async def _carry_out(context: ControllerContext, transfer: Transfer) -> None:
     await tell(context, transfer.plan)
     for broker_id, partitions in transfer.lost.items():
         led = [(name, index) for name, index in partitions if index in context.cluster.topics[name].partitions]
-        await context.brokers.remove_replicas(context.cluster, broker_id, led)
+        context.brokers.stop_replicas(context.cluster, broker_id, led, delete=True)

@@ -22,19 +22,9 @@ async def retry_refused(context: ControllerContext) -> None:
         if not partitions or broker_id not in context.cluster.brokers:
             continue
         new = refusals.never_served.get(broker_id, frozenset())
-        if broker_id != context.brokers.own_id:
-            await context.brokers.post_roles(context.cluster, broker_id, partitions, new)
-            continue
-        failed = await context.brokers.assign_roles(context.cluster, partitions, new)
-        if failed:
-            refusals.retry_later()
-        await bring_opened_online(
-            context, broker_id, [partition for partition in partitions if partition not in failed]
-        )
+        await context.brokers.assign_roles(context.cluster, broker_id, partitions, new)
     if context.cluster.deleting:
         await delete_queued(context, sorted(context.cluster.deleting))
-    if not any(context.cluster.offline_replicas.values()):
-        refusals.retry_ends()
     refusals.finish_served(context.cluster)
 
 
@@ -46,4 +36,6 @@ async def bring_opened_online(context: ControllerContext, broker_id: int, opened
     context.refusals.served(broker_id, opened)
     if opened:
         context.cluster = context.cluster.without_offline_replicas(broker_id, opened)
+        if not any(context.cluster.offline_replicas.values()):
+            context.refusals.retry_ends()
         await bring_online(context, opened, [], requests.INCREMENTAL)

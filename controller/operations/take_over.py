@@ -7,7 +7,6 @@ What was interrupted is taken up: deletions, reassignments, and what tools ask f
 """
 
 import logging
-from collections.abc import Collection
 
 from barnabas.controller import requests, znodes
 from barnabas.controller.bootstrap import create_missing, identity
@@ -47,10 +46,11 @@ class TakeOver:
         await self._broker_changes.follow()
         loaded = await self._load()
         repairs = [*loaded.repairs, *drop_unwanted_deletions(context)]
-        others = [broker_id for broker_id in context.cluster.brokers if broker_id != context.brokers.own_id]
-        context.brokers.part_from(context.brokers.others)
-        if others:
-            await self._meet(others)
+        brokers = context.brokers
+        brokers.part_from(brokers.met)
+        brokers.meet(context.cluster.brokers)
+        if brokers.others:
+            await self._begin_with_others()
             # What others have created came without a notification; elections go by it.
             ids = {topic.topic_id for topic in known.values()}
             new = [topic.name for topic in loaded.cluster.topics.values() if topic.topic_id not in ids]
@@ -92,13 +92,12 @@ class TakeOver:
         context.left_out = frozenset(loaded.left_out)
         return loaded
 
-    async def _meet(self, others: Collection[int]) -> None:
-        """Begin with other brokers: they have to know who lives before they are told their roles."""
+    async def _begin_with_others(self) -> None:
+        """There are several brokers: all have to know who lives before they are told their roles."""
         from barnabas.controller.operations.preferred_election import keep_balance
 
-        self._context.brokers.meet(others)
         keep_balance(self._context)
-        await tell_who_lives(self._context, others)
+        await tell_who_lives(self._context, self._context.brokers.met)
 
     def _shrink_isrs(self, loaded: LoadedCluster) -> list[OperationGroup]:
         """Take those out of ISRs who died while there was no controller, and who may lack records; returns the writes

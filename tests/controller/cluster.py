@@ -15,7 +15,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.coordination.interface import CoordinationStore
-from barnabas.controller.requests import FULL
+from barnabas.controller.requests import FULL, UNKNOWN_BROKER_EPOCH
 from barnabas.controller.state import BrokerRegistration, EndPoint, PartitionState
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.alter_partition import (
@@ -62,20 +62,22 @@ class AppliedCommands:
         self.deleted: set[str] = set()
         self.errors: dict[TopicPartition, ErrorCode] = {}
         self.is_silent = False
+        self.hangs = False
         self._speaks = asyncio.Event()
 
     def speak_again(self) -> None:
-        self.is_silent = False
+        self.is_silent = self.hangs = False
         self._speaks.set()
 
     async def take(self, command: Any, *, is_own: bool) -> Any:
-        """What comes from this broker's own controller comes through no network: silence does not concern it.
+        """What comes from this broker's own controller comes through no network: silence does not concern it, but for
+        that of a broker that hangs.
 
         The others' may know of its registration before it does itself, and wait until it knows.
         """
         if not is_own:
             await self._cluster.members[self.broker_id].controller.registered()
-        while self.is_silent and not is_own:
+        while self.hangs or (self.is_silent and not is_own):
             self._speaks.clear()
             await self._speaks.wait()
         response = self._apply(command)
@@ -89,7 +91,7 @@ class AppliedCommands:
         epoch = self._cluster.members[self.broker_id].controller.broker_epoch
         if command.controller_epoch < self.controller_epoch:
             error = ErrorCode.STALE_CONTROLLER_EPOCH
-        elif command.broker_epoch < epoch:
+        elif UNKNOWN_BROKER_EPOCH != command.broker_epoch < epoch:
             # A newer one is of the registration whose epoch this broker is just about to hear.
             error = ErrorCode.STALE_BROKER_EPOCH
         self.controller_epoch = max(self.controller_epoch, command.controller_epoch)

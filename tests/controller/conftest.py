@@ -8,6 +8,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock, SystemClock
+from barnabas.controller.admin_request import AdminRequest
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
@@ -25,7 +27,7 @@ from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.coordination.zookeeper_server.server import ZooKeeperServer as OwnZooKeeperServer
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.network import OsNetwork
-from barnabas.wire.errors import ErrorCode
+from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
@@ -247,6 +249,19 @@ def stores(
     return EmbeddedUnderTest(":memory:" if request.param == "memory" else str(tmp_path / "metadata.sqlite"), clock)
 
 
+async def own_broker_obeys(controller: Controller) -> None:
+    """Return when the controller's own broker has answered to all it was told, and the controller has gone by that;
+    at once if this is not the controller."""
+    request = AdminRequest[None](controller.context.timers, 0, lambda _: None)
+
+    async def wait() -> None:
+        controller.context.when_own_told(lambda: request.finish(None), request)
+
+    controller.context.events.submit(wait, request)
+    with suppress(ApiError):
+        await request.answer()
+
+
 class Crash(Exception):
     """The process died here."""
 
@@ -257,11 +272,25 @@ class FaultPlan:
     def __init__(self) -> None:
         self.effects = 0
         self.fatal: int | None = None
+        self._death = asyncio.Event()
 
     def effect(self) -> None:
         self.effects += 1
         if self.fatal is not None and self.effects >= self.fatal:
+            self._death.set()
             raise Crash
+
+    async def survives(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Do something that may be the process's death; returns whether it lives."""
+        tasks = [asyncio.create_task(work), asyncio.create_task(self._death.wait())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        is_alive = not self._death.is_set()
+        self.fatal = None
+        self._death.clear()
+        return is_alive
 
 
 class BreakingConnection:
@@ -408,6 +437,7 @@ class Node:
         self.make_controller(self.configs)
         await self.configs.start()
         await self.controller.start()
+        await own_broker_obeys(self.controller)
         return self
 
     def make_controller(self, configs: ConfigRepository) -> None:
@@ -441,9 +471,9 @@ class Node:
         task = self.controller._task
         if task is not None:
             task.cancel()
+        await self.controller.context.brokers.stop()
         await self.configs.stop()
         await self.store.close()
-        self.faults.fatal = None
 
     async def restart(self, znodes: Mapping[str, bytes] | None = None) -> None:
         """Stop and start; `znodes` are created by somebody else meanwhile."""

@@ -11,6 +11,7 @@ from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.controller.state import NO_LEADER
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
+from tests.controller.conftest import own_broker_obeys
 
 Node = Any
 """A controller under test, see conftest.py."""
@@ -25,9 +26,10 @@ async def refused(work: Awaitable[object], error: ErrorCode) -> None:
 
 
 async def settled(node: Node) -> None:
-    """Everything that came before is done: the controller takes one thing after the other."""
+    """Everything that came before is done, and the controller has gone by what its broker answered."""
     results = await node.controller.delete_topics(["nobody"])
     assert results["nobody"].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await own_broker_obeys(node.controller)
 
 
 async def create(node: Node, name: str) -> ErrorCode:

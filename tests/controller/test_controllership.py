@@ -53,8 +53,9 @@ async def test_a_lost_session_ends_the_controllership(node: Node) -> None:
 
 
 async def test_a_controller_that_cannot_recover_resigns_until_it_can(node: Node) -> None:
+    node.settings = node.settings._replace(transaction_bytes_max=1)
     async with node:
-        node.faults.fatal = node.faults.effects + 2  # the write succeeds, and nothing after it
+        node.faults.fatal = node.faults.effects + 2  # the first write succeeds, and nothing after it
         with pytest.raises(Exception, match=r"^$"):
             await node.controller.create_topics([NewTopic("t")])
         for _ in range(2):
@@ -76,11 +77,14 @@ async def test_a_controller_that_reads_what_became_of_a_write_and_was_replaced_r
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with node:
-        counted = node.session.multi
+        multi, get_many = node.session.multi, node.session.get_many
+
+        async def replaced(*_arguments: object) -> Any:
+            node.session.get_many = get_many
+            raise Deposed("broker 0 knows a newer controller")
 
         async def break_off(_operations: object) -> Any:
-            node.session.multi = counted
-            node.channel.failure = Deposed("broker 0 knows a newer controller")
+            node.session.multi, node.session.get_many = multi, replaced
             raise ConnectionLost(znodes.CONTROLLER_EPOCH, "the connection broke")
 
         node.session.multi = break_off
@@ -91,10 +95,10 @@ async def test_a_controller_that_reads_what_became_of_a_write_and_was_replaced_r
         errors = [record for record in caplog.records if record.levelname == "ERROR"]
         assert [record.getMessage().split(": ", 1)[1] for record in errors] == ["broker 0 knows a newer controller"]
         assert not node.controller.set_aside.members
-        node.channel.failure = None
 
 
 async def test_a_controller_does_not_come_back_where_another_one_was_elected(node: Node) -> None:
+    node.settings = node.settings._replace(transaction_bytes_max=1)
     async with node:
         node.faults.fatal = node.faults.effects + 2
         with pytest.raises(Exception, match=r"^$"):

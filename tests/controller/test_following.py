@@ -17,6 +17,7 @@ from barnabas.controller.coordination.interface import CoordinationStore, Create
 from barnabas.controller.operations.broker_changes import Registrations, RegistrationWatch
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.registration import BrokerIdInUse
+from barnabas.controller.requests import UNKNOWN_BROKER_EPOCH
 from barnabas.controller.state import BrokerRegistration, EndPoint, ReplicaAssignment, SupportedFeature
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
@@ -429,7 +430,7 @@ async def test_a_lost_session_is_followed_by_another(stores: Stores, clock: Manu
         assert (member.controller.is_active, member.controller.epoch) == (True, 2)
         told = await member.channel.hears(LeaderAndIsrRequest, "t")
         assert {state.topic_name for state in told.topic_states} == {"t", "meanwhile"}
-        assert told.broker_epoch == member.controller.broker_epoch
+        assert told.broker_epoch == UNKNOWN_BROKER_EPOCH
         epochs = {s.topic_name: s.partition_states[0].leader_epoch for s in told.topic_states}
         assert epochs == {"t": 0, "meanwhile": 0}, "the broker never stopped leading"
         (outcome,) = await member.controller.create_topics([NewTopic("u")])

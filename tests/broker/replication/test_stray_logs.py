@@ -15,6 +15,7 @@ from barnabas.controller.requests import FULL
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
+from tests.controller.conftest import own_broker_obeys
 
 
 def stray_logs(folder: Path) -> list[Path]:
@@ -121,6 +122,7 @@ def test_a_deletion_that_a_stop_interrupted_leaves_nothing_behind(tmp_path: Path
         broker.stop()
         asyncio.run(queue_deletion())
         broker.start()
+        broker.call(own_broker_obeys(broker.server.controller))
         assert "w" not in broker.server.controller.cluster.topics
         assert stray_logs(broker.data_dir) == []
         assert not (broker.data_dir / "w-0").exists()
