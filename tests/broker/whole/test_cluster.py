@@ -3,6 +3,7 @@ becomes of that when one of them stops or dies."""
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -214,3 +215,34 @@ def read_committed(bootstrap_servers: str) -> list[tuple[int, bytes]]:
     consumer.commit(asynchronous=False)
     consumer.close()
     return sorted(found)
+
+
+async def test_a_disk_of_the_controller_that_hangs_holds_no_election_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, 3) as brokers:
+        assert await brokers.create("going", 1, 3) is ErrorCode.NONE
+        assert await brokers.create("t", 3, 3) is ErrorCode.NONE
+        controller = next(n for n, broker in brokers.brokers.items() if broker.controller.is_active)
+        own = brokers.brokers[controller]
+        hangs, goes_on = threading.Event(), threading.Event()
+        sync = own.log_manager.sync_deletions
+
+        def hang() -> None:
+            hangs.set()
+            goes_on.wait()
+            sync()
+
+        monkeypatch.setattr(own.log_manager, "sync_deletions", hang)
+        deletion = asyncio.ensure_future(own.controller.delete_topics(["going"]))
+        await until(hangs.is_set)
+        try:
+            dying, witness = others = [n for n in brokers.brokers if n != controller]
+            await until(lambda: all(brokers.brokers[n].log_manager.get("going", 0) is None for n in others))
+            led = next(p for p in range(3) if leader_of(brokers.brokers[witness], "t", p) == dying)
+            await brokers.crash(dying)
+            await until(lambda: leader_of(brokers.brokers[witness], "t", led) in (controller, witness))
+            assert not deletion.done()
+        finally:
+            goes_on.set()
+        assert (await deletion)["going"] is None
