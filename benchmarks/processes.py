@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import mmap
 import os
 import re
 import resource
@@ -15,6 +16,7 @@ from benchmarks.systems import Process, Server
 from tools.jvm.java import find_java
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+MEMORY = Path("/proc/meminfo")
 INODES_MIN = 1_000_000
 """With fewer left, files are not kept."""
 REQUESTS = 100_000
@@ -108,6 +110,31 @@ def drop_page_cache(log_dir: Path) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
+
+
+def touched_memory(share: float) -> mmap.mmap:
+    """Memory that was free, so much of it, taken and written to; whoever closes it leaves that at hand for the page
+    cache.
+
+    A virtual machine's host may take back what its guest has not used: the first write to such a page costs ten times
+    as much, whatever is written.
+    """
+    taken = mmap.mmap(-1, _whole_pages(share * _free_bytes()))
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # page by page, as the page cache takes it
+        taken.madvise(mmap.MADV_NOHUGEPAGE)
+    block = bytes(MIB)
+    for position in range(0, len(taken), MIB):
+        taken[position : position + MIB] = block[: len(taken) - position]
+    return taken
+
+
+def _free_bytes() -> int:
+    [line] = [line for line in MEMORY.read_text().splitlines() if line.startswith("MemFree:")]
+    return int(line.split()[1]) * 1024
+
+
+def _whole_pages(size: float) -> int:
+    return max(1, int(size) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def has_inodes_to_keep(folder: Path) -> bool:
