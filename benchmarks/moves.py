@@ -33,7 +33,7 @@ PRODUCER = {"batch.size": 131072, "linger.ms": 5, "queue.buffering.max.kbytes": 
 """W16's, with as much room for what waits as a producer in Java has."""
 RATIO_MAX = 3.0
 AS_FAST_AS_IT_GOES = 10**9
-MEMORY_SHARE = 0.4
+MEMORY_SHARE = 0.45
 """Of the free memory, what is touched for the time before and for the moves each."""
 
 
