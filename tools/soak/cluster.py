@@ -289,13 +289,15 @@ def soak_cluster(
     seed: int,
     workers: Workers = WORKERS,
     overrides: Mapping[str, str] | None = None,
+    kinds: Mapping[str, Fault] = FAULTS,
+    make_broker: MakeBroker = barnabas,
     quiet: bool = False,
 ) -> tuple[Result, Counter[str], str]:
-    """Load of about `load_s` before each of the faults, by their names in FAULTS; one more `kill` comes when the
+    """Load of about `load_s` before each of the faults, by their names in `kinds`; one more `kill` comes when the
     workers have stopped, and then the check. Also returns how often what happened, and what the brokers logged.
     """
-    cluster = ClusterOfProcesses(overrides=overrides)
-    return _soak(cluster, BROKERS, FAULTS, faults, load_s, seed, workers, quiet)
+    cluster = ClusterOfProcesses(overrides=overrides, make_broker=make_broker)
+    return _soak(cluster, BROKERS, kinds, faults, load_s, seed, workers, quiet)
 
 
 AnyCluster = TypeVar("AnyCluster", ClusterOfProcesses, ClusterOfOneCommand)

@@ -1,0 +1,37 @@
+"""One of three machines loses its power, without a flush before acknowledgements: the others have what it lost."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tools.power_cut.cluster import power_cuts_of_one
+from tools.power_cut.disk import CannotMount, CuttableDisk
+from tools.required import tool_missing
+
+pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(240)]
+
+SEED = 20261128
+
+
+@pytest.fixture(scope="module", autouse=True)
+def may_mount() -> Iterator[None]:
+    try:
+        with CuttableDisk():
+            yield
+    except CannotMount as reason:
+        tool_missing(f"this machine does not let us mount an image: {reason}")
+
+
+def test_nothing_acknowledged_is_lost_also_where_that_machine_is_back_first() -> None:
+    result, happened, log = power_cuts_of_one(1, seed=SEED)
+    print(f"{result.findings.acknowledged} records acknowledged, {result.lost} lost")
+    assert result.is_clean, (dict(result.findings.anomalies), result.problems, log[-20_000:])
+    assert happened == {"cut": 1, "kill": 1}
+    assert result.findings.acknowledged >= 500
+    assert result.findings.transactions >= 5
+
+
+def test_without_another_boot_id_acknowledged_records_are_lost() -> None:
+    result, _, _ = power_cuts_of_one(0, seed=SEED, has_boots=False)
+    print(f"{result.findings.acknowledged} records acknowledged, {result.lost} lost")
+    assert result.lost

@@ -1,0 +1,13 @@
+"""A broker on a machine that was booted with this id: `python -m tools.power_cut.boot ID serve ...`.
+
+Where only one file system loses its power, the kernel is not booted anew, and its own id stays what it was.
+"""
+
+import sys
+
+from barnabas.__main__ import main as barnabas
+from barnabas.broker.environment import Environment
+
+if __name__ == "__main__":
+    boot_id = sys.argv[1]
+    barnabas(sys.argv[2:], Environment(boot_id=lambda: boot_id))
