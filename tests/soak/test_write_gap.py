@@ -6,7 +6,8 @@ from tools.soak.cluster import SESSION_TIMEOUT_MS
 from tools.soak.write_gap import WAYS, measure, table
 
 SESSION_S = SESSION_TIMEOUT_MS / 1000
-
+MOST_S = {"SIGTERM": 1.0, "SIGKILL": SESSION_S + 3.0, "SIGKILL, start": 4.0}
+"""How long a gap may be at most."""
 
 full = [pytest.mark.full, pytest.mark.timeout(1_800)]
 
@@ -21,9 +22,8 @@ def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(r
     gaps = measure(["barnabas"], rounds, partitions)["barnabas"]
     print(table({"barnabas": gaps}))
     assert {way: len(each) for way, each in gaps.items()} == dict.fromkeys(WAYS, rounds)
-    assert max(gaps["SIGTERM"]) < SESSION_S
-    assert max(gaps["SIGKILL, start"]) < SESSION_S
-    assert SESSION_S / 3 < max(gaps["SIGKILL"]) < 3 * SESSION_S
+    assert {way: max(each) for way, each in gaps.items() if max(each) > MOST_S[way]} == {}
+    assert max(gaps["SIGKILL"]) > SESSION_S / 3, "nobody waited for the end of a session"
 
 
 def test_what_is_printed() -> None:
