@@ -7,7 +7,11 @@ from tools.soak.write_gap import WAYS, measure, table
 
 SESSION_S = SESSION_TIMEOUT_MS / 1000
 MOST_S = {"SIGTERM": 1.0, "SIGKILL": SESSION_S + 3.0, "SIGKILL, start": 4.0}
-"""How long a gap may be at most."""
+"""How long the gap of a partition may be at most."""
+
+MOST_OF_MANY_S = {"SIGTERM": 3.0, "SIGKILL": SESSION_S + 6.0, "SIGKILL, start": SESSION_S}
+"""The same with 1,500 partitions, of which the last one counts: some 500 get another leader at once, and the brokers,
+the client and ZooKeeper share two processors."""
 
 full = [pytest.mark.full, pytest.mark.timeout(1_800)]
 
@@ -22,7 +26,8 @@ def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(r
     gaps = measure(["barnabas"], rounds, partitions)["barnabas"]
     print(table({"barnabas": gaps}))
     assert {way: len(each) for way, each in gaps.items()} == dict.fromkeys(WAYS, rounds)
-    assert {way: max(each) for way, each in gaps.items() if max(each) > MOST_S[way]} == {}
+    most_s = MOST_S if partitions == 1 else MOST_OF_MANY_S
+    assert {way: max(each) for way, each in gaps.items() if max(each) > most_s[way]} == {}
     assert max(gaps["SIGKILL"]) > SESSION_S / 3, "nobody waited for the end of a session"
 
 
