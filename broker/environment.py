@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from barnabas.clock import Clock, SystemClock
-from barnabas.controller.coordination.interface import OpenStore
+from barnabas.controller.coordination.interface import OpenSession, OpenStore
 from barnabas.controller.coordination.owner_thread import OwnerThread, Worker
 from barnabas.network import Network, OsNetwork
 from barnabas.storage.files import Files
@@ -26,10 +26,11 @@ class Environment:
     (default: `clock`). `work_s()` measures, in seconds from any start, how long one part has worked while others wait
     for their turn. `files` is how it reaches its log directories, `network` where it listens. A `metadata_store`
     that is handed in is used instead of a file in a log directory, and stays open; where there is a file,
-    `store_worker()` is what reads and writes it. `threads` are where jobs run that block, `interpreter` is the Python
-    that runs what has a process of its own. `random_bytes(count)` and `random_below(limit)` are where ids come from.
-    `boot_id()` is another one after the machine went down. `is_reserved_descriptor(number)` says whether a connection
-    that has just got that descriptor has to leave it to files.
+    `store_worker()` is what reads and writes it. `open_session` begins sessions with ZooKeeper. `threads` are where
+    jobs run that block, `interpreter` is the Python that runs what has a process of its own. `random_bytes(count)` and
+    `random_below(limit)` are where ids come from. `boot_id()` is another one after the machine went down.
+    `is_reserved_descriptor(number)` says whether a connection that has just got that descriptor has to leave it to
+    files.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -39,6 +40,7 @@ class Environment:
     network: Network = field(default_factory=OsNetwork)
     metadata_store: OpenStore | None = None
     store_worker: Callable[[], Worker] = OwnerThread
+    open_session: OpenSession | None = None
     threads: Threads = field(default_factory=OsThreads)
     interpreter: str = sys.executable
     random_bytes: Callable[[int], bytes] = os.urandom

@@ -243,6 +243,7 @@ class Broker:
             known_cluster=lambda: logs.found_cluster_id,
             is_durable=self.environment.files.is_durable,
             shared=self.environment.metadata_store,
+            open_session=self.environment.open_session,
             note=self._note,
         )
         self._stop_later(self._store.close)

@@ -13,7 +13,7 @@ Clients notice a lost record only once the wrong broker has been elected. That i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
@@ -40,16 +40,20 @@ class Invariants:
     """Looks at what the store is given, at what leaders commit, and at all of it when `look` is called.
 
     `running()` gives the process and the server of each broker by its id, None for one that is down. `wrong` gets what
-    is found.
+    is found. A broker among those `lacking` what they had, which the controller has told nothing since, is not asked
+    for it yet.
     """
 
-    def __init__(self, running: Callable[[], Sequence[Running | None]], wrong: list[str]) -> None:
+    def __init__(
+        self, running: Callable[[], Sequence[Running | None]], wrong: list[str], lacking: Collection[int]
+    ) -> None:
         self.states: dict[TopicPartition, PartitionState] = {}
         """The states of partitions as the store has them."""
         self._topic_ids: dict[str, bytes | None] = {}
         """Of the topics that the store has, or had last under each name."""
         self._running = running
         self._wrong = wrong
+        self._lacking = lacking
         self._committed: dict[tuple[TopicPartition, object], int] = {}
         """By partition and topic id: a topic may be another one of the same name."""
         self._leaders: dict[tuple[str, int, object, int], tuple[int, Process]] = {}
@@ -134,6 +138,8 @@ class Invariants:
         for member in state.isr:
             its = running[member]
             partition = None if its is None else its[1].replicas.partition(*key)
+            if member in self._lacking:
+                continue
             if partition is None or partition.log.topic_id != self._topic_ids[key[0]]:
                 continue  # a log of another topic of that name, which it has not heard of yet: it is set aside
             committed = self._committed.get((key, partition.log.topic_id), 0)

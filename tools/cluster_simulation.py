@@ -15,8 +15,8 @@ kind of client served. Wrong is
 - a cluster that does not converge.
 
 Faults are those of TigerBeetle's VOPR, with its habit of drawing how often each comes from the seed: processes killed
-(what was written stays in the page cache), machines that lose power (what was not synced may be gone: only where
-brokers sync before they acknowledge), clean restarts, processes that stand still, sessions of the metadata store that
+(what was written stays in the page cache), machines that lose power (what was not synced may be gone, and the next boot
+has another id: `simulated_power.py`), clean restarts, processes that stand still, sessions of the metadata store that
 expire, directions of the network that are cut, connections that break, slow networks, brokers that only clients reach,
 all brokers at once, a controller that is deposed while it lives, a turned bit in a log; clocks that jump, disks that
 are full or fail for a while (`simulated_machine.py`), writes to the metadata store of which nobody knows whether they
@@ -74,6 +74,7 @@ from tools.simulated_groups import Member
 from tools.simulated_machine import FailingDisk, FullDisk, MachineClock
 from tools.simulated_moves import Mover
 from tools.simulated_network import SimulatedNetwork
+from tools.simulated_power import Power
 from tools.simulated_processes import Process, SimulatedThreads, current_process, process_of, run_processes
 from tools.simulated_replacement import Replacement
 from tools.simulated_store import HOST as STORE
@@ -111,6 +112,9 @@ _FORESEEN: Final = (
     "is no longer the controller: it could not join the cluster again",
 )
 """What brokers may log as errors."""
+
+_BY_OTHERS: Final = "behind the controller's back"
+"""What a controller that was replaced may say of its successor's work, as long as it has not heard of that."""
 
 CLIENTS: Final = (
     (PlainProducer, 2),
@@ -176,7 +180,7 @@ class Rates:
     damage: float
 
     @classmethod
-    def draw(cls, draw: random.Random, *, is_durable: bool) -> Rates:
+    def draw(cls, draw: random.Random) -> Rates:
         """As a seed has it: each fault may be left out, so that others are seen by themselves."""
 
         def rate(most: float) -> float:
@@ -184,7 +188,7 @@ class Rates:
 
         return cls(
             kill=rate(0.1),
-            power_cut=rate(0.1) if is_durable else 0.0,
+            power_cut=rate(0.1),
             clean_restart=rate(0.05),
             down_s=draw.uniform(0.1, 10.0),
             pause=rate(0.05),
@@ -301,6 +305,7 @@ class SimulatedBroker:
             self._ends(process, "as a connection broke at its start" if isinstance(error, ConnectionLost) else "")
             return
         self.server, self.starting = server, None
+        self._simulation.power.told(self.node_id)
         self._simulation.tell(f"{self.name}: is ready")
 
     def _new_server(self, process: Process) -> Broker:
@@ -311,6 +316,7 @@ class SimulatedBroker:
             "listeners": f"PLAINTEXT://{self.name}:{PORT}",
             "log.dirs": f"/{self.name}",
             "node.id": str(self.node_id),
+            "zookeeper.connect": f"{STORE}:2181",
         }
         ids = random.Random(simulation.draw.random())
         environment = Environment(
@@ -318,11 +324,11 @@ class SimulatedBroker:
             work_s=loop.time,
             files=self.disk,
             network=self.host,
-            metadata_store=simulation.store,
+            open_session=simulation.store.open_session,
             threads=SimulatedThreads(random.Random(ids.random()), simulation.rates.job_mean_s),
             random_bytes=ids.randbytes,
             random_below=ids.randrange,
-            boot_id=partial("{}, boot {}".format, self.name, self.boots),
+            boot_id=partial("{}-boot-{}".format, self.name, self.boots),
         )
         return Broker(config.load(options=options), environment, lambda reason: self._ends(process, reason))
 
@@ -342,12 +348,13 @@ class SimulatedBroker:
             self.kill(restart_after_s=1.0)
 
     def kill(self, *, restart_after_s: float) -> None:
-        """As `kill -9`: what was written is there, in the page cache at least."""
+        """As `kill -9`: what was written is there, in the page cache at least, and the machine has not booted anew."""
         self._end(restart_after_s)
         self.host.end_process()
         self.disk.end_process()
 
     def cut_power(self, draw: random.Random, *, restart_after_s: float) -> None:
+        """The machine goes down: what was not synced may be gone, and the next boot has another id."""
         self._end(restart_after_s)
         self.host.lose_power()
         self.boots += 1
@@ -437,7 +444,7 @@ class ClusterSimulation:
         self.seconds = seconds
         self._new_disk = new_disk
         self.is_durable = self.draw.random() < 0.6
-        self.rates = Rates.draw(self.draw, is_durable=self.is_durable)
+        self.rates = Rates.draw(self.draw)
         self.configs = {
             "barnabas.flush.before.ack": str(self.is_durable).lower(),
             "default.replication.factor": str(min(brokers, REPLICAS_MAX)),
@@ -453,14 +460,14 @@ class ClusterSimulation:
         self.workers: list[Worker] = []
         self.damaged: str | None = None
         """The partition whose log a bit has turned in, on one broker; "" once none may be: all were down at once."""
-        self.invariants = Invariants(self._running, self.wrong)
+        self.power = Power(self, random.Random(f"{seed} power"))
+        self.invariants = Invariants(self._running, self.wrong, self.power.lacking)
         self.is_faulty = False
         self.calm_until_s = 0.0
-        """Before this time no broker fails by chance."""
+        """`is_calm` before this time."""
         self.has_moves = brokers > REPLICAS_MAX
         self.ambushes = Ambushes(self, random.Random(f"{seed} ambushes"))
         self.replacement = Replacement(self, random.Random(f"{seed} replacement"))
-        self.store.ends_former_sessions = bool(self.ambushes.names)
         self.store.written = self._written
         self._collect_at_s = GARBAGE_INTERVAL_S
         self._progress = progress
@@ -501,19 +508,20 @@ class ClusterSimulation:
         began_s = self.loop.time()
         self.is_faulty = True
         try:
-            while self.loop.time() < began_s + self.seconds and not self.wrong:
+            while self.loop.time() < began_s + self.seconds and self._goes_on():
                 await asyncio.sleep(TICK_S)
                 self._observe()
                 self._faults()
                 self._collect_garbage()
             self._end_faults()
             electing = admin.start(self.replacement.see_to_stuck())
-            if not self.wrong:
+            if self._goes_on():
                 await self._converge(running)
             electing.cancel()
-            if not self.wrong:
+            if self._goes_on():
                 await admin.start(self._check())
         finally:
+            self.power.forgive(self.wrong)
             self.outcome.simulated_s = self.loop.time()
             for broker in self.brokers:
                 if broker.process is not None:
@@ -524,6 +532,9 @@ class ClusterSimulation:
             await asyncio.gather(creating, *running, return_exceptions=True)
             await self.store.close()
             await asyncio.sleep(TICK_S)  # what was killed ends
+
+    def _goes_on(self) -> bool:
+        return not self.wrong and not self.power.ended_the_last_in_sync
 
     def _start_clients(self) -> list[asyncio.Task[None]]:
         running = []
@@ -564,7 +575,9 @@ class ClusterSimulation:
     def _written(self, path: str, data: bytes, stat: Stat) -> None:
         """The metadata store has taken what a znode is: a moment to lie in wait for."""
         state = self.invariants.written(path, data, stat)
-        if not self.is_faulty:
+        if state is not None:
+            self.power.written(state[1])
+        if not self.is_faulty or self.power.lacking:
             return
         if path == CONTROLLER_EPOCH:
             self.ambushes.controller_elected()
@@ -582,17 +595,23 @@ class ClusterSimulation:
         for broker in self.brokers:
             broker.go_on()
             self._fault_of_machine(broker)
-            if broker.is_up and now_s >= self.calm_until_s:
+            if broker.is_up and not self.is_calm:
                 self._fault_of(broker)
         self._fault_of_all()
         self.ambushes.look()
         self.replacement.look()
+        self.power.look()
         hosts = [each.name for each in self.brokers]
         clients = [f"client-{worker.process}" for worker in self.workers]
         for host in hosts:
             for other in (*hosts, *clients, STORE):
                 if other != host:
                     self._fault_between(host, other)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether no broker fails by chance now: so many may be down, or lack records, already."""
+        return self.loop.time() < self.calm_until_s or bool(self.power.lacking)
 
     def _happens(self, rate: float) -> bool:
         return self.draw.random() < rate * TICK_S
@@ -605,9 +624,9 @@ class ClusterSimulation:
         if process.has_fuse:
             return
         if self._happens(rates.kill):
-            process.light_fuse(self._steps(), lambda: self._kill(broker, down_s))
+            process.light_fuse(self._steps(), lambda: self.kill(broker, down_s))
         elif self._happens(rates.power_cut):
-            process.light_fuse(self._steps(), lambda: self._cut_power(broker, down_s))
+            process.light_fuse(self._steps(), lambda: self.cut_power(broker, down_s))
         elif self._happens(rates.clean_restart):
             self._fault("stopped", broker.name)
             broker.stop(restart_after_s=down_s)
@@ -654,21 +673,30 @@ class ClusterSimulation:
             self._deafen_controller()
             self._fault("deposed", "the controller")
             self.store.depose_controller()
-        if self._happens(rates.isolate):
+        if self._happens(rates.isolate) and not self.power.lacking:
             self._isolate(draw.choice(self.brokers).name, draw.expovariate(1 / rates.isolate_s))
-        if self._happens(rates.fail_all) and not self.damaged and self.loop.time() >= self.calm_until_s:
-            fail = self._cut_power if self.is_durable and draw.random() < 0.5 else self._kill
+        if self._happens(rates.fail_all) and not self.damaged and not self.is_calm:
+            fail = self.cut_power if self.is_durable and draw.random() < 0.5 else self.kill
             down_s = draw.choice((0.1, 1.0, rates.down_s))
-            self.damaged = ""
-            for broker in self.brokers:
-                if broker.process is not None:
-                    fail(broker, draw.uniform(0.5, 1.5) * down_s)
+            self.fail_all(lambda broker: fail(broker, draw.uniform(0.5, 1.5) * down_s))
+
+    def fail_all(self, fail: Callable[[SimulatedBroker], None]) -> None:
+        """All brokers are down at once: no log gets damaged in this run from now on."""
+        self.damaged = ""
+        for broker in self.brokers:
+            if broker.process is not None:
+                fail(broker)
+
+    def controller(self) -> SimulatedBroker | None:
+        """The one that the metadata store names."""
+        node_id = self.store.controller_id()
+        return None if node_id is None else self.brokers[node_id]
 
     def _deafen_controller(self) -> None:
         """What the metadata store tells the controller takes seconds; what that says arrives as ever."""
-        node_id = self.store.controller_id()
-        if node_id is not None:
-            way = (STORE, self.brokers[node_id].name)
+        controller = self.controller()
+        if controller is not None:
+            way = (STORE, controller.name)
             self._fault("deaf", way[1])
             self.slow(way, self.draw.expovariate(1 / self.rates.slow_s), self.draw.choice((0.1, 1.0)))
 
@@ -692,7 +720,7 @@ class ClusterSimulation:
         """After how many steps of a process something happens to it: it may be in the middle of anything."""
         return int(self.draw.choice((1, 10, 100, 1000)) * self.draw.random()) + 1
 
-    def _kill(self, broker: SimulatedBroker, down_s: float) -> None:
+    def kill(self, broker: SimulatedBroker, down_s: float) -> None:
         self._fault("killed", broker.name)
         broker.kill(restart_after_s=down_s)
         # Only where the others live, and go on to: the last that a controller has left in an ISR has to lead.
@@ -739,13 +767,20 @@ class ClusterSimulation:
     def keep_calm(self) -> None:
         """Brokers do not fail for a while, other than by what has begun between machines."""
         self.calm_until_s = self.loop.time() + CALM_S
+        self.put_fuses_out()
+
+    def put_fuses_out(self) -> None:
         for broker in self.brokers:
             if broker.process is not None:
                 broker.process.put_fuse_out()
 
-    def _cut_power(self, broker: SimulatedBroker, down_s: float) -> None:
+    def cut_power(self, broker: SimulatedBroker, down_s: float) -> None:
+        if not self.power.may_be_cut(broker):
+            self.kill(broker, down_s)
+            return
         self._fault("without power", broker.name)
         broker.cut_power(self.draw, restart_after_s=down_s)
+        self.power.cut(broker)
         self.replacement.crashed(broker)
 
     def _fault_between(self, broker: str, other: str) -> None:
@@ -779,9 +814,7 @@ class ClusterSimulation:
     def _end_faults(self) -> None:
         self.tell("faults end")
         self.is_faulty = False
-        for broker in self.brokers:
-            if broker.process is not None:
-                broker.process.put_fuse_out()
+        self.put_fuses_out()
         self._loses_until_s = 0.0
         self.recorder.history.healed = self.loop.time()
         for way in list(self._cut):
@@ -795,7 +828,7 @@ class ClusterSimulation:
     async def within(self, what: str, is_so: Any) -> None:
         """Wait for it, and go on without it after CONVERGENCE_S."""
         until_s = self.loop.time() + CONVERGENCE_S
-        while not is_so() and not self.wrong:
+        while not is_so() and self._goes_on():
             if self.loop.time() > until_s:
                 self.wrong.append(f"{what}: not within {CONVERGENCE_S} s")
                 return
@@ -876,6 +909,7 @@ class ClusterSimulation:
         self.outcome.counts["transactions"] = findings.transactions
         self.outcome.counts["commits"] = sum(recorder.committed.values())
         self.outcome.counts["sessions expired"] = self.store.expired
+        self.outcome.counts["former sessions ended"] = self.store.taken_over
 
     def _check_consumed(self) -> None:
         """What was read is there, and stays where it was."""
@@ -954,11 +988,14 @@ class _LogOfBrokers(logging.Handler):
         damaged = self._simulation.damaged
         tells_of_damage = damaged is not None and damaged != "" and damaged in message
         tells_of_loss = self._simulation.replacement.tells(name, message)
+        controller = self._simulation.controller()
+        is_replaced_controller = _BY_OTHERS in message and (controller is None or name != controller.name)
         is_foreseen = (
             has_trouble
             or tells_of_trouble
             or tells_of_damage
             or tells_of_loss
+            or is_replaced_controller
             or any(foreseen in message for foreseen in _FORESEEN)
         )
         if record.levelno == logging.ERROR and not is_foreseen:

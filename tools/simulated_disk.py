@@ -156,7 +156,8 @@ class SimulatedDisk:
         return True
 
     def stat(self, path: str) -> FileStat:
-        return FileStat(len(self._file(self._existing(path))), 0)
+        node = self._existing(path)
+        return FileStat(0 if node in self._directories else len(self._file(node)), 0, identity=(0, node))
 
     def exists(self, path: str) -> bool:
         return self._find(path) is not None

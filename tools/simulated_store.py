@@ -3,7 +3,8 @@
 
 What a process asks, and what it is told, takes its time, in order, and waits where the network is cut. A process that
 the store cannot reach, because it is cut off in either direction, paused or dead, loses its session when that has
-lasted for a session timeout: as with ZooKeeper it learns of it once it can be told.
+lasted for a session timeout: as with ZooKeeper it learns of it once it can be told. Whoever knows a session's id and
+password may go on with it, or end it: brokers do that with what a former life has noted.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from barnabas.controller.coordination.interface import (
     Delete,
     Operation,
     OperationResult,
+    SessionCredentials,
     SetData,
     Stat,
 )
@@ -42,7 +44,7 @@ class _Client:
         assert process.host is not None
         self.process = process
         self.host_name = process.host.name
-        self.sessions: list[EmbeddedSession] = []
+        self.sessions: list[SimulatedSession] = []
         self.heard_of_s = network.loop.time()
         self._network = network
         self._asking = Way(network, self.host_name, HOST, lambda work: work())
@@ -81,6 +83,25 @@ class _Client:
         return False
 
 
+class SimulatedSession(EmbeddedSession):
+    """A session that outlives its process: a `ProcessSession`."""
+
+    def __init__(self, store: SimulatedStore, credentials: SessionCredentials, client: _Client) -> None:
+        super().__init__(store, credentials.session_id, cast(asyncio.AbstractEventLoop, client))
+        self.credentials = credentials
+        self.client = client
+        self.was_ended = False
+        self._timeout_ms = store.session_timeout_ms
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._timeout_ms
+
+    async def close(self) -> None:
+        self.was_ended = self.client.is_in_touch
+        await super().close()
+
+
 class SimulatedStore(EmbeddedStore):
     """The store. Whoever has a session is the process that asked for it."""
 
@@ -88,12 +109,12 @@ class SimulatedStore(EmbeddedStore):
         super().__init__(":memory:", clock, worker=_Worker(self))
         self._network = network
         self._timeout_s = session_timeout_s
+        self.session_timeout_ms = round(session_timeout_s * 1000)
         self._clients: dict[Process, _Client] = {}
         self.loses: Callable[[], bool] = lambda: False
         """Whether the connection of who writes breaks now: nobody tells him whether it was done."""
-        self.ends_former_sessions = False
-        """Whether a process ends the session of the one that was killed before it on its host, as brokers do that find
-        its id and password in their log directory; or waits until it is over."""
+        self.taken_over = 0
+        """How many sessions another process has gone on with: the next life of the one that was killed."""
         self.expired = 0
         """How many sessions have ended because their process was out of touch."""
         self.written: Callable[[str, bytes, Stat], None] = lambda path, data, stat: None
@@ -106,21 +127,33 @@ class SimulatedStore(EmbeddedStore):
             self._clients[process] = _Client(self._network, process)
         return self._clients[process]
 
-    async def session(self) -> EmbeddedSession:
+    async def open_session(
+        self, connect_string: str, /, *, former: SessionCredentials | None = None, **_: Any
+    ) -> SimulatedSession:
+        """An `OpenSession`. It waits for the store as long as that takes."""
         process = current_process()
         assert process is not None, "a session belongs to a process"
         client = self.client(process)
-
-        def open_session() -> EmbeddedSession:
-            if self.ends_former_sessions:
-                for other in list(self._clients.values()):
-                    if other.host_name == client.host_name and other.process.is_dead:
-                        self.expire_sessions_of(other.process)
-            return self._open_session(cast(asyncio.AbstractEventLoop, client))
-
-        session = await self._submit(open_session)
-        client.sessions.append(session)
+        session = await self._submit(lambda: self._go_on_with(former, client) or self._begin(client))
         client.heard_of_s = self._network.loop.time()
+        return session
+
+    def _go_on_with(self, former: SessionCredentials | None, client: _Client) -> SimulatedSession | None:
+        """The session is another process's now, which hears nothing of what the one before has watched."""
+        session = None if former is None else self._sessions.get(former.session_id)
+        if not isinstance(session, SimulatedSession) or session.credentials != former:
+            return None
+        session.client.sessions.remove(session)
+        self.taken_over += 1
+        return self._hand_out(session.credentials, client)
+
+    def _begin(self, client: _Client) -> SimulatedSession:
+        session_id, self._next_session_id = self._next_session_id, self._next_session_id + 1
+        return self._hand_out(SessionCredentials(session_id, b"password of %d" % session_id), client)
+
+    def _hand_out(self, credentials: SessionCredentials, client: _Client) -> SimulatedSession:
+        session = self._sessions[credentials.session_id] = SimulatedSession(self, credentials, client)
+        client.sessions.append(session)
         return session
 
     def expire_sessions_of(self, process: Process) -> None:

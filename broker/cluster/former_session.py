@@ -15,15 +15,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from barnabas.controller.coordination.interface import SessionCredentials
 from barnabas.storage.checkpoints import decode_checkpoint, encode_checkpoint
 from barnabas.storage.errors import CorruptFile
 from barnabas.storage.files import TEMPORARY_SUFFIX, Files, read_file, replace_file, unlink_if_exists, write_file
 from barnabas.threads import Threads
-
-if TYPE_CHECKING:
-    from barnabas.controller.coordination.zookeeper import SessionCredentials
 
 logger = logging.getLogger(__name__)
 
@@ -71,12 +69,12 @@ class SessionNote:
         """Whether records that this broker acknowledged may be gone, and the controller may not have heard of it."""
         return self._is_lacking or (self._is_machines_first and not self._is_on_disk())
 
-    async def read(self) -> "SessionCredentials | None":
+    async def read(self) -> SessionCredentials | None:
         """The session of the former life, if that did not end it and it was this broker's; `may_lack_records` goes by
         what it reads."""
         return await self._logs.threads.call(self._read)
 
-    async def write(self, credentials: "SessionCredentials") -> None:
+    async def write(self, credentials: SessionCredentials) -> None:
         """Note the session of this life."""
         self._credentials = credentials
         await self._keep()
@@ -106,7 +104,7 @@ class SessionNote:
     def _paths(self) -> Sequence[str]:
         return [str(directory / SESSION_FILE) for directory in self._logs.directories]
 
-    def _read(self) -> "SessionCredentials | None":
+    def _read(self) -> SessionCredentials | None:
         for path in self._paths:
             try:
                 if self._logs.files.exists(path):
@@ -118,9 +116,7 @@ class SessionNote:
         self._is_machines_first = True
         return None
 
-    def _decode(self, path: str) -> "SessionCredentials | None":
-        from barnabas.controller.coordination.zookeeper import SessionCredentials
-
+    def _decode(self, path: str) -> SessionCredentials | None:
         ((session_id, password, boot_id, directory, records),) = decode_checkpoint(read_file(self._logs.files, path))
         credentials = SessionCredentials(int(session_id), bytes.fromhex(password))
         self._is_lacking = records != _COMPLETE
@@ -138,7 +134,7 @@ class SessionNote:
         """What tells the directory of a file from copies of it, during one boot of the machine."""
         return "{}:{}".format(*self._logs.files.stat(path.rpartition("/")[0]).identity)
 
-    def _write(self, credentials: "SessionCredentials") -> None:
+    def _write(self, credentials: SessionCredentials) -> None:
         files = self._logs.files
         for path in self._paths[:1]:
             try:

@@ -20,7 +20,10 @@ from barnabas.controller.coordination.interface import (
     ConnectionLost,
     CoordinationError,
     CoordinationStore,
+    OpenSession,
     OpenStore,
+    ProcessSession,
+    SessionCredentials,
     StoreUnavailable,
 )
 from barnabas.controller.znodes import CLUSTER_ID, DamagedZnode
@@ -74,8 +77,9 @@ class MetadataStore:
     `find_file` says where the file is, or is to be, and `worker` makes what reads and writes it; `known_cluster` says
     which cluster the log directories name, if any does. `on_failure` is called when the broker cannot go on; with
     `is_durable` False a file does not survive a power cut. A `shared` store is used instead of a file of one's own, by
-    several brokers of one process, say: whoever hands it in opens and closes it. In `note` each session with ZooKeeper
-    is noted, so that the next life of a broker that is killed can end it.
+    several brokers of one process, say: whoever hands it in opens and closes it. `open_session` begins sessions with
+    ZooKeeper; by default kazoo does. In `note` each of those is noted, so that the next life of a broker that is killed
+    can end it.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class MetadataStore:
         known_cluster: Callable[[], str | None] = lambda: None,
         is_durable: bool = True,
         shared: OpenStore | None = None,
+        open_session: OpenSession | None = None,
         note: "SessionNote | None" = None,
     ) -> None:
         self._config = config
@@ -101,9 +106,12 @@ class MetadataStore:
         self._on_failure = on_failure
         self._is_durable = is_durable
         self._shared = shared
+        self._open_with = open_session
         self._note = note
         self._embedded: EmbeddedStore | None = None
         self._session: CoordinationStore | None = None
+        self._zookeeper: ProcessSession | None = None
+        """That session, where it is one with ZooKeeper."""
         self._configs: ConfigRepository | None = None
         self._controller: Controller | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -161,7 +169,7 @@ class MetadataStore:
             await asyncio.gather(self._ending, return_exceptions=True)
         if self._session is not None:
             await self._session.close()  # which the controller has done before, where there is one
-            if self._note is not None and self._was_ended(self._session):
+            if self._note is not None and self._zookeeper is not None and self._zookeeper.was_ended:
                 await self._note.delete()
         if self._embedded is not None:
             await self._embedded.close()
@@ -184,25 +192,27 @@ class MetadataStore:
         self._on_failure("the metadata store failed")
 
     async def _open_zookeeper(self, connect_string: str, timeout_ms: int | None) -> CoordinationStore:
-        from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+        self._session = self._zookeeper = session = await self._zookeeper_session(connect_string, timeout_ms)
+        session.on_expired(self._expired)
+        if self._note is not None and session.credentials is not None:
+            await self._note.write(session.credentials)
+        return session
 
-        self._session = await ZooKeeperSession.open(
+    async def _zookeeper_session(
+        self, connect_string: str, timeout_ms: int | None, former: SessionCredentials | None = None
+    ) -> ProcessSession:
+        open_session = self._open_with
+        if open_session is None:
+            from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+
+            open_session = ZooKeeperSession.open
+        return await open_session(
             connect_string,
             session_timeout_ms=self._config.zookeeper_session_timeout_ms,
             connection_timeout_ms=timeout_ms,
             in_flight_max=self._config.zookeeper_max_in_flight_requests,
+            former=former,
         )
-        self._session.on_expired(self._expired)
-        if self._note is not None and self._session.credentials is not None:
-            await self._note.write(self._session.credentials)
-        return self._session
-
-    @staticmethod
-    def _was_ended(session: CoordinationStore) -> bool:
-        """Whether ZooKeeper has heard of the end of a session."""
-        from barnabas.controller.coordination.zookeeper import ZooKeeperSession
-
-        return isinstance(session, ZooKeeperSession) and session.was_ended
 
     @property
     def _connection_timeout_ms(self) -> int:
@@ -215,14 +225,7 @@ class MetadataStore:
         connect_string = self._config.zookeeper_connect
         if former is None or connect_string is None:
             return
-        from barnabas.controller.coordination.zookeeper import ZooKeeperSession
-
-        session = await ZooKeeperSession.open(
-            connect_string,
-            session_timeout_ms=self._config.zookeeper_session_timeout_ms,
-            connection_timeout_ms=self._connection_timeout_ms,
-            former=former,
-        )
+        session = await self._zookeeper_session(connect_string, self._connection_timeout_ms, former)
         if session.session_id == former.session_id:
             logger.info("the session of this broker's former life, which did not end it, is ended now")
         await session.close()

@@ -222,6 +222,42 @@ class CoordinationStore(Protocol):
         ...
 
 
+class SessionCredentials(NamedTuple):
+    """What ZooKeeper takes for the owner of a session: who knows both may go on with it, or end it."""
+
+    session_id: int
+    password: bytes
+
+
+class ProcessSession(CoordinationStore, Protocol):
+    """A session with a store that other processes reach, too: it outlives the process that does not end it."""
+
+    @property
+    def credentials(self) -> SessionCredentials | None:
+        """What the next life of a process that was killed needs to end this session; None before there is one."""
+        ...
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether the session was closed while the store could hear of it."""
+        ...
+
+
+class OpenSession(Protocol):
+    """Begins a session with ZooKeeper, or goes on with a `former` one that is not over; see `ZooKeeperSession.open`."""
+
+    async def __call__(
+        self,
+        connect_string: str,
+        /,
+        *,
+        session_timeout_ms: int,
+        connection_timeout_ms: int | None,
+        in_flight_max: int,
+        former: SessionCredentials | None = None,
+    ) -> ProcessSession: ...
+
+
 class OpenStore(Protocol):
     """A store that is open: brokers of one process may share it, each in sessions of its own."""
 

@@ -25,7 +25,7 @@ the broker lives by.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kazoo import exceptions
 from kazoo.client import KazooClient, TransactionRequest
@@ -48,6 +48,7 @@ from barnabas.controller.coordination.interface import (
     NotEmpty,
     Operation,
     OperationResult,
+    SessionCredentials,
     SessionExpired,
     SetData,
     Stat,
@@ -95,13 +96,6 @@ _EVENT_TYPES = {
 
 class ConnectionTimedOut(StoreUnavailable):
     """No ZooKeeper server could be reached in time."""
-
-
-class SessionCredentials(NamedTuple):
-    """What ZooKeeper takes for the owner of a session: who knows both may go on with it, or end it."""
-
-    session_id: int
-    password: bytes
 
 
 class ZooKeeperSession:

@@ -16,8 +16,8 @@ from barnabas.broker.configuration.config import load
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
-from barnabas.controller.coordination.interface import StoreUnavailable
-from barnabas.controller.coordination.zookeeper import SessionCredentials, ZooKeeperSession
+from barnabas.controller.coordination.interface import SessionCredentials, StoreUnavailable
+from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.storage.files import DirectoryEntry
 from barnabas.storage.os_files import OsFiles

@@ -20,7 +20,8 @@ FAULTS = (
     "disk full", "disk failing", "connection lost",
 )  # fmt: skip
 HAPPENS = (
-    "refused by disks", "producers died", "topics deleted", "rebalances of members", "compacted", "ended by retention",
+    "former sessions ended", "refused by disks", "producers died", "topics deleted", "rebalances of members",
+    "compacted", "ended by retention",
 )  # fmt: skip
 """What faults and clients bring about."""
 MOVES = ("moves begun", "moves done")
