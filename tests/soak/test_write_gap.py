@@ -1,5 +1,7 @@
 """How long nothing is acknowledged when a leader goes: the tool that measures it beside Apache Kafka."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from tools.soak.cluster import SESSION_TIMEOUT_MS
@@ -8,6 +10,10 @@ from tools.soak.write_gap import WAYS, measure, table
 SESSION_S = SESSION_TIMEOUT_MS / 1000
 MOST_S = {"SIGTERM": 1.0, "SIGKILL": SESSION_S + 3.0, "SIGKILL, start": 4.0}
 """How long the gap of a partition may be at most."""
+
+MOST_BESIDE_OTHERS_S = {**MOST_S, "SIGKILL, start": MOST_S["SIGKILL"]}
+"""The same beside other tests: a process starts as fast as others leave it processors. With a load of 10 to 18 on two
+of them it was back after 1.6 to 6.0 s."""
 
 MOST_OF_MANY_S = {"SIGTERM": 3.0, "SIGKILL": SESSION_S + 6.0, "SIGKILL, start": SESSION_S}
 """The same with 1,500 partitions, of which the last one counts: some 500 get another leader at once, and the brokers,
@@ -19,14 +25,20 @@ full = [pytest.mark.full, pytest.mark.timeout(1_800)]
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.parametrize(
-    ("rounds", "partitions"), [(1, 1), pytest.param(20, 1, marks=full), pytest.param(3, 1_500, marks=full)]
+    ("rounds", "partitions", "most_s"),
+    [
+        (1, 1, MOST_BESIDE_OTHERS_S),
+        pytest.param(20, 1, MOST_S, marks=full),
+        pytest.param(3, 1_500, MOST_OF_MANY_S, marks=full),
+    ],
 )
-def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(rounds: int, partitions: int) -> None:
+def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(
+    rounds: int, partitions: int, most_s: Mapping[str, float]
+) -> None:
     """Also where it has many logs to load before it is back."""
     gaps = measure(["barnabas"], rounds, partitions)["barnabas"]
     print(table({"barnabas": gaps}))
     assert {way: len(each) for way, each in gaps.items()} == dict.fromkeys(WAYS, rounds)
-    most_s = MOST_S if partitions == 1 else MOST_OF_MANY_S
     assert {way: max(each) for way, each in gaps.items() if max(each) > most_s[way]} == {}
     assert max(gaps["SIGKILL"]) > SESSION_S / 3, "nobody waited for the end of a session"
 
