@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.cluster.controller_commands import ControllerCommands
+from barnabas.broker.cluster.former_session import SessionNote
 from barnabas.broker.coordinators.transactions import machine, marker_sender
 from barnabas.broker.coordinators.transactions.events import EndTransaction
 from barnabas.broker.replication.fetcher import Following, Position
@@ -244,6 +245,17 @@ def lost_log_begins_anew_inside_the_isr() -> list[Change]:
     return [Change(ReplicaManager, "_check_is_not_lost", lambda *_: None)]
 
 
+def boot_id_is_ignored() -> list[Change]:
+    """A broker takes every former life for one that was killed: it does not say that its machine went down since, and
+    what it had acknowledged with that. If it comes back before the others that are in sync, it leads without it."""
+    begin = SessionNote.__init__
+
+    def on_one_boot(self: SessionNote, logs: Any, _boot_id: str, is_on_disk: Any) -> None:
+        begin(self, logs, "only-boot", is_on_disk)
+
+    return [Change(SessionNote, "__init__", on_one_boot)]
+
+
 BUGS: Final[dict[str, Callable[[], list[Change]]]] = {
     bug.__name__.replace("_", "-"): bug
     for bug in (
@@ -264,6 +276,7 @@ BUGS: Final[dict[str, Callable[[], list[Change]]]] = {
         commit_of_an_old_epoch,
         damaged_log_is_emptied_inside_the_isr,
         lost_log_begins_anew_inside_the_isr,
+        boot_id_is_ignored,
     )
 }
 
