@@ -23,7 +23,7 @@ FOUND_BY = {
     "old-partition-epoch-is-applied": 7,
     "broker-epoch-is-unchecked": 0,
     "controller-epoch-is-unchecked-in-one-write": 8,
-    "requests-to-a-broker-out-of-order": 28,
+    "requests-to-a-broker-out-of-order": 30,
     "follower-asks-for-what-it-has-not-written": 21,
     "logs-are-made-with-default-configs": 0,
     "marker-is-lost": 6,
