@@ -27,7 +27,7 @@ FOUND_BY = {
     "follower-asks-for-what-it-has-not-written": 21,
     "logs-are-made-with-default-configs": 0,
     "marker-is-lost": 6,
-    "commit-of-an-old-epoch": 1,
+    "commit-of-an-old-epoch": 4,
     "damaged-log-is-emptied-inside-the-isr": 16,
     "lost-log-begins-anew-inside-the-isr": 9,
     "boot-id-is-ignored": 2,
