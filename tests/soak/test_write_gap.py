@@ -1,5 +1,6 @@
 """How long nothing is acknowledged when a leader goes: the tool that measures it beside Apache Kafka."""
 
+import os
 from collections.abc import Mapping
 
 import pytest
@@ -11,9 +12,12 @@ SESSION_S = SESSION_TIMEOUT_MS / 1000
 MOST_S = {"SIGTERM": 1.0, "SIGKILL": SESSION_S + 3.0, "SIGKILL, start": 4.0}
 """How long the gap of a partition may be at most."""
 
-MOST_BESIDE_OTHERS_S = {**MOST_S, "SIGKILL, start": MOST_S["SIGKILL"]}
-"""The same beside other tests: a process starts as fast as others leave it processors. With a load of 10 to 18 on two
-of them it was back after 1.6 to 6.0 s."""
+MOST_WHERE_BUSY_S = {**MOST_S, "SIGKILL, start": MOST_S["SIGKILL"]}
+"""The same on a machine that has much else to do: a process starts as fast as others leave it processors. On two of
+them the broker was back within 1.0 s with a load of 3 to 6, and within 2.6 to 6.0 s with one of 10 to 18."""
+
+BUSY_LOAD = 4.0
+"""For each processor."""
 
 MOST_OF_MANY_S = {"SIGTERM": 3.0, "SIGKILL": SESSION_S + 6.0, "SIGKILL, start": SESSION_S}
 """The same with 1,500 partitions, of which the last one counts: some 500 get another leader at once, and the brokers,
@@ -27,7 +31,7 @@ full = [pytest.mark.full, pytest.mark.timeout(1_800)]
 @pytest.mark.parametrize(
     ("rounds", "partitions", "most_s"),
     [
-        (1, 1, MOST_BESIDE_OTHERS_S),
+        (1, 1, MOST_S),
         pytest.param(20, 1, MOST_S, marks=full),
         pytest.param(3, 1_500, MOST_OF_MANY_S, marks=full),
     ],
@@ -38,6 +42,8 @@ def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(
     """Also where it has many logs to load before it is back."""
     gaps = measure(["barnabas"], rounds, partitions)["barnabas"]
     print(table({"barnabas": gaps}))
+    if most_s is MOST_S and os.getloadavg()[0] > BUSY_LOAD * (os.cpu_count() or 1):
+        most_s = MOST_WHERE_BUSY_S
     assert {way: len(each) for way, each in gaps.items()} == dict.fromkeys(WAYS, rounds)
     assert {way: max(each) for way, each in gaps.items() if max(each) > most_s[way]} == {}
     assert max(gaps["SIGKILL"]) > SESSION_S / 3, "nobody waited for the end of a session"
