@@ -23,6 +23,7 @@ from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.broker_thread import BrokerThread
 from barnabas.testing.contents import (
     CREATE_TOPICS_VERSION,
+    SMALL_INTERNAL_TOPICS,
     check,
     check_partition,
     given_configs,
@@ -47,6 +48,7 @@ T = TypeVar("T")
 class Broker(Lifetime, Roles, Recordable):
     """A real broker on 127.0.0.1 and a free port, with a temporary directory that goes when it stops.
 
+    Its configuration is Kafka's, but that internal topics in a temporary directory have 3 partitions and not 50.
     Any Kafka key can be given as a keyword, with underscores for dots: `Broker(num_partitions=3,
     auto_create_topics_enable=False)`; keys that have underscores of their own go into `configs`. Give `data_dir` to
     keep the data (a temporary directory is never synced to the disk). `clock` is where its time comes from, the
@@ -240,12 +242,16 @@ class Broker(Lifetime, Roles, Recordable):
         life = self._temporary_life(verb)
         self.faults.forget()
         self._topics.clear()
+        aside = self.data_dir.with_name(f"{self.data_dir.name}.old-{next(self._numbers)}")
 
         def between() -> None:
-            self._remove_later(self._set_data_aside())
+            self.data_dir.rename(aside)
             make_data_dir()
 
-        self._replace(life, between, is_clean=False, what=what)
+        try:
+            self._replace(life, between, is_clean=False, what=what)
+        finally:
+            self._remove_later(aside)  # not before: it would take its time from the broker that begins
 
     def _replace(self, life: BrokerThread, between: Callable[[], None], *, is_clean: bool, what: str) -> None:
         """Have another broker go on; calls that are under way are told `what` happened. Where that cannot be, none runs
@@ -372,6 +378,8 @@ class Broker(Lifetime, Roles, Recordable):
 
     def _options(self) -> dict[str, str]:
         options = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.data_dir)}
+        if self._given_data_dir is None:
+            options |= SMALL_INTERNAL_TOPICS
         if "log.dir" in self._overrides:
             del options["log.dirs"]
         if self._has_own_clock:  # which nobody may move: a rebalance must not wait for it
@@ -397,14 +405,8 @@ class Broker(Lifetime, Roles, Recordable):
     def _is_our_process(self) -> bool:
         return os.getpid() == self._pid
 
-    def _set_data_aside(self) -> Path:
-        """Move the directory with the data away, and say where to; nobody may use it."""
-        aside = self.data_dir.with_name(f"{self.data_dir.name}.old-{next(self._numbers)}")
-        self.data_dir.rename(aside)
-        return aside
-
     def _remove_later(self, directory: Path) -> None:
-        """Remove a directory in a thread of its own, which the interpreter waits for at its end."""
+        """Remove a directory, if it is there, in a thread of its own, which the interpreter waits for at its end."""
         self._removals = [removal for removal in self._removals if removal.is_alive()]
         self._removals.append(threading.Thread(target=shutil.rmtree, args=(directory, True), name="barnabas-removal"))
         self._removals[-1].start()

@@ -26,9 +26,11 @@ from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
+from barnabas.testing.calls import Calls
 from barnabas.testing.contents import (
     ADMIN_TIMEOUT_MS,
     CREATE_TOPICS_VERSION,
+    SMALL_INTERNAL_TOPICS,
     check,
     given_configs,
     of_another_process,
@@ -40,7 +42,6 @@ from barnabas.testing.faulty_disk import ExchangeableFiles
 from barnabas.testing.interception import Interception
 from barnabas.testing.lifetime import Lifetime
 from barnabas.testing.log_lines import Lines, OwnStoreWorker, OwnThreads
-from barnabas.testing.patience import result_of
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
 from barnabas.testing.roles import POLL_S, Roles
@@ -58,8 +59,7 @@ NEED_OTHERS: Final = frozenset({"default.replication.factor", "min.insync.replic
 DEFAULTS: Final = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
-    "offsets.topic.num.partitions": "3",
-    "transaction.state.log.num.partitions": "3",
+    **SMALL_INTERNAL_TOPICS,
     "replica.lag.time.max.ms": "3000",
 }
 """Smaller than Kafka's where that only costs a test time; a cluster of fewer brokers has fewer replicas."""
@@ -119,6 +119,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self._topics: dict[str, Topic] = {}
         self._cuts = Cuts()
         self._pid = os.getpid()
+        self._calls = Calls("cluster")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._store: EmbeddedStore | None = None
@@ -151,7 +152,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self._thread.start()
         started.wait()
         try:
-            self.call(self._open_store())
+            self.run_through(self._open_store())
             self._warn()
             for broker in self.brokers:
                 broker.start()
@@ -178,7 +179,7 @@ class Cluster(Lifetime, Roles, Recordable):
             for broker in reversed(self.brokers):
                 broker.stop()
             if self._store is not None:
-                self.call(self._store.close())
+                self.run_through(self._store.close())
         finally:
             self._loop = self._thread = self._store = None
             self._topics.clear()
@@ -218,7 +219,7 @@ class Cluster(Lifetime, Roles, Recordable):
 
         self.check_may_be_reset()
         self._forget_contents()
-        self._start_again(wipe)
+        self._start_again(wipe, "was reset")
 
     def snapshot(self) -> Snapshot:
         """The state that the cluster has now, for `restore`: its brokers are started anew for that, with new leader
@@ -234,7 +235,7 @@ class Cluster(Lifetime, Roles, Recordable):
         directory = self._directory.with_name(f"{self._directory.name}.snapshot-{next(self._numbers)}")
         taken = Snapshot(directory, self._clock.offset_ms)
         self._snapshots.append(taken)
-        self._start_again(lambda: taken.take(self._directory))
+        self._start_again(lambda: taken.take(self._directory), "was started anew for a snapshot")
         return taken
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -254,7 +255,7 @@ class Cluster(Lifetime, Roles, Recordable):
             self._clock.set_offset(snapshot.clock_offset_ms)
 
         self._forget_contents()
-        self._start_again(put_back)
+        self._start_again(put_back, "was restored")
 
     def _forget_contents(self) -> None:
         if self._loop is None:
@@ -262,20 +263,28 @@ class Cluster(Lifetime, Roles, Recordable):
         self.faults.forget()
         self._topics.clear()
 
-    def _start_again(self, between: Callable[[], None]) -> None:
+    def _start_again(self, between: Callable[[], None], what: str) -> None:
         """End all brokers at once, do something to their data in between, and start all: each partition is led by its
-        first replica then, and all are in sync. Where that cannot be, no broker runs."""
-        self.call(self._end_at_once())
+        first replica then, and all are in sync. Calls that are under way end with an error that says `what` happened,
+        but for those that outlive their brokers. Where that cannot be, no broker runs."""
+        self.run_through(self._begin_again(between, what))
+
+    async def _begin_again(self, between: Callable[[], None], what: str) -> None:
+        self._calls.pause()
         try:
+            await self._end_at_once()
+            await self._calls.end(what)
             between()
-            self.call(self._open_store())
+            await self._open_store()
             for broker in self.brokers:
-                broker.start()
-            self.wait_in_sync()
-            self.call(self._elect_preferred())
+                await broker.begin()
+            await self._until_in_sync()
+            await self._elect_preferred()
         except BaseException:
-            self.call(self._end_at_once())
+            await self._end_at_once()
             raise
+        finally:
+            self._calls.go_on()
 
     async def _end_at_once(self) -> None:
         """The metadata store goes before the brokers, so that nobody is elected for those who have gone; and whoever
@@ -324,6 +333,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self._lines.here()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             self._loop = loop = runner.get_loop()
+            self._calls.begin(loop)
             loop.call_soon(started.set)
             loop.run_forever()
 
@@ -373,12 +383,11 @@ class Cluster(Lifetime, Roles, Recordable):
         request = topic_creation(name, partitions, replication_factor, configs)
 
         async def create() -> None:
-            controller = await self._until(self.controlling, ADMIN_TIMEOUT_MS / 1000, "no broker is the controller")
+            controller = await self.eventually(self.controlling, "no broker is the controller")
             [result] = (await ask(controller, request, CREATE_TOPICS_VERSION)).topics
             check(result.error_code, result.error_message)
-            await self._until(
+            await self.eventually(
                 lambda: all(server.metadata.topic(name) is not None for server in self.live_servers()) or None,
-                ADMIN_TIMEOUT_MS / 1000,
                 f"not every broker knows {name}",
             )
 
@@ -422,13 +431,13 @@ class Cluster(Lifetime, Roles, Recordable):
             sessions.may_begin.clear()
             try:
                 await self._store.expire(sessions.last)
-                await self._until(
-                    lambda: self._leads_nothing(broker) or None, 30, f"nobody is elected in place of broker {broker}"
+                await self.eventually(
+                    lambda: self._leads_nothing(broker) or None, f"nobody is elected in place of broker {broker}"
                 )
             finally:
                 sessions.may_begin.set()
-            await self._until(
-                lambda: server.controller.broker_epoch > epoch or None, 30, f"broker {broker} does not register again"
+            await self.eventually(
+                lambda: server.controller.broker_epoch > epoch or None, f"broker {broker} does not register again"
             )
 
         self.call(expire())
@@ -443,29 +452,28 @@ class Cluster(Lifetime, Roles, Recordable):
     # --- inside -----------------------------------------------------------------------------------
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the brokers' event loop and return its result."""
-        loop = self._loop
-        if loop is None:
-            coroutine.close()
-            raise _not_running()
-        if not self._is_our_process:
-            coroutine.close()
-            raise of_another_process()
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise RuntimeError("this blocks, so it must not be called on the brokers' own event loop")
-        return result_of(asyncio.run_coroutine_threadsafe(coroutine, loop))
+        """Run a coroutine on the brokers' event loop and return its result. Errors: RuntimeError when the cluster does
+        not run, or stops meanwhile, or other brokers take the place of those that are asked (`reset`)."""
+        return self._calls_for(coroutine).run(coroutine)
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, from a coroutine on another event loop."""
+        return await self._calls_for(coroutine).run_async(coroutine)
+
+    def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`, of what has brokers begin and end."""
+        return self._calls_for(coroutine).run_through(coroutine)
+
+    def _calls_for(self, coroutine: Coroutine[Any, Any, T]) -> Calls:
+        """What runs a coroutine; where nothing does it is closed."""
         if self._loop is None or not self._is_our_process:
             coroutine.close()
             raise _not_running() if self._loop is None else of_another_process()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+        return self._calls
 
     async def eventually(self, find: Callable[[], T | None], what: str) -> T:
         """What is found in the end. Errors: TimeoutError."""
-        return await self._until(find, ADMIN_TIMEOUT_MS / 1000, what)
+        return await self._found(find, ADMIN_TIMEOUT_MS / 1000, what)
 
     def _leads_nothing(self, broker: int) -> bool:
         """Whether the controller, another broker, has a broker lead nothing; or there is no other broker."""
@@ -493,7 +501,7 @@ class Cluster(Lifetime, Roles, Recordable):
             log = led.partition.log
             return led if log.high_watermark >= min(log.leader_epochs.latest_start_offset, log.log_end_offset) else None
 
-        return await self._until(find, ADMIN_TIMEOUT_MS / 1000, f"no broker leads {name}-{partition}")
+        return await self.eventually(find, f"no broker leads {name}-{partition}")
 
     def live_servers(self) -> list[Server]:
         """The brokers that run."""
@@ -556,21 +564,21 @@ class ClusterBroker:
         """Start it, on its data and its port of before if it ran already; returns when clients can connect."""
         if self._server is not None:
             raise RuntimeError(f"broker {self.number} runs already")
-        self._cluster.call(self._start())
+        self._cluster.run_through(self.begin())
 
     def stop(self) -> None:
         """Stop it cleanly, once others lead what it leads; does nothing if it does not run."""
         server, self._server = self._server, None
         if server is not None:
-            self._cluster.call(server.stop())
+            self._cluster.run_through(server.stop())
         elif self._ending is not None:
-            self._cluster.call(self.has_ended())
+            self._cluster.run_through(self.has_ended())
 
     def kill(self) -> None:
         """End this broker as `kill -9` would. The metadata store takes it for dead at once, and not when its session
         would have ended."""
         server, self._server = self.server, None
-        self._cluster.call(server.crash())
+        self._cluster.run_through(server.crash())
 
     def is_gone(self) -> None:
         """Note that this broker does not run any more; whoever says so ends it."""
@@ -589,7 +597,8 @@ class ClusterBroker:
             await self._ending
             self._ending = None
 
-    async def _start(self) -> None:
+    async def begin(self) -> None:
+        """Start it, on the event loop of the cluster."""
         cluster = self._cluster
         await self.has_ended()
         assert cluster._store is not None

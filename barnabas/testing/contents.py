@@ -29,6 +29,9 @@ T = TypeVar("T")
 ADMIN_TIMEOUT_MS: Final = 30_000
 CREATE_TOPICS_VERSION: Final = 7
 DELETE_TOPICS_VERSION: Final = 6
+SMALL_INTERNAL_TOPICS: Final = {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}
+"""Fewer partitions than Kafka's 50, each of which would be a folder to make and to remove for each test."""
+
 BY_DEFAULT: Final = -1
 """As many partitions, or replicas, as the broker's configuration says."""
 

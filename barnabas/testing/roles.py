@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 CREATE_AGAIN_S: Final = 1.0
 POLL_S: Final = 0.02
+IN_SYNC_S: Final = 60.0
 
 
 class Roles(Contents):
@@ -80,18 +81,18 @@ class Roles(Contents):
 
         return self.call(self._until(find, timeout, f"no broker coordinates {key}"))
 
-    def wait_in_sync(self, timeout: float = 60.0) -> None:
+    def wait_in_sync(self, timeout: float = IN_SYNC_S) -> None:
         """Wait until every partition is led and all its replicas are in its ISR, as every broker that runs has
         heard."""
 
-        async def wait() -> None:
-            try:
-                await self._until(lambda: not self._lagging() or None, timeout, "")
-            except TimeoutError:
-                error = TimeoutError(f"not in sync after {timeout:g} s: {'; '.join(self._lagging()[:5])}")
-                raise report.explained(error, cast("Owner", self)) from None
+        self.call(self._until_in_sync(timeout))
 
-        self.call(wait())
+    async def _until_in_sync(self, timeout_s: float = IN_SYNC_S) -> None:
+        try:
+            await self._until(lambda: not self._lagging() or None, timeout_s, "")
+        except TimeoutError:
+            error = TimeoutError(f"not in sync after {timeout_s:g} s: {'; '.join(self._lagging()[:5])}")
+            raise report.explained(error, cast("Owner", self)) from None
 
     def _lagging(self) -> list[str]:
         """The partitions that are not well, as each broker knows them."""
@@ -104,15 +105,19 @@ class Roles(Contents):
         ]
 
     async def _until(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """What is found in the end, also at other brokers than there are now. Raises TimeoutError."""
+        with outliving():  # it asks whoever there is, each time
+            return await self._found(find, timeout_s, what)
+
+    async def _found(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
         """What is found in the end. Raises TimeoutError."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
-        with outliving():  # it asks whoever there is, each time
-            while (found := find()) is None:
-                if loop.time() > until_s:
-                    raise report.explained(TimeoutError(f"{what} (waited {timeout_s:g} s)"), cast("Owner", self))
-                await asyncio.sleep(POLL_S)
-            return found
+        while (found := find()) is None:
+            if loop.time() > until_s:
+                raise report.explained(TimeoutError(f"{what} (waited {timeout_s:g} s)"), cast("Owner", self))
+            await asyncio.sleep(POLL_S)
+        return found
 
 
 def _runtime(server: Server, topic: str) -> CoordinatorRuntime[Any]:

@@ -1,7 +1,11 @@
 """A cluster that is as new again, or has a state of before: on all brokers, on the same addresses."""
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -140,3 +144,46 @@ def test_snapshots_go_with_their_cluster() -> None:
         assert snapshot.directory.exists()
     assert not snapshot.directory.exists()
     assert not cluster.data_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("exchange", "told"),
+    [
+        (lambda cluster: cluster.reset(), "was reset"),
+        (lambda cluster: cluster.snapshot(), "was started anew for a snapshot"),
+    ],
+    ids=["reset", "snapshot"],
+)
+def test_a_call_that_is_under_way_ends(cluster: Cluster, exchange: Callable[[Cluster], Any], told: str) -> None:
+    """Its answer would be that of brokers which have ended; who only looks for a leader looks at the next ones."""
+    begun = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        asking = pool.submit(cluster.call, forever(begun))
+        begun.wait()
+        leading = pool.submit(cluster.leader, "later")
+        exchange(cluster)
+        with pytest.raises(RuntimeError, match=f"^the cluster {told} meanwhile$"):
+            asking.result(30)
+        cluster.create_topic("later")
+        assert leading.result(30) in range(3)
+
+
+async def forever(begun: threading.Event) -> None:
+    begun.set()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_call_ends_with_its_cluster(is_awaited: bool) -> None:
+    begun = threading.Event()
+    with Cluster(1) as cluster, ThreadPoolExecutor(1) as pool:
+        ask = (
+            (lambda: asyncio.run(cluster.call_async(forever(begun))))
+            if is_awaited
+            else (lambda: cluster.call(forever(begun)))
+        )
+        asking = pool.submit(ask)
+        begun.wait()
+        cluster.stop()
+        with pytest.raises(RuntimeError, match=r"^the cluster stopped meanwhile$"):
+            asking.result(30)

@@ -581,7 +581,7 @@ def test_a_cluster(start: Callable[..., Asked]) -> None:
     cluster.delete()
     status, error = waiting.result(30)
     assert status == 409
-    assert "the broker stopped meanwhile" in error or "and no more come" in error
+    assert "the cluster stopped meanwhile" in error or "and no more come" in error
 
 
 @pytest.mark.slow

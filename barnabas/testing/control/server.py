@@ -17,7 +17,7 @@ import logging
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -241,8 +241,6 @@ def _refusal(verb: Verb, asked: Asked, error: Exception) -> web.Response:
         raise Refused(400, _line(str(error))) from error
     if isinstance(error, ValueError | TypeError):
         raise Refused(400, _line(f"{verb.name}: {error}")) from error
-    if isinstance(error, CancelledError):
-        raise Refused(409, f"{verb.name}: the broker stopped meanwhile") from None
     if isinstance(error, RuntimeError | OSError):
         raise Refused(409, _line(f"{verb.name}: {error}")) from error
     raise error
