@@ -212,9 +212,10 @@ class Broker(Lifetime, Roles, Recordable):
         """
         with self._lock:
             life = self._temporary_life("snapshot")
+            topics = self.topic_names()
             self.faults.prepare_snapshot()
             directory = self.data_dir.with_name(f"{self.data_dir.name}.snapshot-{next(self._numbers)}")
-            taken = Snapshot(directory, self._offset_clock.offset_ms)
+            taken = Snapshot(directory, self._offset_clock.offset_ms, topics)
             self._snapshots.append(taken)
             what = "was started anew for a snapshot"
             self._replace(life, lambda: taken.take(self.data_dir), is_clean=True, what=what)
@@ -224,12 +225,14 @@ class Broker(Lifetime, Roles, Recordable):
         """Have the state of a snapshot again, as often as is wanted: topics and records, groups, transactions, producer
         ids, configs, and how far the clock was moved. Faults are removed; clients stay connected, as with `reset`.
 
-        Errors: RuntimeError when it does not run; ValueError when the snapshot is another broker's, or is gone.
+        Errors: RuntimeError when it does not run, and while there are topics of pytest's fixtures that several tests
+        share and the snapshot lacks; ValueError when the snapshot is another broker's, or is gone.
         """
         with self._lock:
             self._snapshots = [each for each in self._snapshots if not each.is_removed]
             if snapshot not in self._snapshots:
                 raise ValueError("this snapshot is not this broker's, or it is gone: it goes when the broker stops")
+            self.check_may_be_reset("restored", snapshot.topics)
 
             def put_back() -> None:
                 snapshot.put_back(self.data_dir, self._snapshots)

@@ -13,6 +13,9 @@ COLUMN: Final = 44
 TIME: Final = 9
 """Columns of text for the time."""
 
+CUT: Final = "..."
+"""The end of what has no room."""
+
 PIXELS: Final = 320
 ROW: Final = 22
 MARGIN: Final = 70
@@ -69,19 +72,23 @@ def text_chart(requests: Sequence[RecordedRequest]) -> str:
     names = _participants(requests)
     if not names:
         return ""
-    rows = [" " * TIME + "".join(f"{name[: COLUMN - 2]:<{COLUMN}}" for name in names).rstrip()]
+    rows = [" " * TIME + "".join(f"{_cut(name, COLUMN - 2):<{COLUMN}}" for name in names).rstrip()]
     for line in _lines(requests):
         cells = list(" " * (COLUMN * (len(names) - 1) + 1))
         for place in range(len(names)):
             cells[place * COLUMN] = "|"
         left, right = sorted((line.start * COLUMN, line.end * COLUMN))
-        cells[left + 1 : right] = f" {line.label[: right - left - 6]} ".center(right - left - 1, "-")
+        cells[left + 1 : right] = f" {_cut(line.label, right - left - 6)} ".center(right - left - 1, "-")
         if line.start < line.end:
             cells[right - 1] = ">"
         else:
             cells[left + 1] = "<"
         rows.append(f"{line.time_ms:>{TIME - 4}} ms {''.join(cells)}{'  !' if line.is_error else ''}")
     return "\n".join(rows)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - len(CUT)]}{CUT}"
 
 
 def svg_chart(requests: Sequence[RecordedRequest]) -> str:

@@ -231,9 +231,10 @@ class Cluster(Lifetime, Roles, Recordable):
         """
         if not all(broker.is_running for broker in self.brokers):
             raise RuntimeError("only of a cluster whose brokers all run is there a snapshot: start() them")
+        topics = self.topic_names()
         self.faults.prepare_snapshot()
         directory = self._directory.with_name(f"{self._directory.name}.snapshot-{next(self._numbers)}")
-        taken = Snapshot(directory, self._clock.offset_ms)
+        taken = Snapshot(directory, self._clock.offset_ms, topics)
         self._snapshots.append(taken)
         self._start_again(lambda: taken.take(self._directory), "was started anew for a snapshot")
         return taken
@@ -248,6 +249,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self._snapshots = [each for each in self._snapshots if not each.is_removed]
         if snapshot not in self._snapshots:
             raise ValueError("this snapshot is not this cluster's, or it is gone: it goes when the cluster stops")
+        self.check_may_be_reset("restored", snapshot.topics)
 
         def put_back() -> None:
             shutil.rmtree(self._directory)

@@ -4,7 +4,7 @@ asked."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -218,12 +218,12 @@ class Contents(ABC):
         """Names of topics that pytest's fixtures have made here for more than one test."""
         return []
 
-    def check_may_be_reset(self) -> None:
-        """Errors: RuntimeError while there are topics that several tests share: the others would miss them."""
-        if self.shared_topics:
-            shared = ", ".join(self.shared_topics)
+    def check_may_be_reset(self, verb: str = "reset", kept: Collection[str] = ()) -> None:
+        """Errors: RuntimeError while several tests share topics that are not `kept`: the others would miss them."""
+        if lost := [name for name in self.shared_topics if name not in kept]:
+            shared = ", ".join(lost)
             raise RuntimeError(
-                f"kafka_broker cannot be reset while several tests share {shared}: make them for each test "
+                f"kafka_broker cannot be {verb} while several tests share {shared}: make them for each test "
                 "(kafka_topics), or reset a broker of the test's own (kafka_broker_factory)"
             )
 

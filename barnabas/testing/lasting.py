@@ -52,6 +52,11 @@ class Lasting(ABC):
         """How many requests of its APIs came meanwhile, whatever else they were about: more than `matches` where
         keywords of the fault leave some of them out, a misspelt topic all."""
 
+    @property
+    @abstractmethod
+    def times(self) -> int | None:
+        """How often it comes at most; None for any number of times."""
+
     @abstractmethod
     def remove(self) -> None:
         """End it: later requests pass, those that it holds go on. Does nothing when it has ended."""
@@ -63,18 +68,25 @@ class Lasting(ABC):
     def wait_hits(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """Wait until it has come over so many requests; `timeout` is in seconds of real time.
 
-        Errors: TimeoutError; RuntimeError when it has ended before, and inside a running event loop: await
-        `wait_hits_async` there.
+        Errors: TimeoutError; ValueError for more than its `times`; RuntimeError when it has ended before, and inside a
+        running event loop: await `wait_hits_async` there.
         """
         check_may_block("wait_hits_async")
+        self._check_comes(count)
         self._among().wait(partial(self._hits, count, timeout))
 
     async def wait_hits_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """As `wait_hits`, without blocking the event loop that it is awaited on."""
+        self._check_comes(count)
         await self._among().wait_async(partial(self._hits, count, timeout))
 
     async def _hits(self, count: int, timeout_s: float) -> None:
         await self._reached(lambda: self.hits >= count, timeout_s, lambda: f"{self!r}: not {count} hits")
+
+    def _check_comes(self, count: int) -> None:
+        """Refuse to wait for what cannot come. Errors: ValueError."""
+        if self.times is not None and count > self.times:
+            raise ValueError(f"{self!r} comes {self.times} times at most: {count} are waited for in vain")
 
     def _among(self) -> FaultList:
         return next(iter(self.parts())).among
@@ -150,6 +162,10 @@ class Fault(Lasting):
     def asked(self) -> int:
         return self._asked
 
+    @property
+    def times(self) -> int | None:
+        return self._limits.times
+
     def hinders_brokers(self) -> bool:
         """Whether it may keep brokers of a cluster from each other, or from their data."""
         return self.matcher.is_of_brokers
@@ -211,14 +227,16 @@ class Hold(Fault):
     def wait_held(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """Wait until so many requests are held; `timeout` is in seconds of real time.
 
-        Errors: TimeoutError; RuntimeError when the fault has ended before, and inside a running event loop: await
-        `wait_held_async` there.
+        Errors: TimeoutError; ValueError for more than its `times`; RuntimeError when the fault has ended before, and
+        inside a running event loop: await `wait_held_async` there.
         """
         check_may_block("wait_held_async")
+        self._check_comes(count)
         self.among.wait(partial(self._holds, count, timeout))
 
     async def wait_held_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """As `wait_held`, without blocking the event loop that it is awaited on."""
+        self._check_comes(count)
         await self.among.wait_async(partial(self._holds, count, timeout))
 
     async def _holds(self, count: int, timeout_s: float) -> None:
@@ -327,6 +345,11 @@ class FaultGroup(Lasting):
     def asked(self) -> int:
         # Parts that only a broker's number narrows down are asked of one request several times.
         return sum(fault.asked if fault.matcher.addressed else fault.hits for fault in self.faults)
+
+    @property
+    def times(self) -> int | None:
+        times = [fault.times for fault in self.faults]
+        return None if None in times else sum(filter(None, times))
 
     def remove(self) -> None:
         for fault in self.faults:

@@ -287,9 +287,10 @@ class Recording:
         return next((server.clock.now_ms() for server in self._interception.owner.live_servers()), 0)
 
     def _matcher(self, api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> Matcher:
-        """What was asked, brokers' requests too. Errors: ValueError, TypeError: a broker that a cluster does not have
-        was asked nothing, which would look like an answer."""
+        """What was asked, brokers' requests too. Errors: ValueError, TypeError: what no request can be, or of a broker
+        that a cluster does not have, was never asked, which would look like an answer."""
         matcher = Matcher(api, {"from_brokers": True, **where})
+        matcher.check_can_match()
         self._interception.owner.check_brokers(matcher.brokers)
         return matcher
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.testing import report
-from barnabas.testing.contents import Contents
+from barnabas.testing.contents import Contents, check_partition
 from barnabas.testing.topic import Topic, topic_name
 from barnabas.testing.waiting import outliving
 
@@ -39,12 +39,20 @@ class Roles(Contents):
         return self.call(find())
 
     def leader(self, topic: str | Topic, partition: int = 0, timeout: float = 30.0) -> int:
-        """The number of the broker that leads a partition, by its own word; waits until one does."""
+        """The number of the broker that leads a partition, by its own word; waits until one does.
+
+        Errors: TimeoutError; ApiError UNKNOWN_TOPIC_OR_PARTITION for a partition that the topic does not have.
+        """
         name = topic_name(topic)
 
         def find() -> int | None:
             led = self.led_by_its_word(name, partition)
-            return None if led is None else led.server.node_id
+            if led is not None:
+                return led.server.node_id
+            known = [found for server in self.live_servers() if (found := server.metadata.topic(name)) is not None]
+            if known:  # of brokers that have heard different things the one that knows most
+                check_partition(max(known, key=lambda found: len(found.partitions)), partition)
+            return None
 
         return self.call(self._until(find, timeout, f"no broker leads {name}-{partition}"))
 

@@ -92,7 +92,7 @@ class Limits:
         self.random = random.Random(self.seed)
         self.matches = 0
         self.hits = 0
-        self._times = times
+        self.times = times
         self._after = after
         self._every = every
         self._probability = probability
@@ -100,7 +100,7 @@ class Limits:
 
     def described(self) -> list[str]:
         """What differs from always, as a test says it, and the seed of random numbers."""
-        told = {"times": self._times, "after": self._after, "every": self._every, "probability": self._probability}
+        told = {"times": self.times, "after": self._after, "every": self._every, "probability": self._probability}
         usual = {"times": None, "after": 0, "every": 1, "probability": 1}
         seed = [f"seed={self.seed}"] if self.is_random else []
         return [f"{name}={value}" for name, value in told.items() if value != usual[name]] + seed
@@ -108,7 +108,7 @@ class Limits:
     @property
     def is_over(self) -> bool:
         """Whether the fault has come as often as it may."""
-        return self.hits == self._times
+        return self.hits == self.times
 
     def is_hit(self) -> bool:
         """Count one more request, connection or call that the fault is for, and say whether it comes over this one."""

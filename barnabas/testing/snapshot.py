@@ -21,9 +21,11 @@ class Snapshot:
     """What `Broker.snapshot()` returns, for `Broker.restore()`. It is gone when its broker stops, or with
     `remove()`."""
 
-    def __init__(self, directory: Path, clock_offset_ms: int) -> None:
+    def __init__(self, directory: Path, clock_offset_ms: int, topics: Collection[str]) -> None:
         self.directory = directory
         self.clock_offset_ms = clock_offset_ms
+        self.topics = topics
+        """The topics that it has."""
         self.linked: dict[tuple[int, int], int] = {}
         """How long each linked file was, by its device and inode."""
         self._directories: list[str] = []

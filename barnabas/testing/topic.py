@@ -232,8 +232,10 @@ class Topic:
 
         Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE beyond what is committed, POLICY_VIOLATION for
         a topic that is compacted only, INVALID_TOPIC_EXCEPTION for an internal one, REQUEST_TIMED_OUT after 30 s in
-        which a follower did not follow.
+        which a follower did not follow. TypeError for an offset that is none.
         """
+        if offset is not None:
+            _check_whole(offset, "offset is a whole number")
         self._owner.call(self._delete_records(HIGH_WATERMARK if offset is None else offset, partition))
 
     async def _delete_records(self, offset: int, partition: int) -> None:

@@ -65,6 +65,21 @@ def test_topics_have_as_many_partitions_as_the_configuration_says(
     assert [record.getMessage() for record in caplog.records] == []
 
 
+def test_a_partition_that_does_not_exist_has_no_leader(owner: Owner, name: str) -> None:
+    """Nobody has to wait for that to be told."""
+    owner.create_topic(name, partitions=2)
+    with pytest.raises(ApiError, match=f"topic {name} has the partitions 0 to 1, not 9"):
+        owner.leader(name, 9)
+
+
+def test_records_are_deleted_below_a_number(owner: Owner, name: str) -> None:
+    topic = owner.create_topic(name)
+    with pytest.raises(TypeError, match="offset is a whole number, not 'x'"):
+        topic.delete_records("x")  # type: ignore[arg-type]
+    with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION: there is no topic never"):
+        owner.topic("never").delete_records()
+
+
 def test_roles_are_told(owner: Owner, name: str) -> None:
     owner.create_topic(name)
     owner.wait_in_sync()

@@ -243,8 +243,8 @@ def test_a_fault_counts_is_removed_and_ends_with_its_block(broker: Broker) -> No
             assert [error(connection) for _ in range(3)] == [14, 14, 0]
             assert fault.hits == 2
             fault.wait_hits(2, timeout=1)
-            with pytest.raises(TimeoutError, match="not 3 hits"):
-                fault.wait_hits(3, timeout=0.01)
+            with pytest.raises(ValueError, match="comes 2 times at most: 3 are waited for in vain"):
+                fault.wait_hits(3)
         lasting = broker.faults.fail("ListGroups", 14)
         assert error(connection) == 14
         lasting.remove()
@@ -655,6 +655,19 @@ def test_a_wait_that_is_cancelled_before_it_begins(broker: Broker) -> None:
         warnings.simplefilter("error")
         asyncio.run(cancel())
         gc.collect()
+
+
+def test_nobody_waits_for_more_than_comes(broker: Broker) -> None:
+    """The time would be over before anybody is told."""
+    hold = broker.faults.hold("Produce", times=3)
+    for wait in (hold.wait_hits, hold.wait_held):
+        with pytest.raises(ValueError, match=r"^<hold Produce \(times=3\), 0 hits> comes 3 times at most: 5 are"):
+            wait(5)
+    for awaited in (hold.wait_hits_async, hold.wait_held_async):
+        with pytest.raises(ValueError, match="comes 3 times at most: 5 are"):
+            asyncio.run(awaited(5))
+    several = broker.faults.leader_away("t")
+    assert several.times is None
 
 
 @pytest.mark.parametrize("end", ["remove", "clear", "reset"])

@@ -485,6 +485,17 @@ def test_topics_that_tests_share_outlive_a_reset_that_a_test_asks_for(pytester: 
             with pytest.raises(RuntimeError, match=f"^kafka_broker cannot be reset while several tests share {name}: "):
                 kafka_broker.reset()
             assert kafka_broker.topic_names() == [name]
+
+        def test_restored(kafka_broker, kafka_topics_of_module):
+            before = kafka_broker.snapshot()
+            shared = kafka_topics_of_module("later")
+            shared.produce("1")
+            with pytest.raises(RuntimeError, match=f"^kafka_broker cannot be restored .* share {shared.name}: "):
+                kafka_broker.restore(before)
+            with_it = kafka_broker.snapshot()
+            shared.produce("2")
+            kafka_broker.restore(with_it)
+            assert len(shared.records()) == 1
     """)
     pytester.makepyfile(
         test_later="""
@@ -494,4 +505,4 @@ def test_topics_that_tests_share_outlive_a_reset_that_a_test_asks_for(pytester: 
             assert kafka_broker.topic_names() == []
     """
     )
-    run(pytester).assert_outcomes(passed=2)
+    run(pytester).assert_outcomes(passed=3)

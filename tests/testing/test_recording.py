@@ -109,6 +109,31 @@ def test_waiting_for_a_request(broker: Broker) -> None:
     assert any(partition.records for topic in topics for partition in topic.partitions)
 
 
+@pytest.mark.parametrize(
+    ("api", "where", "told"),
+    [
+        ("Heartbeat", {"topic": "t"}, "no request of Heartbeat says topic"),
+        ("Produce", {"version": 99}, "no request of Produce has the version 99"),
+        (None, {"topic": "t", "transactional_id": "x", "group": "g", "partition": 0}, None),
+    ],
+)
+def test_what_no_request_can_be_is_not_looked_for(
+    broker: Broker, api: str | None, where: dict[str, Any], told: str | None
+) -> None:
+    """As of faults: that there was none would look like an answer."""
+    with broker.recorded() as seen:
+        for owner in (broker, seen):
+            if told is None:
+                assert owner.requests(api, **where) == []
+                continue
+            with pytest.raises(ValueError, match=told):
+                owner.requests(api, **where)
+            with pytest.raises(ValueError, match=told):
+                owner.wait_request(api, **where)
+            with pytest.raises(ValueError, match=told):
+                asyncio.run(owner.wait_request_async(api, **where))
+
+
 def test_waiting_does_not_block_an_event_loop(broker: Broker) -> None:
     broker.create_topic("t")
 
@@ -212,6 +237,18 @@ def test_charts(broker: Broker) -> None:
     with broker.recorded() as nothing:
         pass
     assert nothing.chart() == ""
+
+
+def test_what_a_chart_has_no_room_for(broker: Broker) -> None:
+    long = "orders-of-all-countries-of-the-northern-hemisphere"
+    broker.create_topic(long)
+    with broker.recorded() as seen:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "the-shop-of-" + long})
+        producer.produce(long, "v")
+        assert producer.flush(30) == 0
+    names, *lines = seen.chart().splitlines()
+    assert names.split() == ["the-shop-of-orders-of-all-countries-of-...", "broker", "1"]
+    assert any(re.search(r"\|-- Produce v\d+ orders-of-all-countries\.\.\. >\|", line) for line in lines), lines
 
 
 def test_a_cluster_is_seen_as_a_whole() -> None:
