@@ -511,6 +511,9 @@ class Cluster(Lifetime, Roles, Recordable):
             return []
         return [broker._server for broker in self.brokers if broker._server is not None]
 
+    def absent(self) -> list[int]:
+        return [broker.number for broker in self.brokers if not broker.is_running]
+
     def _move_time(self, move: Callable[[], None]) -> None:
         if self._loop is None:
             move()

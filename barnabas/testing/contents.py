@@ -61,6 +61,10 @@ class Contents(ABC):
     def live_servers(self) -> Sequence[Server]:
         """The brokers that run."""
 
+    def absent(self) -> Sequence[int]:
+        """The numbers of its brokers that do not run."""
+        return []
+
     @abstractmethod
     async def eventually(self, find: Callable[[], T | None], what: str) -> T:
         """What is found in the end; `what` says what is not there. Errors: TimeoutError; a single broker has all at

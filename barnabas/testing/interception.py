@@ -62,6 +62,14 @@ class Owner(Protocol):
         """The brokers that run."""
         ...
 
+    def absent(self) -> Sequence[int]:
+        """The numbers of its brokers that do not run."""
+        ...
+
+    def led_by_its_word(self, name: str, partition: int) -> Led | None:
+        """A partition at the broker that says that it leads it."""
+        ...
+
     def check_brokers(self, numbers: Collection[int]) -> None:
         """Refuse numbers of brokers that it does not have. Errors: ValueError."""
         ...

@@ -101,7 +101,8 @@ def describe(owner: Owner) -> str:
     """The state of a broker or cluster, as lines of text, for a failed test. On the broker's event loop."""
     servers = owner.live_servers()
     parts = [
-        ("topics", [line for server in servers for line in _topics(server)]),
+        *([("brokers", [f"broker {number} does not run" for number in absent])] if (absent := owner.absent()) else []),
+        ("topics", list(_topics(owner))),
         ("groups", [line for server in servers for line in _groups(server)]),
         ("transactions", [line for server in servers for line in _transactions(server)]),
         ("faults", [repr(fault) for fault in owner.faults]),
@@ -126,15 +127,31 @@ def _part(title: str, lines: Sequence[str]) -> list[str]:
     return [f"{title}:{'' if lines else ' none'}", *(f"  {line}" for line in lines[:ENTRIES_MAX]), *more]
 
 
-def _topics(server: Server) -> Iterable[str]:
-    led = (partition for partition in server.replicas.partitions() if partition.state.is_leader)
-    for partition in sorted(led, key=lambda each: (each.topic, each.index)):
-        log = partition.log
-        if partition.topic.startswith("__"):
+def _topics(owner: Owner) -> Iterable[str]:
+    """What partitions hold by the word of their leaders, and who these are where there are replicas."""
+    known = {
+        (topic.name, index): state
+        for server in owner.live_servers()
+        for topic in server.metadata.topics()
+        if not topic.is_internal
+        for index, state in topic.partitions.items()
+    }
+    for name, index in sorted(known):
+        led, state = owner.led_by_its_word(name, index), known[name, index]
+        if led is None:
+            yield f"{name}-{index} has no leader{_in_sync(state.isr, state.replicas)}"
             continue
+        log, role = led.partition.log, led.partition.state
         stable = log.last_stable_offset
         committed = "" if stable == log.log_end_offset else f", of which {stable} on are not committed"
-        yield f"{partition} has the offsets from {log.log_start_offset} to before {log.log_end_offset}{committed}"
+        leader = f"; led by broker {led.server.node_id}" if len(role.replicas) > 1 else ""
+        offsets = f"{log.log_start_offset} to before {log.log_end_offset}"
+        yield f"{name}-{index} has the offsets from {offsets}{committed}{leader}{_in_sync(role.isr, role.replicas)}"
+
+
+def _in_sync(isr: Iterable[int], replicas: Sequence[int]) -> str:
+    told = ", ".join(map(str, sorted(isr)))
+    return f", ISR {told or 'empty'} of {', '.join(map(str, sorted(replicas)))}" if len(replicas) > 1 else ""
 
 
 def _groups(server: Server) -> Iterable[str]:

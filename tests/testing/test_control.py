@@ -135,6 +135,14 @@ def test_brokers_come_and_go(control: ControlClient, start: Callable[..., Asked]
     assert one.name == start(name="one").name
 
 
+def test_all_brokers_go_but_main(control: ControlClient, start: Callable[..., Asked]) -> None:
+    start(name="one")
+    start(brokers=2)
+    assert control.done("DELETE", "/brokers") == {}
+    assert [each["name"] for each in control.done("GET", "/brokers")["brokers"]] == ["main"]
+    assert start(name="one").name == "one"
+
+
 def test_configurations_are_checked(control: ControlClient, start: Callable[..., Asked]) -> None:
     assert start(configs={"num.partitons": 3}).warnings == [
         "num.partitons is not a configuration of Kafka or Barnabas; did you mean num.partitions?"

@@ -203,7 +203,33 @@ def test_a_cluster() -> None:
         cluster.create_topic("t")
         with pytest.raises(TimeoutError, match="no broker leads u-0") as error:
             cluster.leader("u", timeout=0.1)
-        assert "  t-0 has the offsets from 0 to before 0" in explanation(error)
+        leader = cluster.leader("t")
+        told = f"  t-0 has the offsets from 0 to before 0; led by broker {leader}, ISR 0, 1 of 0, 1"
+        assert told in explanation(error)
+        assert "brokers:" not in explanation(error)
+
+
+def test_a_cluster_that_is_not_well() -> None:
+    """Who is down, who is in sync, and which partitions nobody leads."""
+    with Cluster(2, min_insync_replicas=1) as cluster:
+        cluster.create_topic("t")
+        cluster.create_topic("alone", partitions=2, replication_factor=1)  # one on each broker
+        cluster.wait_in_sync()
+        killed = cluster.leader("t")
+        other = 1 - killed
+        lost = next(index for index in range(2) if cluster.leader("alone", index) == killed)
+        cluster.brokers[killed].kill()
+        assert cluster.leader("t") == other
+        lines = cluster.report().splitlines()
+    assert lines[:2] == ["brokers:", f"  broker {killed} does not run"]
+    assert f"  t-0 has the offsets from 0 to before 0; led by broker {other}, ISR {other} of 0, 1" in lines
+    assert f"  alone-{lost} has no leader" in lines
+
+
+def test_what_nobody_leads_is_told(broker: Broker) -> None:
+    broker.create_topic("t")
+    with broker.faults.partition_offline("t"):
+        assert "  t-0 has no leader" in broker.report().splitlines()
 
 
 def test_warnings_are_printed_as_without_us() -> None:

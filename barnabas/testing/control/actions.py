@@ -86,6 +86,11 @@ def stop_broker(asked: Asked) -> Json:
     return {}
 
 
+def stop_brokers(asked: Asked) -> Json:
+    asked.brokers.stop_others()
+    return {}
+
+
 def kill(asked: Asked) -> Json:
     _one_of(asked).kill()
     return answers.broker(asked.served)

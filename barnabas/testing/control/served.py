@@ -7,6 +7,7 @@ import itertools
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -183,6 +184,13 @@ class ServedBrokers:
             served.owner.stop()
         finally:
             self._settle(name, None)
+
+    def stop_others(self) -> None:
+        """Stop and forget all but the broker of the process, the last one first."""
+        for served in reversed(self.all()):
+            if served.name != MAIN:
+                with suppress(Refused):  # somebody else has stopped it meanwhile
+                    self.stop(served.name)
 
     def stop_all(self) -> None:
         """Stop what runs, the last one first."""

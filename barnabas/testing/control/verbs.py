@@ -140,6 +140,7 @@ VERBS: Final = (
         Field("seed_topics", fields.SEED_TOPICS, "Topics that are there from the start, and again after each reset."),
         status=201,
     ),
+    _delete("/brokers", "Stop all brokers and clusters but main; their data goes.", "Done", actions.stop_brokers),
     _get(_BROKER, "A broker, or a cluster.", "Broker", actions.broker),
     _delete(_BROKER, "Stop it; its data goes.", "Done", actions.stop_broker),
     _post(f"{_BROKER}/kill", "End it as kill -9 would; its data stays.", "Broker", actions.kill, _OPTIONAL_NODE),
