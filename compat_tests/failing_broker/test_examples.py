@@ -11,7 +11,7 @@ import pytest
 
 from tools.barnabas_process import BarnabasControl
 from tools.foreign_languages import ToolchainMissing, find_node, go_program, node_modules
-from tools.jvm.java import JavaMissing, find_java
+from tools.jvm.java import JavaMissing, find_compiler, find_java
 from tools.jvm.junit import junit_classpath
 from tools.kafka_runtime import SMALL_JVM, kafka_runtime
 from tools.required import tool_missing
@@ -70,12 +70,9 @@ def test_node(control: BarnabasControl) -> None:
 def test_java(control: BarnabasControl, tmp_path: Path) -> None:
     """JUnit 5 with Kafka's own client."""
     try:
-        java = find_java()
+        java, compiler = find_java(), find_compiler()
     except JavaMissing as missing:
         tool_missing(missing)
-    compiler = java.resolve().with_name("javac")
-    if not compiler.exists():
-        tool_missing(f"{java} has no compiler beside it (Debian: apt-get install openjdk-17-jdk-headless)")
     classpath = f"{kafka_runtime().classpath}:{junit_classpath()}"
     run(control, [compiler, "-Xlint:all,-classfile", "-cp", classpath, "-d", tmp_path, HERE / "FailingBrokerTest.java"])
     launcher = "org.junit.platform.console.ConsoleLauncher"

@@ -14,7 +14,7 @@ from barnabas.testing.control.verbs import VERBS
 from tests.testing.control_client import ControlClient
 from tools.barnabas_process import BarnabasControl
 from tools.foreign_languages import ToolchainMissing, go_program
-from tools.jvm.java import JavaMissing, find_java
+from tools.jvm.java import JavaMissing, find_compiler, find_java
 from tools.required import tool_missing
 from tools.server_process import ROOT
 
@@ -125,12 +125,9 @@ func TestControl(t *testing.T) {
 @pytest.mark.java
 def test_java_starts_a_server(tmp_path: Path, barnabas_in_path: None) -> None:
     try:
-        java = find_java()
+        java, compiler = find_java(), find_compiler()
     except JavaMissing as missing:
         tool_missing(missing)
-    compiler = java.resolve().with_name("javac")
-    if not compiler.exists():
-        tool_missing(f"{java} has no compiler beside it")
     (tmp_path / "BarnabasServer.java").write_text(blocks("java")[1])
     (tmp_path / "Shop.java").write_text("""import java.net.URI;
 import java.net.http.HttpClient;

@@ -20,8 +20,9 @@ pytest_plugins = ["pytester"]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
 README = PAGE.parent.parent / "README.md"
 APPLICATION = PAGE.parent / "examples" / "orders"
-PROCESSOR_S_MAX = 10
-"""What two processors do in five seconds. The time that passes meanwhile is not asked for: others work here, too."""
+APPLICATION_S_MAX = 5
+"""From no broker to green, on two processors that do nothing else. Others may be at work here, so what is held to it is
+what two processors do in that time; the time that passed is printed beside it."""
 
 CACHE = cache_folder()  # before `pytester` changes $HOME
 PYTEST_ASYNCIO = "pytest-asyncio==1.5.0"
@@ -113,7 +114,7 @@ def test_async_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_the_application(pytester: pytest.Pytester) -> None:
+def test_the_application(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
     """As it stands: 20 tests, on two workers, with what they start."""
     assert sum(map(is_of_the_application, all_blocks("python"))) == 4, "docs/testing.md shows what is not in the files"
     for path in APPLICATION.iterdir():
@@ -124,7 +125,10 @@ def test_the_application(pytester: pytest.Pytester) -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     result.assert_outcomes(passed=20)
     processor_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert processor_s < PROCESSOR_S_MAX, f"{processor_s:.1f} s of processors, {result.duration:.1f} s in all"
+    taken = f"{result.duration:.1f} s, in which it computed {processor_s:.1f} s"
+    with capsys.disabled():
+        print(f"\nthe application's 20 tests: {taken}")
+    assert processor_s < 2 * APPLICATION_S_MAX, taken
 
 
 CONFIGURED = """
