@@ -351,6 +351,59 @@ def test_nobody_leads_or_coordinates(broker: Asked) -> None:
     )
 
 
+# --- faults in the form of kcl fake ---------------------------------------------------------------
+
+
+def test_rules_are_a_fault(broker: Asked) -> None:
+    """Those of one request are one fault."""
+    produce = {"keys": ["produce"], "topic": "orders", "error": "NOT_LEADER_OR_FOLLOWER", "count": 2}
+    made = broker.post("faults", rules=[produce, {"keys": ["Fetch", "2"], "group": None, "error": 29}])
+    assert (made["hits"], made["left"], made["rules"][0]) == (0, 3, produce)
+    assert send(broker) is None
+    assert broker.post(f"faults/{made['id']}/wait", hits=2, timeout="1m30s") == {"hits": 2}
+    assert [(each["fault"], each["hits"]) for each in broker.get("faults")["faults"]] == [(made["id"], 2)]
+    broker.delete(f"faults/{made['id']}")
+    assert broker.get("faults") == {"faults": []}
+
+
+def test_rules_that_only_count(broker: Asked) -> None:
+    made = broker.post("faults", rules=[{"observe": True, "keys": ["Produce"], "count": -1}])
+    assert made["left"] == -1
+    assert send(broker) is None
+    assert broker.post(f"faults/{made['id']}/wait") == {"hits": 1}
+    status, _ = broker.refused("POST", f"faults/{made['id']}/wait", hits=2, timeout="1ms")
+    assert status == 504
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ([], "rules of POST /brokers/{broker}/faults is to be a list of rules"),
+        ([{"topc": "orders"}], "a rule has no field 'topc': did you mean topic?"),
+        ([{"error": 29}, {"keys": ["nothing"]}], "Kafka has no API 'nothing'"),
+        ([{"observe": True, "error": 29}], "a rule that only observes has no error"),
+        ([{"keys": ["Heartbeat"], "topic": "t"}], "no request of Heartbeat says topic"),
+        ([{"nodes": [7]}], "has the node 1, not 7"),
+    ],
+)
+def test_rules_that_are_none(broker: Asked, rules: list[Any], told: str) -> None:
+    status, error = broker.refused("POST", "faults", rules=rules)
+    assert status == 400
+    assert told in error
+    assert broker.get("faults") == {"faults": []}
+
+
+def test_main_need_not_be_named(control: ControlClient) -> None:
+    """As where a process has one cluster: what names no broker is asked of main."""
+    made = control.ask("POST", "/faults", rules=[{"keys": ["Produce"]}]).content
+    assert control.ask("GET", "/faults").content == control.done("GET", "/brokers/main/faults")
+    told = control.ask("POST", f"/faults/{made['id']}/wait", hits=5, timeout="1ms")
+    assert told.status == 400
+    assert "comes 1 times at most: 5 are waited for in vain" in told.content["error"]
+    assert control.ask("DELETE", "/faults").content == {}
+    assert control.ask("POST", "/reset").content["name"] == "main"
+
+
 # --- faults of whole things -----------------------------------------------------------------------
 
 

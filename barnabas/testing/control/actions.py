@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import barnabas
 from barnabas.broker.configuration import config as broker_config
 from barnabas.testing.broker import Broker
 from barnabas.testing.cluster import NEED_OTHERS, Cluster, ClusterBroker
-from barnabas.testing.control import answers
+from barnabas.testing.control import answers, rules
 from barnabas.testing.control.answers import Json
 from barnabas.testing.control.fields import Refused
-from barnabas.testing.control.served import Served, ServedBrokers, new_owner
+from barnabas.testing.control.served import MAIN, Served, ServedBrokers, new_owner
 from barnabas.testing.control.wording import in_http
 from barnabas.testing.lasting import Hold
 from barnabas.testing.recording import Recording
@@ -33,8 +34,8 @@ class Asked:
 
     @property
     def served(self) -> Served:
-        """The broker that the path names. Raises Refused."""
-        return self.brokers.find(self.path["broker"])
+        """The broker that the path names, or main. Raises Refused."""
+        return self.brokers.find(self.path.get("broker", MAIN))
 
     def number(self, name: str) -> int:
         """A number in the path. Raises Refused."""
@@ -186,6 +187,12 @@ def new_fault_of(name: str) -> Callable[[Asked], Json]:
     return make_of
 
 
+def new_rules(asked: Asked) -> Json:
+    served = asked.served
+    found = rules.make(served.owner.faults, asked.arguments["rules"], partial(_check_nodes, served))
+    return found.answer(served.add_fault(found))
+
+
 def to_state(name: str, answer: str | None = None) -> Callable[[Asked], Json]:
     """Have a method of `Faults` change what the broker keeps; what it returns is the field `answer`."""
 
@@ -222,11 +229,17 @@ def wait_hits(asked: Asked) -> Json:
     return fault(asked)
 
 
+def wait(asked: Asked) -> Json:
+    found = asked.served.fault(asked.number("fault"))
+    found.wait_hits(**asked.arguments)
+    return {"hits": found.hits}
+
+
 def _hold(asked: Asked) -> Hold:
     found = asked.served.fault(asked.number("fault"))
     if isinstance(found, Hold):
         return found
-    raise Refused(409, f"fault {asked.path['fault']} holds nothing: POST /brokers/{asked.path['broker']}/hold does")
+    raise Refused(409, f"fault {asked.path['fault']} holds nothing: POST /brokers/{asked.served.name}/hold does")
 
 
 def wait_held(asked: Asked) -> Json:

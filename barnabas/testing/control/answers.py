@@ -221,6 +221,11 @@ SHAPES: Final[Mapping[str, Json]] = {
         },
         does="A fault by its number: how many requests it came over, was for, and holds.",
     ),
+    "Rules": _object(
+        {"id": _NUMBER, "rules": _list({"type": "object"}), "hits": _NUMBER, "left": _NUMBER},
+        does="A fault in the form of kcl fake: how many requests it came over, and will come over, -1 for any number.",
+    ),
+    "Hits": _object({"hits": _NUMBER}),
     "Faults": _object({"faults": _several("Fault")}),
     "Request": _object(
         {

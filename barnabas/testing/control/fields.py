@@ -161,16 +161,17 @@ TEXT: Final = Kind("a text", _STRING, _text)
 NUMBER: Final = Kind("a whole number", _INTEGER, _any_number, int)
 
 
-def _whole(low: int, high: int = NUMBER_MAX) -> Kind:
+def whole(low: int, high: int = NUMBER_MAX) -> Kind:
+    """A whole number between two."""
     limits = f"{low} or more" if high == NUMBER_MAX else f"{low} to {high}"
     schema = {"type": "integer", "minimum": low, "maximum": high}
     return Kind(f"a whole number of {limits}", schema, _number_between(low, high), int)
 
 
-COUNT: Final = _whole(0)
-POSITIVE: Final = _whole(1)
-PORT: Final = _whole(0, 65535)
-BROKERS: Final = _whole(1, CLUSTER_BROKERS_MAX)
+COUNT: Final = whole(0)
+POSITIVE: Final = whole(1)
+PORT: Final = whole(0, 65535)
+BROKERS: Final = whole(1, CLUSTER_BROKERS_MAX)
 TRUTH: Final = Kind("true or false", {"type": "boolean"}, _truth, _truth_of_text)
 CHANCE: Final = Kind("a number of 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}, _chance, float)
 TEXTS: Final = Kind("a text or a list of texts", _or_several(_STRING), _one_or_many(_text), may_repeat=True)

@@ -83,7 +83,8 @@ class ControlServer:
         application = web.Application(middlewares=[self._guard], client_max_size=BODY_BYTES_MAX)
         application.router.add_get(openapi.PATH, self._describe)
         for verb in VERBS:
-            application.router.add_route(verb.method, verb.path, self._handler(verb))
+            for path in verb.paths:
+                application.router.add_route(verb.method, path, self._handler(verb))
         keywords: dict[str, Any] = {"access_log": None, "logger": _UNHEARD, "auto_decompress": False}
         self._runner = web.AppRunner(
             application, shutdown_timeout=_SHUTDOWN_TIMEOUT_S, handler_cancellation=True, **keywords

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from barnabas.testing.control import actions, fields
+from barnabas.testing.control import actions, fields, rules
 from barnabas.testing.control.actions import LISTED_DEFAULT, Asked
 from barnabas.testing.control.fields import Field
 
@@ -33,9 +33,15 @@ class Verb:
         return f"{self.method} {self.path}"
 
     @property
+    def paths(self) -> Sequence[str]:
+        """Where it is served: what is asked of a broker is main's where the path names none."""
+        of_broker = self.path.removeprefix(_BROKER)
+        return [self.path] if of_broker in ("", self.path) else [self.path, of_broker]
+
+    @property
     def waits(self) -> bool:
         """Whether a request of it may take as long as it says."""
-        return any(field.kind is fields.TIMEOUT for field in self.fields)
+        return any(field.argument == "timeout" for field in self.fields)
 
     @property
     def has_deadline(self) -> bool:
@@ -294,6 +300,21 @@ VERBS: Final = (
     _state_verb("fence_producer", "Fence a transactional producer.", _TRANSACTIONAL_ID),
     _state_verb("abort_transaction", "Abort an open transaction behind its producer's back.", _TRANSACTIONAL_ID),
     # Faults as such
+    _post(
+        f"{_BROKER}/faults",
+        "Make a fault in the form of kcl fake.",
+        "Rules",
+        actions.new_rules,
+        Field("rules", rules.RULES, "What it is for; together they are one fault.", is_required=True),
+    ),
+    _post(
+        f"{_FAULT}/wait",
+        "Wait until it came over so many requests, in the form of kcl fake.",
+        "Hits",
+        actions.wait,
+        Field("hits", fields.COUNT, "How many to wait for; 1 without it.", argument="count"),
+        Field("timeout", rules.TIMEOUT, "How long to wait, in real time; 30s without it.", argument="timeout"),
+    ),
     _get(f"{_BROKER}/faults", "All faults.", "Faults", actions.faults),
     _delete(f"{_BROKER}/faults", "Remove all faults.", "Done", actions.clear),
     _get(_FAULT, "A fault.", "Fault", actions.fault),
