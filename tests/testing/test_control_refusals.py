@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import pytest
 
+from barnabas.testing.control.fields import TIMEOUT
 from barnabas.testing.control.server import BODY_BYTES_MAX, WAITING_MAX
 from barnabas.testing.control.verbs import VERBS
 from tests.testing.control_client import ControlClient
@@ -107,7 +108,7 @@ def test_fields_that_make_no_sense(control: ControlClient, body: bytes, told: st
         ("DELETE", "/brokers/main/record", 404, "did you mean DELETE /brokers/{broker}/recorded?"),
         ("GET", "/nowhere/at/all", 404, "there is nothing at '/nowhere/at/all': GET /openapi.json lists what there is"),
         ("GET", "/brokers/main/fail", 405, "/brokers/main/fail is asked with POST, not with GET"),
-        ("PATCH", "/brokers", 405, "/brokers is asked with GET or POST, not with PATCH"),
+        ("PATCH", "/brokers", 405, "/brokers is asked with DELETE or GET or POST, not with PATCH"),
         ("GET", "/brokers/main/faults/1", 404, "main has no fault 1: GET /brokers/main/faults lists them"),
         ("GET", "/brokers/main/faults/x", 404, "a fault is named by its number, not 'x'"),
         ("GET", "/brokers/main/requests?tpoic=t", 400, "did you mean topic?"),
@@ -442,6 +443,7 @@ VALUES: Final = (
     None, True, False, 0, 1, -1, 2, 3, 2**31, 2**53, 2**63, 10**400, 0.5, -0.5, 1e308, "", "orders", "t", "g", "\x00",
     "ž", "\ud800", "x" * 300, "Produce", "Fetch", "REQUEST_TIMED_OUT", "records", "1", [], ["orders"], [1, 2], [[1]],
     {}, {"a": 1}, {"0": "why"}, {"orders": 1}, {"num.partitions": 2}, {"\ud800": "\ud800"},
+    [{"keys": ["Produce"]}], [{"observe": True, "count": -1}], [{"keys": "\ud800", "partitions": 2**53 - 1}],
 )  # fmt: skip
 ROUNDS = 12
 
@@ -459,7 +461,7 @@ def test_whatever_fields_hold() -> None:
         statuses: Counter[int] = Counter()
         for _ in range(ROUNDS):
             for verb in chance.sample(VERBS, len(VERBS)):
-                if verb.path == "/brokers/{broker}" and verb.method == "DELETE":
+                if verb.path in ("/brokers", "/brokers/{broker}") and verb.method == "DELETE":
                     continue
                 given = {
                     field.name: chance.choice(VALUES)
@@ -467,7 +469,8 @@ def test_whatever_fields_hold() -> None:
                     if field.is_required or chance.random() < 0.2
                 }
                 if verb.waits:
-                    given["timeout_ms"] = 1
+                    [timeout] = [field for field in verb.fields if field.argument == "timeout"]
+                    given[timeout.name] = 1 if timeout.kind is TIMEOUT else "1ms"
                 path = re.sub(r"\{(fault|snapshot)\}", str(chance.randint(1, 3)), verb.path.replace("{broker}", "b"))
                 answer = control.ask(verb.method, path, **given)
                 statuses[answer.status] += 1
