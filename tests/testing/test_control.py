@@ -536,7 +536,7 @@ def test_what_clients_asked(broker: Asked) -> None:
     assert "NOT_LEADER_OR_FOLLOWER" in broker.get("chart")
     assert broker.get("chart.svg").startswith("<svg")
 
-    status, error = broker.refused("POST", "wait_request", api="Produce", group="g", timeout_ms=1)
+    status, error = broker.refused("POST", "wait_request", api="Produce", client_id="nobody", timeout_ms=1)
     assert (status, error.partition(";")[0]) == (504, "after 0.001 s there were not 1 such requests")
 
     null = Request(f"{broker.control.url}/brokers/{broker.name}/recorded", b"null", method="DELETE")
@@ -546,7 +546,7 @@ def test_what_clients_asked(broker: Asked) -> None:
     send(broker)
     assert broker.get("requests", api="Produce")["count"] == 2
     broker.delete("recorded")
-    status, error = broker.refused("POST", "wait_request", api="Produce", group="g")
+    status, error = broker.refused("POST", "wait_request", api="Produce", client_id="nobody")
     assert status == 409
     assert error.startswith("POST /brokers/{broker}/wait_request: there were not 1 such requests; the last ones: ")
     assert error.endswith("and no more come: the recording has ended, wait before that")
