@@ -13,7 +13,7 @@ from barnabas.broker.server import Broker
 from barnabas.clock import SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.storage.log import PartitionLog
-from barnabas.storage.os_files import UnsyncedFiles
+from barnabas.storage.os_files import OsFiles, UnsyncedFiles
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -39,6 +39,8 @@ class Cluster:
         self._store = store
         self._clients: dict[int, PeerConnection] = {}
         self.brokers: dict[int, Broker] = {}
+        self.files: Callable[[], OsFiles] = UnsyncedFiles
+        """The disk of whoever starts next."""
 
     async def start(self, node_id: int, **configs: str) -> Broker:
         keys = {
@@ -49,7 +51,7 @@ class Cluster:
             "transaction.state.log.num.partitions": "1",
             **{key.replace("_", "."): value for key, value in configs.items()},
         }
-        environment = Environment(files=UnsyncedFiles(), metadata_store=self._store)
+        environment = Environment(files=self.files(), metadata_store=self._store)
         broker = self.brokers[node_id] = Broker(config.load(options=keys), environment)
         await broker.start()
         return broker

@@ -217,32 +217,42 @@ def read_committed(bootstrap_servers: str) -> list[tuple[int, bytes]]:
     return sorted(found)
 
 
-async def test_a_disk_of_the_controller_that_hangs_holds_no_election_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with cluster(tmp_path, 3) as brokers:
+class HangingDirectories(UnsyncedFiles):
+    """A disk that does not get a directory's changes done, while a test wants it so."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.hangs = threading.Event()
+
+    def sync_directory(self, path: str) -> None:
+        if not self.goes_on.is_set():
+            self.hangs.set()
+            self.goes_on.wait()
+        super().sync_directory(path)
+
+
+async def test_a_disk_of_the_controller_that_hangs_holds_no_election_up(tmp_path: Path) -> None:
+    """A topic is deleted there meanwhile."""
+    async with cluster(tmp_path, 0) as brokers:
+        disk = HangingDirectories()
+        brokers.files = lambda: disk
+        own = await brokers.start(1)
+        brokers.files = UnsyncedFiles
+        others = {node_id: await brokers.start(node_id) for node_id in (2, 3)}
+        assert brokers.controller_ids == [1]
         assert await brokers.create("going", 1, 3) is ErrorCode.NONE
         assert await brokers.create("t", 3, 3) is ErrorCode.NONE
-        controller = next(n for n, broker in brokers.brokers.items() if broker.controller.is_active)
-        own = brokers.brokers[controller]
-        hangs, goes_on = threading.Event(), threading.Event()
-        sync = own.log_manager.sync_deletions
-
-        def hang() -> None:
-            hangs.set()
-            goes_on.wait()
-            sync()
-
-        monkeypatch.setattr(own.log_manager, "sync_deletions", hang)
+        await until(lambda: all(broker.log_manager.get("going", 0) is not None for broker in others.values()))
+        disk.goes_on.clear()
         deletion = asyncio.ensure_future(own.controller.delete_topics(["going"]))
-        await until(hangs.is_set)
         try:
-            dying, witness = others = [n for n in brokers.brokers if n != controller]
-            await until(lambda: all(brokers.brokers[n].log_manager.get("going", 0) is None for n in others))
-            led = next(p for p in range(3) if leader_of(brokers.brokers[witness], "t", p) == dying)
-            await brokers.crash(dying)
-            await until(lambda: leader_of(brokers.brokers[witness], "t", led) in (controller, witness))
+            await until(disk.hangs.is_set)
+            await until(lambda: all(broker.log_manager.get("going", 0) is None for broker in others.values()))
+            led = next(p for p in range(3) if leader_of(others[3], "t", p) == 2)
+            await brokers.crash(2)
+            await until(lambda: leader_of(others[3], "t", led) in (1, 3))
             assert not deletion.done()
         finally:
-            goes_on.set()
+            disk.goes_on.set()
         assert (await deletion)["going"] is None
