@@ -43,6 +43,7 @@ class ControllerSettings(NamedTuple):
     topic_defaults: TopicDefaults = TopicDefaults()
     delete_topic_enable: bool = True
     unclean_leader_election_enable: bool = False
+    min_insync_replicas: int = 1
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: int = 300_000
     inter_broker_listener: str | None = None
@@ -101,6 +102,11 @@ class ControllerContext:
         """`unclean.leader.election.enable` of a topic."""
         value = self.configs.overrides("topics", topic).get("unclean.leader.election.enable")
         return self.settings.unclean_leader_election_enable if value is None else value.strip().lower() == "true"
+
+    def min_insync_replicas(self, topic: str) -> int:
+        """`min.insync.replicas` of a topic; one that was garbled is none."""
+        value = self.configs.overrides("topics", topic).get("min.insync.replicas", "").strip()
+        return int(value) if value.isdecimal() else self.settings.min_insync_replicas
 
     async def ask(self, work: Work, request: AdminRequest[Answer]) -> Answer:
         """Have an operation done for a request, and wait for its answer; called by the task that serves the client.

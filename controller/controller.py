@@ -223,6 +223,10 @@ class Controller:
         """
         self._unclean_elections.allow(enabled)
 
+    def set_min_insync_replicas(self, count: int) -> None:
+        """Set how many replicas have to be in sync in topics without a setting of their own."""
+        self.settings = self.settings._replace(min_insync_replicas=count)
+
     # -- what clients and other brokers ask of the controller
 
     async def create_partitions(

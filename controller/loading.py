@@ -144,9 +144,9 @@ async def with_states(
             decided_zxid = znodes.decided_zxid(answer[0], answer[1].mzxid)
             if lives.get(states[key].leader, -1) > decided_zxid:
                 outlived.append(key)
-            in_doubt = [member for member in states[key].isr if member in lacking] if lacking else ()
-            for member in in_doubt:
-                if lacking[member].may_lack(key) and lives[member] > decided_zxid:
+            were_in_sync = (*states[key].isr, *states[key].left_isr) if lacking else ()
+            for member in were_in_sync:
+                if member in lacking and lacking[member].may_lack(key) and lives[member] > decided_zxid:
                     unproven.setdefault(key, []).append(member)
         except znodes.DamagedZnode as error:
             logger.error("%s-%d gets a new state: %s", *key, error)

@@ -13,7 +13,12 @@ from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell, tell_who_lives
 from barnabas.controller.operations.deletion import delete_queued, waits_for
 from barnabas.controller.operations.elections import elect
-from barnabas.controller.operations.leadership import leader_after_loss, replicas_of, without_replica
+from barnabas.controller.operations.leadership import (
+    leader_after_loss,
+    led_by_last_to_leave,
+    replicas_of,
+    without_replica,
+)
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.operations.preferred_election import keep_balance
 from barnabas.controller.operations.reassignment import advance
@@ -108,27 +113,49 @@ def lacking(
 
 
 def plan_unproven(
-    cluster: ClusterState, unproven: Mapping[TopicPartition, Collection[int]], controller_epoch: int
+    cluster: ClusterState,
+    unproven: Mapping[TopicPartition, Collection[int]],
+    controller_epoch: int,
+    min_insync_replicas: Callable[[str], int],
 ) -> Plan:
     """Brokers, here by partition, may lack records that they had acknowledged: their machine went down, or a log is
     damaged. They leave the ISRs that have another member, live or not, and get the records from its leader. Where all
-    members are such, one stays: nobody has more.
+    members are such, who left the ISR last has what was committed, if that takes two replicas (`min_insync_replicas`
+    of a topic), and is waited for; else one of them stays, as nobody has more.
+
+    That they are not known any more to have left an ISR late is written with what becomes of the partition next.
 
     *Source*: none in Kafka with ZooKeeper; KIP-966 does as much for brokers that were not stopped.
     """
     writes: list[OperationGroup] = []
     states: dict[TopicPartition, PartitionState] = {}
-    for (name, partition), brokers in unproven.items():
-        old = state = cluster.topics[name].partitions.get(partition)
-        if old is None or state is None:
+    told: list[TopicPartition] = []
+    for (name, partition), doubted in unproven.items():
+        old = cluster.topics[name].partitions.get(partition)
+        if old is None:
             continue
-        for broker_id in brokers:
-            state = without_replica(state, broker_id, controller_epoch) or state
+        state = _without_doubted(old, doubted, controller_epoch, may_be_alone=min_insync_replicas(name) < 2)
+        states[name, partition] = state
         if state.isr != old.isr:
-            state = state._replace(leader_epoch=old.leader_epoch + 1, partition_epoch=old.partition_epoch + 1)
             writes.append((state_update(name, partition, old, state),))
-            states[name, partition] = state
-    return Plan(tuple(writes), cluster.with_states(states), tuple(states))
+            told.append((name, partition))
+    return Plan(tuple(writes), cluster.with_states(states), tuple(told))
+
+
+def _without_doubted(
+    old: PartitionState, doubted: Collection[int], controller_epoch: int, *, may_be_alone: bool
+) -> PartitionState:
+    """The state after brokers came to be doubted; `may_be_alone` tells whether one replica has committed by itself."""
+    state = old
+    for broker_id in doubted:
+        state = without_replica(state, broker_id, controller_epoch) or state
+    if not may_be_alone and set(state.isr) <= set(doubted):
+        state = led_by_last_to_leave(state, doubted, controller_epoch) or state
+    if state.isr == old.isr:
+        state = old
+    else:
+        state = state._replace(leader_epoch=old.leader_epoch + 1, partition_epoch=old.partition_epoch + 1)
+    return state._replace(left_isr=tuple(replica for replica in state.left_isr if replica not in doubted))
 
 
 def end_absences(context: ControllerContext) -> Sequence[OperationGroup]:
@@ -145,7 +172,7 @@ def doubt(context: ControllerContext, unproven: Mapping[TopicPartition, Collecti
     """Take brokers out of ISRs that may lack records which they had acknowledged; returns the writes of that. In the
     controller's task.
     """
-    plan = plan_unproven(context.cluster, unproven, context.election.epoch)
+    plan = plan_unproven(context.cluster, unproven, context.election.epoch, context.min_insync_replicas)
     context.cluster = plan.cluster
     leaderless = [(name, p) for name, p in plan.told if plan.cluster.topics[name].partitions[p].leader == NO_LEADER]
     context.machine.move(leaderless, PartitionStatus.OFFLINE)  # others are as they were: to be elected, or led
@@ -220,7 +247,8 @@ async def _welcome(context: ControllerContext, back: Collection[BrokerRegistrati
     brokers.meet(ids)
     keep_balance(context)
     waiting = context.machine.in_status(PartitionStatus.NEW, PartitionStatus.OFFLINE)
-    unproven = plan_unproven(context.cluster, lacking(back, waiting), context.election.epoch)
+    doubted = lacking(back, waiting)
+    unproven = plan_unproven(context.cluster, doubted, context.election.epoch, context.min_insync_replicas)
     context.cluster = unproven.cluster
     plan = await elect(context, waiting, unproven.writes)
     plan = plan._replace(told=tuple(dict.fromkeys((*unproven.told, *plan.told))))

@@ -61,6 +61,22 @@ def without_replica(state: PartitionState, replica: int, controller_epoch: int) 
     return _elected(state, leader, isr, controller_epoch, state.recovery_state)
 
 
+def led_by_last_to_leave(
+    state: PartitionState, doubted: Collection[int], controller_epoch: int
+) -> PartitionState | None:
+    """State of a partition whose whole ISR is `doubted`, as its members may lack records that were committed: who has
+    left the ISR last is its only member, and leads when it is there. None if that one is doubted, too, or unknown.
+
+    Where `min.insync.replicas` is two or more, nothing is committed without that replica once it has left.
+
+    *Source*: KIP-966, whose eligible leader replicas are those that left an ISR that became too small.
+    """
+    last = state.left_isr[-1] if state.left_isr else None
+    if last is None or last in doubted:
+        return None
+    return _elected(state, NO_LEADER, (last,), controller_epoch, state.recovery_state)
+
+
 def leaderless(state: PartitionState, controller_epoch: int) -> PartitionState | None:
     """State after the leader has gone where nobody else may lead: without a leader, and with the same ISR, as each of
     its members has everything that was acknowledged: whichever comes back first may lead. None if there was no leader.

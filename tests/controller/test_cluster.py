@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -36,9 +38,11 @@ def cluster(stores: Any, clock: ManualClock) -> Cluster:
     return Cluster(stores, clock)
 
 
-async def create(cluster: Cluster, *replicas: int, name: str = "t") -> None:
+async def create(
+    cluster: Cluster, *replicas: int, name: str = "t", configs: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """A topic with one partition on these brokers, served by all of them."""
-    topic = NewTopic(name, assignments=[(0, replicas)])
+    topic = NewTopic(name, assignments=[(0, replicas)], configs=configs)
     (outcome,) = await cluster.controller.create_topics([topic])
     assert outcome.error is ErrorCode.NONE
     live = [broker_id for broker_id in replicas if broker_id in cluster.controller.cluster.brokers]
@@ -146,6 +150,35 @@ async def test_who_may_lack_what_it_acknowledged_does_not_lead_before_others_are
         assert (cluster.state().leader, cluster.state().isr) == (NO_LEADER, (3,))
         await cluster.start(3)
         await cluster.until(lambda: cluster.state().leader == 3)
+        await cluster.until(lambda: cluster.broker(2).roles[T].leader == 3)
+
+
+@pytest.mark.parametrize("is_active", [False, True])
+async def test_who_may_lack_what_two_had_to_have_waits_for_the_other(cluster: Cluster, is_active: bool) -> None:
+    """It was alone in the ISR when its machine went down: nothing was committed since the other left that."""
+    async with cluster:
+        cluster.settings = cluster.settings._replace(min_insync_replicas=2)
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        await create(cluster, 2, 3, name="by-one", configs={"min.insync.replicas": "1"})
+        await cluster.stop(3)
+        await cluster.until(lambda: cluster.state().isr == cluster.state("by-one").isr == (2,))
+        if is_active:
+            await cluster.stop(2)
+            await cluster.until(lambda: cluster.state("by-one").leader == NO_LEADER)
+        else:
+            held = cluster.hold(1)
+            for broker_id in (2, 1):
+                cluster.members[broker_id].is_dead = True
+            await cluster._end(cluster.members[2])
+            held.set()
+            await cluster._end(cluster.members[1])
+        cluster.lacking = {2}
+        await cluster.start(2)
+        await cluster.until(lambda: ("by-one", 0) in cluster.broker(2).roles)
+        assert cluster.state("by-one").leader == 2, "what it has committed alone nobody else has"
+        assert (cluster.state().leader, cluster.state().isr) == (NO_LEADER, (3,))
+        await cluster.start(3)
         await cluster.until(lambda: cluster.broker(2).roles[T].leader == 3)
 
 

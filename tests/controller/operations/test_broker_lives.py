@@ -65,11 +65,16 @@ def test_a_loss_is_one_batch_and_leaves_deletions_alone() -> None:
     assert plan.cluster.topics["gone"] == gone
 
 
+@pytest.mark.parametrize("min_insync_replicas", [1, 2])
 @pytest.mark.parametrize("doubted", subsets(REPLICAS)[1:])
-def test_who_may_lack_records_is_in_no_isr_that_has_another_member(doubted: tuple[int, ...]) -> None:
+def test_who_may_lack_records_is_in_no_isr_that_has_another_member(
+    doubted: tuple[int, ...], min_insync_replicas: int
+) -> None:
     for old in every_state(REPLICAS):
         brokers = [broker(member)._replace(may_lack_records=member in doubted) for member in REPLICAS]
-        new = after(plan_unproven(cluster({0: old}), lacking(brokers, [("t", 0)]), EPOCH), old)
+        lacks = lacking(brokers, [("t", 0)])
+        new = after(plan_unproven(cluster({0: old}), lacks, EPOCH, lambda _: min_insync_replicas), old)
+        assert not set(new.left_isr) & set(doubted), "who is doubted is not known to lack least"
         if set(old.isr) - set(doubted):
             assert new.isr == tuple(member for member in old.isr if member not in doubted)
             assert new.leader == (old.leader if old.leader in new.isr else NO_LEADER)
@@ -78,10 +83,31 @@ def test_who_may_lack_records_is_in_no_isr_that_has_another_member(doubted: tupl
             assert set(new.isr) <= set(old.isr)
 
 
+@pytest.mark.parametrize(("min_insync_replicas", "isr"), [(1, (1,)), (2, (3,)), (3, (3,))])
+def test_who_left_last_has_what_two_had_to_have(min_insync_replicas: int, isr: tuple[int, ...]) -> None:
+    old = state(NO_LEADER, (1,))._replace(left_isr=(2, 3))
+    brokers = [broker(1)._replace(may_lack_records=True), broker(2), broker(3)]
+    lacks = lacking(brokers, [("t", 0)])
+    plan = plan_unproven(cluster({0: old}), lacks, EPOCH, lambda _: min_insync_replicas)
+    new = plan.cluster.topics["t"].partitions[0]
+    assert (new.leader, new.isr, len(plan.writes)) == (NO_LEADER, isr, isr != old.isr)
+    assert new.leader_epoch - old.leader_epoch == new.partition_epoch - old.partition_epoch == (isr != old.isr)
+    assert new.left_isr == tuple(replica for replica in (2, 3) if replica not in isr)
+
+
+def test_where_who_left_last_is_doubted_too_one_of_the_isr_stays() -> None:
+    old = state(NO_LEADER, (1,))._replace(left_isr=(2, 3))
+    brokers = [broker(member)._replace(may_lack_records=member != 2) for member in REPLICAS]
+    plan = plan_unproven(cluster({0: old}), lacking(brokers, [("t", 0)]), EPOCH, lambda _: 2)
+    assert (plan.writes, plan.told) == ((), ())
+    new = plan.cluster.topics["t"].partitions[0]
+    assert (new.isr, new.left_isr) == ((1,), (2,)), "who lacks least of those left is known for an unclean election"
+
+
 def test_who_has_a_damaged_log_is_not_in_the_isr_of_its_partition() -> None:
     brokers = [broker(1)._replace(damaged=frozenset({("t", 0)})), broker(2)]
     states = {0: state(NO_LEADER, (1, 2, 3)), 1: state(NO_LEADER, (1, 2, 3))}
-    plan = plan_unproven(cluster(states), lacking(brokers, [("t", 0), ("t", 1)]), EPOCH)
+    plan = plan_unproven(cluster(states), lacking(brokers, [("t", 0), ("t", 1)]), EPOCH, lambda _: 2)
     assert {key: new.isr for key, new in plan.cluster.topics["t"].partitions.items()} == {0: (2, 3), 1: (1, 2, 3)}
     assert len(plan.writes) == 1
 
