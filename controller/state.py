@@ -1,6 +1,6 @@
 """The controller's picture of the cluster: immutable values, replaced as a whole by each decision."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -10,6 +10,9 @@ NO_LEADER = -1
 
 LEADER_DURING_DELETE = -2
 """Leader told to brokers for the partitions of a topic that is being deleted (`LeaderAndIsr.LEADER_DURING_DELETE`)."""
+
+NOBODY = -1
+"""In place of the replica that has left an ISR last."""
 
 EPOCH_DURING_DELETE = -2
 """Leader epoch in StopReplica that overrides every other: the topic goes (`LeaderAndIsr.EPOCH_DURING_DELETE`)."""
@@ -114,7 +117,8 @@ class PartitionState(NamedTuple):
     """Leader and in-sync replicas of a partition; `partition_epoch` is the version of the znode that holds them.
 
     `left_isr` are replicas that have left the ISR and not joined it again, the last one to leave at the end: the one
-    that lacks least. (KIP-966 keeps as much for KRaft: eligible leader replicas, and the last known leader.)
+    that lacks least. Where that one may lack more by now, or is no replica any more, NOBODY is at the end. (KIP-966
+    keeps as much for KRaft: eligible leader replicas, and the last known leader.)
     """
 
     leader: int
@@ -131,6 +135,19 @@ class PartitionState(NamedTuple):
             return self
         left = (*self.left_isr, *(member for member in self.isr if member not in self.left_isr))
         return self._replace(isr=isr, left_isr=tuple(replica for replica in left if replica not in isr))
+
+    def without_left(self, replicas: Container[int]) -> "PartitionState":
+        """The state in which these replicas are not known to have left the ISR late."""
+        if not any(replica in replicas for replica in self.left_isr):
+            return self
+        known = tuple(replica for replica in self.left_isr if replica not in replicas and replica != NOBODY)
+        needs_no_mark = not known or self.left_isr[-1] in known
+        return self._replace(left_isr=known if needs_no_mark else (*known, NOBODY))
+
+    @property
+    def last_to_leave(self) -> int:
+        """The replica that has left the ISR last, and has what was committed before; NOBODY if that is not known."""
+        return self.left_isr[-1] if self.left_isr else NOBODY
 
 
 class TopicState(NamedTuple):

@@ -2,10 +2,10 @@
 
 Where brokers sync before they acknowledge, nothing acknowledged is lost, however many machines go down. Where they do
 not, as by default, other replicas have it: a broker that comes back after another boot may lack what it had
-acknowledged, says so when it registers, and leaves every ISR that has another member (`former_session.py`). So the
-power is cut there of machines whose brokers are nowhere the last in sync. What one of them lost is lost for good where
-the others leave the ISR before the controller has heard of it, as sessions end of which nobody hears: nobody promises
-more, and the run is over.
+acknowledged, says so when it registers, and leaves every ISR that has another member (`former_session.py`), or had one
+where it takes two to commit. So the power is cut there of machines whose brokers are nowhere the last that have
+everything. What one of them lost is lost for good where the others leave the ISR before the controller has heard of
+it, as sessions end of which nobody hears: nobody promises more, and the run is over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.state import PartitionState
+from barnabas.controller.state import NOBODY, PartitionState
 
 if TYPE_CHECKING:
     from tools.cluster_simulation import ClusterSimulation, SimulatedBroker
@@ -48,10 +48,15 @@ class Power:
         if simulation.replacement.is_due:
             return False  # what only those have that have left the ISR
         return all(
-            any(self._has_all(member) for member in state.isr if member != broker.node_id)
+            any(self._has_all(member) for member in self._in_sync(state) if member != broker.node_id)
             for state in simulation.invariants.states.values()
             if broker.node_id in state.isr
         )
+
+    def _in_sync(self, state: PartitionState) -> tuple[int, ...]:
+        """Who had everything that was committed: who is in the ISR, and, where that takes two, who left it last."""
+        is_by_one = self._simulation.configs["min.insync.replicas"] == "1"
+        return state.isr if is_by_one or state.last_to_leave == NOBODY else (*state.isr, state.last_to_leave)
 
     def _has_all(self, node_id: int) -> bool:
         return node_id not in self.lacking and self._simulation.brokers[node_id].is_up
@@ -80,7 +85,7 @@ class Power:
 
     def written(self, state: PartitionState) -> None:
         """The metadata store has taken a partition's state."""
-        if self.lacking.issuperset(state.isr) and not self.ended_the_last_in_sync:
+        if self.lacking.issuperset(self._in_sync(state)) and not self.ended_the_last_in_sync:
             self._simulation.tell("the last in sync has lost its power")
             self._simulation.count("last in sync without power")
             self._found_before = len(self._simulation.wrong)

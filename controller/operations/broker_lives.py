@@ -155,7 +155,7 @@ def _without_doubted(
         state = old
     else:
         state = state._replace(leader_epoch=old.leader_epoch + 1, partition_epoch=old.partition_epoch + 1)
-    return state._replace(left_isr=tuple(replica for replica in state.left_isr if replica not in doubted))
+    return state.without_left(doubted)
 
 
 def end_absences(context: ControllerContext) -> Sequence[OperationGroup]:
@@ -191,8 +191,7 @@ def without_doubtful(cluster: ClusterState, back: Iterable[BrokerRegistration]) 
     states = {}
     for (name, index), doubted in lacking(back, left).items():
         state = cluster.topics[name].partitions[index]
-        known = tuple(replica for replica in state.left_isr if replica not in doubted)
-        states[name, index] = state._replace(left_isr=known)
+        states[name, index] = state.without_left(doubted)
     return cluster.with_states(states)
 
 

@@ -9,7 +9,14 @@ unclean election, where a topic allows it, departs from that.
 
 from collections.abc import Collection, Mapping, Sequence
 
-from barnabas.controller.state import NO_LEADER, ClusterState, PartitionState, RecoveryState, ReplicaAssignment
+from barnabas.controller.state import (
+    NO_LEADER,
+    NOBODY,
+    ClusterState,
+    PartitionState,
+    RecoveryState,
+    ReplicaAssignment,
+)
 
 
 def first_leader(assignment: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:
@@ -44,7 +51,7 @@ def leader_for_offline(
     if leader is None:
         return None
     # Who was in sync last is not there, or has lost its log: of those left, it is no better than another.
-    gone = state._replace(isr=(leader,), left_isr=tuple(each for each in state.left_isr if each != leader))
+    gone = state.without_left((leader,))._replace(isr=(leader,))
     return _elected(gone, leader, (leader,), controller_epoch, RecoveryState.RECOVERING)
 
 
@@ -71,8 +78,8 @@ def led_by_last_to_leave(
 
     *Source*: KIP-966, whose eligible leader replicas are those that left an ISR that became too small.
     """
-    last = state.left_isr[-1] if state.left_isr else None
-    if last is None or last in doubted:
+    last = state.last_to_leave
+    if last == NOBODY or last in doubted:
         return None
     return _elected(state, NO_LEADER, (last,), controller_epoch, state.recovery_state)
 
@@ -139,7 +146,7 @@ def state_among(
     if leader not in isr or leader not in live:
         leader = next((replica for replica in replicas if replica in live and replica in isr), NO_LEADER)
     elected = _elected(state, leader, isr, controller_epoch, state.recovery_state)
-    return elected._replace(left_isr=tuple(member for member in elected.left_isr if member in replicas))
+    return elected.without_left(set(elected.left_isr).difference(replicas))
 
 
 def leader_for_shutdown(

@@ -9,7 +9,7 @@ from barnabas.controller.operations.broker_lives import (
     plan_broker_loss,
     plan_unproven,
 )
-from barnabas.controller.state import NO_LEADER, RecoveryState, ReplicaAssignment, TopicState
+from barnabas.controller.state import NO_LEADER, NOBODY, RecoveryState, ReplicaAssignment, TopicState
 from tests.controller.operations.clusters import EPOCH, REPLICAS, after, broker, cluster, every_state, state, subsets
 
 
@@ -92,7 +92,7 @@ def test_who_left_last_has_what_two_had_to_have(min_insync_replicas: int, isr: t
     new = plan.cluster.topics["t"].partitions[0]
     assert (new.leader, new.isr, len(plan.writes)) == (NO_LEADER, isr, isr != old.isr)
     assert new.leader_epoch - old.leader_epoch == new.partition_epoch - old.partition_epoch == (isr != old.isr)
-    assert new.left_isr == tuple(replica for replica in (2, 3) if replica not in isr)
+    assert new.left_isr == ((2, 3) if isr == (1,) else (2, NOBODY)), "who is doubted lacks more than who left before"
 
 
 def test_where_who_left_last_is_doubted_too_one_of_the_isr_stays() -> None:
@@ -101,7 +101,9 @@ def test_where_who_left_last_is_doubted_too_one_of_the_isr_stays() -> None:
     plan = plan_unproven(cluster({0: old}), lacking(brokers, [("t", 0)]), EPOCH, lambda _: 2)
     assert (plan.writes, plan.told) == ((), ())
     new = plan.cluster.topics["t"].partitions[0]
-    assert (new.isr, new.left_isr) == ((1,), (2,)), "who lacks least of those left is known for an unclean election"
+    assert (new.isr, new.left_isr) == ((1,), (2, NOBODY)), "2 lacks what was committed since; it lacks least of those"
+    again = plan_unproven(plan.cluster, lacking(brokers[:1], [("t", 0)]), EPOCH, lambda _: 2)
+    assert again.told == (), "2 is not taken for the last that left"
 
 
 def test_who_has_a_damaged_log_is_not_in_the_isr_of_its_partition() -> None:

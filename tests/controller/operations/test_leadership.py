@@ -13,6 +13,7 @@ from barnabas.controller.partition_fsm import (
 )
 from barnabas.controller.state import (
     NO_LEADER,
+    NOBODY,
     BrokerRegistration,
     ClusterState,
     EndPoint,
@@ -106,7 +107,7 @@ def test_who_is_no_replica_any_more_has_not_left_the_isr() -> None:
     joined = state(1, (1, 2)).with_isr((1,)).with_isr((1, 3))
     assert joined.left_isr == (2,)
     cancelled = election.state_among((1, 2), joined, {1, 3}, EPOCH)
-    assert (cancelled.isr, cancelled.left_isr) == ((1,), (2,))
+    assert (cancelled.isr, cancelled.left_isr) == ((1,), (2, NOBODY)), "3 was there after 2"
     gone = election.leaderless(cancelled, EPOCH)
     assert gone is not None
     elected = election.leader_for_offline((1, 2, 3), gone, {2, 3}, EPOCH, unclean=True)
