@@ -175,7 +175,8 @@ class Broker:
             self.cluster_id = self.controller.cluster_id
             self._goes_on_after_stop = 0 <= self.log_manager.previous_broker_epoch < self._broker_epoch()
             self.log_manager.set_cluster_id(self.cluster_id)
-            await self._be_told()
+            if self._may_have_others:
+                await self._be_told()
             self.replicas.configure_unclaimed()
             await self._start_coordinators()
             self._start_housekeeping()
@@ -269,7 +270,7 @@ class Broker:
         )
 
     async def _join_cluster(self) -> None:
-        """Register; the controller hands out partitions from here on."""
+        """Register, and take over the partitions that the controller hands out."""
         self._stop_later(self._close_peers)
         self._stops.push_async_callback(self._members.aclose)
         self._make_parts()

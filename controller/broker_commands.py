@@ -52,6 +52,8 @@ class BrokerCommands:
             "telling", clock, first_delay_ms=0, name=lambda found: f"broker {found[0]} of {found[1]}"
         )
         """What brokers are not told of, as no message can carry it; the next command about it is tried as well."""
+        self.term = 0
+        """Another one each time that it begins anew with the own broker: what that was told before does not count."""
         self._queues: dict[int, BrokerQueue] = {}
         self._closing: dict[BrokerQueue, None] = {}
 
@@ -94,6 +96,7 @@ class BrokerCommands:
         for broker_id in broker_ids:
             queue = self._queues.pop(broker_id, None)
             if queue is not None:
+                self.term += broker_id == self.own_id
                 self._closing[queue] = None
                 queue.close()
                 self.set_aside.forget(broker_id)
@@ -101,6 +104,19 @@ class BrokerCommands:
                     if found[0] == broker_id:
                         self.unsendable.forget(found)
         self._closing = {queue: None for queue in self._closing if not queue.is_closed}
+
+    async def own_answered(self) -> None:
+        """Wait until the own broker has answered to everything said so far; at once where it is told nothing.
+
+        Raises: as `BrokerQueue.answered`.
+        """
+        if self.own_id in self._queues:
+            await self._queues[self.own_id].answered()
+
+    async def finish(self) -> None:
+        """Have the own broker obey what was said, if it can; to be called when nothing more is said."""
+        if self.own_id in self._queues:
+            await self._queues[self.own_id].finish()
 
     async def stop(self) -> None:
         """Part from all, and wait until nothing runs any more."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from barnabas.controller.channel import BrokerChannel, Command
-from barnabas.controller.coordination.interface import CoordinationError
+from barnabas.controller.coordination.interface import ConnectionLost, CoordinationError, SessionExpired
 from barnabas.set_aside import SetAside
 from barnabas.timers import Timers, pause
 
@@ -70,13 +70,18 @@ class BrokerQueue:
         self._entries = 0
         self._entries_max = ENTRIES_MAX
         self._is_wanted = asyncio.Event()
+        self._failures = 0
+        """How often in turn the command that is sent now has failed."""
+        self._gives_up = False
+        self._waiters: list[asyncio.Future[None]] = []
+        """Those of `answered`."""
         self._task = asyncio.create_task(self._run(), name=f"controller to broker {broker_id}")
 
     def post(self, command: Command) -> None:
         """Have a command sent when all before it have been answered; never waits."""
         self._waiting.append(command)
         self._entries += entries(command)
-        if self._entries > self._entries_max:
+        if self._entries > self._entries_max and len(self._waiting) > 1:
             self._merge()
         self._is_wanted.set()
 
@@ -84,6 +89,31 @@ class BrokerQueue:
         """Call when all that was posted before has been answered, or the queue is closed."""
         self._waiting.append(call)
         self._is_wanted.set()
+
+    async def answered(self) -> None:
+        """Wait until all that was posted so far has been answered, or the queue is closed.
+
+        Raises: what delivering raises meanwhile, if that is not of the kind that passes (it is tried again all the
+        same).
+        """
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self.when_answered(lambda _: None if waiter.done() else waiter.set_result(None))
+        try:
+            await waiter
+        finally:
+            self._waiters.remove(waiter)
+
+    async def finish(self) -> None:
+        """Send what waits, each command once, and return when that is answered, or one has failed."""
+        self._gives_up = True
+        if self._failures > 0:
+            return
+        ended = asyncio.Event()
+        self.when_answered(lambda _: ended.set())
+        answered = asyncio.create_task(ended.wait())
+        await asyncio.wait([self._task, answered], return_when=asyncio.FIRST_COMPLETED)
+        answered.cancel()
 
     def _merge(self) -> None:
         """Put together what waits; who is to be called then is called a little later than he might be."""
@@ -136,12 +166,12 @@ class BrokerQueue:
         """Send a command until there is an answer. What no message can carry is left out, or there would be none ever;
         None if nothing is left.
         """
-        failures = 0
+        self._failures = 0
         while True:
             try:
                 response = await self._channel.send(self._broker_id, command)
-            except Exception as error:  # noqa: BLE001 - whatever keeps one broker from hearing of it concerns no other
-                failures += 1
+            except Exception as error:
+                self._failures += 1
                 if isinstance(error, ValueError):
                     rest = self._without_unsendable(command, error)
                     if rest is None:
@@ -149,20 +179,35 @@ class BrokerQueue:
                     if rest is not command:
                         command = rest
                         continue
-                if not isinstance(error, OSError | CoordinationError):
-                    self._set_aside.put(self._broker_id, error)
-                elif failures == FAILURES_TOLD:
-                    logger.warning("broker %d cannot be told, trying again: %s", self._broker_id, error)
+                if self._gives_up:
+                    logger.warning("broker %d was not told of the last decisions: %s", self._broker_id, error)
+                    raise asyncio.CancelledError from error
+                self._tell_of_failure(error)
                 await pause(self._timers, RETRY_DELAY_MS)
             else:
-                if failures >= FAILURES_TOLD:
-                    logger.info("broker %d hears the controller again", self._broker_id)
-                if self._unsendable:
-                    from barnabas.controller.unsendable import subjects
-
-                    for subject in subjects(command):
-                        self._unsendable.release((self._broker_id, subject))
+                self._is_delivered(command)
                 return Answer(self._broker_id, command, response)
+
+    def _tell_of_failure(self, error: Exception) -> None:
+        """Whatever keeps one broker from hearing of a command concerns no other."""
+        if not isinstance(error, OSError | ConnectionLost | SessionExpired):
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)
+        if not isinstance(error, OSError | CoordinationError):
+            self._set_aside.put(self._broker_id, error)
+        elif self._failures == FAILURES_TOLD:
+            logger.warning("broker %d cannot be told, trying again: %s", self._broker_id, error)
+
+    def _is_delivered(self, command: Command) -> None:
+        if self._failures >= FAILURES_TOLD:
+            logger.info("broker %d hears the controller again", self._broker_id)
+        self._failures = 0
+        if self._unsendable:
+            from barnabas.controller.unsendable import subjects
+
+            for subject in subjects(command):
+                self._unsendable.release((self._broker_id, subject))
 
     def _without_unsendable(self, command: Command, error: ValueError) -> Command | None:
         """The command without what no message can carry, itself if that is not what the `error` was about."""

@@ -122,17 +122,19 @@ class ControllerContext:
     def when_own_told(self, call: Callable[[], None], request: AdminRequest[Any]) -> None:
         """Call, in the controller's task, when the own broker has answered to everything it was told so far; where the
         cluster is taken over meanwhile, to all that it is told then. It is for a `request`, which fails with
-        NOT_CONTROLLER if that is so before."""
+        NOT_CONTROLLER where this is not the controller any more."""
+        brokers = self.brokers
+        if brokers.own_id not in brokers.met:
+            return request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+        term = brokers.term
 
         async def finish() -> None:
-            call()
+            if brokers.term == term:
+                call()
+            else:
+                self.when_own_told(call, request)
 
-        async def wait_again() -> None:
-            self.when_own_told(call, request)
-
-        self.brokers.when_answered(
-            [self.brokers.own_id], lambda is_told: self.events.submit(finish if is_told else wait_again, request)
-        )
+        return brokers.when_answered([brokers.own_id], lambda _all_answered: self.events.submit(finish, request))
 
     def when_served(
         self, partitions: Collection[TopicPartition], request: AdminRequest[Answer], answer: Answer
@@ -142,6 +144,12 @@ class ControllerContext:
         self.when_own_told(
             lambda: self.refusals.finish_when_served(partitions, lambda: request.finish(answer), self.cluster), request
         )
+
+    def end_retries(self) -> None:
+        """Brokers have done what they were asked for: if nothing is left that one has refused, the next refusal is
+        asked about again soon."""
+        if not self.cluster.deleting and not any(self.cluster.offline_replicas.values()):
+            self.refusals.retry_ends()
 
     def type_of_roles(self, request_type: int) -> int:
         """The type to send a LeaderAndIsr of `request_type` with: none is FULL while topics are left out that brokers

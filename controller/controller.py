@@ -293,13 +293,14 @@ class Controller:
         self._registration.lacks_nothing()
 
     async def start(self) -> None:
-        """Register the broker. Where there is no controller, become it, elect leaders, and have the broker told
-        everything. Where another broker is the controller, stand by: that one tells this broker.
+        """Register the broker. Where there is no controller, become it, elect leaders, and tell the broker everything;
+        on return it has applied it. Where another broker is the controller, stand by: that one tells this broker.
 
-        Raises: BrokerIdInUse, ClusterIdMismatch, DamagedZnode, CoordinationError.
+        Raises: BrokerIdInUse, ClusterIdMismatch, DamagedZnode, CoordinationError, and what the broker raises.
         """
         await self._enter(self.settings.cluster_id)
         self._task = asyncio.create_task(self._run(), name="controller")
+        await self._context.brokers.own_answered()
 
     async def rejoin(self, store: CoordinationStore) -> None:
         """Go on in a new session, after the one before has expired: register, become the controller and read everything
@@ -333,20 +334,25 @@ class Controller:
         await self._controllership.begin()
 
     async def stop(self) -> None:
-        """Finish the event under way, refuse those that wait, and end the session, which takes the registration with
-        it."""
+        """Finish the event under way and what the broker was told, refuse the events that wait, and end the session,
+        which takes the registration with it."""
         self._context.is_active = False
         self._context.stop_timers()
+        finishing = asyncio.create_task(self._finish(), name="the controller's last event")
+        with contextlib.suppress(TimeoutError):
+            async with time_limit(self._timers, self.settings.stop_patience_ms):
+                await asyncio.wait([finishing])
+        await self._sessions.store.close()
+        await finishing
+        self._task = None
+        await self._context.brokers.stop()
+        self._context.deletions.give_up()
+
+    async def _finish(self) -> None:
         if self._task is not None:
             self._events.close()
-            with contextlib.suppress(TimeoutError):
-                async with time_limit(self._timers, self.settings.stop_patience_ms):
-                    await asyncio.wait([self._task])
-        await self._sessions.store.close()
-        if self._task is not None:
-            await self._task
-            self._task = None
-        await self._context.brokers.stop()
+            await asyncio.wait([self._task])
+        await self._context.brokers.finish()
 
     # -- events
 

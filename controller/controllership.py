@@ -89,6 +89,7 @@ class Controllership:
         if context.is_active:
             context.is_active = False
             context.brokers.part_from(context.brokers.met)
+            context.deletions.give_up()
             logger.error("broker %d is no longer the controller: %s", context.brokers.own_id, reason)
 
     def deposed(self, error: Deposed) -> None:

@@ -1,10 +1,10 @@
 """Which brokers still hold replicas of topics that are being deleted, and the requests that wait for them to go."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
-from barnabas.controller.admin_request import Results
-from barnabas.wire.errors import ApiError
+from barnabas.controller.admin_request import AdminRequest, Results
+from barnabas.wire.errors import ApiError, ErrorCode
 
 
 class _Deletion:
@@ -24,17 +24,29 @@ class _Waiter(NamedTuple):
 
     results: Results
     waiting: set[str]
+    request: AdminRequest[Results]
     finish: Callable[[Results], None]
 
 
 class Deletions:
-    """The deletions under way; owned by the controller's task. It is made anew when the cluster is taken over, as all
-    brokers are asked again then.
-    """
+    """The deletions under way; owned by the controller's task."""
 
     def __init__(self) -> None:
         self._deletions: dict[str, _Deletion] = {}
         self._waiters: list[_Waiter] = []
+
+    def begin_anew(self, names: Container[str]) -> None:
+        """The cluster is taken over, and all brokers are asked again about these, which are still queued: others that
+        somebody waits for are gone."""
+        self._deletions.clear()
+        for name in {name for waiter in self._waiters for name in waiter.waiting if name not in names}:
+            self._settle(name, None)
+
+    def give_up(self) -> None:
+        """This broker is not the controller any more: whoever waits is told so."""
+        for waiter in self._waiters:
+            waiter.request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+        self._waiters.clear()
 
     def begin(self, name: str, holders: Iterable[int]) -> None:
         """A topic goes, of which these brokers have replicas; does nothing for one that is going already."""
@@ -81,11 +93,17 @@ class Deletions:
             self._deletions.pop(name, None)
             self._settle(name, None)
 
-    def finish_when_settled(self, results: Results, waiting: Iterable[str], finish: Callable[[Results], None]) -> None:
-        """Call `finish`, with the results of all its topics, when those that are `waiting` are gone or known to stay;
-        one that waits for too long is answered by its own timer.
+    def finish_when_settled(
+        self,
+        results: Results,
+        waiting: Iterable[str],
+        request: AdminRequest[Results],
+        finish: Callable[[Results], None],
+    ) -> None:
+        """Call `finish`, with the results of all topics of a request, when those that are `waiting` are gone or known
+        to stay; one that waits for too long is answered by its own timer.
         """
-        waiter = _Waiter(results, set(waiting), finish)
+        waiter = _Waiter(results, set(waiting), request, finish)
         if waiter.waiting:
             self._waiters.append(waiter)
         else:

@@ -57,7 +57,7 @@ class Refusals:
         self._retry()
 
     def retry_ends(self) -> None:
-        """To be called when all was asked again: if nothing was refused this time, the next delay is a short one."""
+        """Nothing is refused any more: the next delay is a short one, unless one runs already."""
         if self._timer is None:
             self._backoff.reset()
 

@@ -514,10 +514,8 @@ class ClusterSimulation:
                 self._faults()
                 self._collect_garbage()
             self._end_faults()
-            electing = admin.start(self.replacement.see_to_stuck())
             if self._goes_on():
                 await self._converge(running)
-            electing.cancel()
             if self._goes_on():
                 await admin.start(self._check())
         finally:

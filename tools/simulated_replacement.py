@@ -3,19 +3,16 @@ from the others.
 
 Once in a run, in which `min.insync.replicas` is 2: whoever else is in the ISR, or was the last to leave it, has all
 that is committed, so nothing is lost. What the broker may not do is lead on with nothing, as the others would cut their
-logs to that (`ReplicaManager._check_is_not_lost`). A partition whose only in-sync replica it is has no leader until an
-administrator elects another one: here in the end, when all are back, so that the last who left the ISR is chosen.
+logs to that (`ReplicaManager._check_is_not_lost`). Where it was the only one in sync, who left the ISR last leads
+instead (`plan_unproven`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.client.client import ClientError, KafkaClient
-from barnabas.broker.client.reassignments import UNCLEAN, elect
-from barnabas.controller.state import NO_LEADER
+from barnabas.controller.state import NOBODY
 
 if TYPE_CHECKING:
     from tools.cluster_simulation import ClusterSimulation, SimulatedBroker
@@ -31,9 +28,6 @@ ALONE: Final = 0.1
 
 OTHERS_DOWN_S: Final = (10.0, 20.0)
 """For how long: their sessions are over before."""
-
-PATIENCE_S: Final = 10.0
-"""How long a partition is stuck before the administrator sees to it: sessions are over by then, and retries done."""
 
 LOST: Final = "its log is gone"
 
@@ -69,6 +63,7 @@ class Replacement:
             self._last = None
         elif self._last.node_id in self._alone() and self._is_dispensable(self._last):
             self._last.kill(restart_after_s=0.1)
+            self._simulation.count("disk of the last in sync replaced")
             self._replace(self._last)
 
     def crashed(self, broker: SimulatedBroker) -> None:
@@ -91,7 +86,7 @@ class Replacement:
     def _is_dispensable(self, broker: SimulatedBroker) -> bool:
         """Whether it has partitions, and others have all of them."""
         states = [state for state in self._simulation.invariants.states.values() if broker.node_id in state.isr]
-        return bool(states) and all(len(state.isr) > 1 or state.left_isr for state in states)
+        return bool(states) and all(len(state.isr) > 1 or state.last_to_leave != NOBODY for state in states)
 
     def tells(self, name: str, message: str) -> bool:
         """Whether what a broker logs is what this has to bring about."""
@@ -100,36 +95,3 @@ class Replacement:
         return (name == self.broker.name and LOST in message) or (
             f"broker {self.broker.node_id} refused its role in" in message and "KAFKA_STORAGE_ERROR" in message
         )
-
-    def _stuck(self) -> list[tuple[str, int]]:
-        """Partitions whose only in-sync replica is the one that is lost, while all brokers are up."""
-        broker = self.broker
-        if broker is None or broker.server is None or not all(each.is_up for each in self._simulation.brokers):
-            return []
-        log_manager = broker.server.replicas._log_manager
-        return [
-            key
-            for key, state in sorted(self._simulation.invariants.states.items())
-            if state.leader == NO_LEADER and state.isr == (broker.node_id,) and log_manager.is_lost(*key)
-        ]
-
-    async def see_to_stuck(self) -> None:
-        """What the administrator does, until he is told to stop: partitions that stay stuck get another leader."""
-        loop, since_s = asyncio.get_running_loop(), dict[tuple[str, int], float]()
-        while True:
-            await asyncio.sleep(1.0)
-            now_s = loop.time()
-            since_s = {key: since_s.get(key, now_s) for key in self._stuck()}
-            due = [key for key, at_s in since_s.items() if now_s - at_s >= PATIENCE_S]
-            if due:
-                await self._elect(due)
-
-    async def _elect(self, partitions: list[tuple[str, int]]) -> None:
-        try:
-            async with KafkaClient(self._simulation.bootstrap_servers, client_id="admin") as client:
-                refusals = await elect(client, partitions, UNCLEAN)
-        except ClientError as error:
-            self._simulation.tell(f"admin: no election, {error}")
-            return
-        self._simulation.tell(f"admin: unclean election of {partitions}: {refusals}")
-        self._simulation.count("unclean elections", len(partitions))

@@ -108,10 +108,10 @@ class ControllerCommands:
         return await self._obey(request, self._learn, UpdateMetadataResponse)
 
     async def stop(self) -> None:
-        """End with the command that is still under way, if there is one: its connection has broken. The controller of
-        this broker gives no more."""
+        """Wait for the end of the command that is still under way, if there is one: its thread works in directories
+        that are another process's next. Nobody gives more: connections are closed, and the controller of this broker
+        has stopped."""
         if self._under_way is not None:
-            self._under_way.cancel()
             await asyncio.wait([self._under_way])
 
     async def _obey(self, request: R, carry_out: Callable[[R], Coroutine[Any, Any, A]], answer: type[A]) -> A:

@@ -13,6 +13,7 @@ from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.leadership import leader_for_shutdown, replicas_of, without_replica
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.requests import UNKNOWN_BROKER_EPOCH
 from barnabas.controller.state import NO_LEADER, ClusterState, PartitionState, TopicPartition
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.controlled_shutdown import (
@@ -22,8 +23,6 @@ from barnabas.wire.messages.controlled_shutdown import (
 )
 
 logger = logging.getLogger(__name__)
-
-UNKNOWN_BROKER_EPOCH = -1
 
 TIMEOUT_MS = 10_000
 """How long a broker that stops waits for the controller to get to its request, which is itself if the store is gone:

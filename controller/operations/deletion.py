@@ -77,7 +77,11 @@ class DeleteTopics:
         request.decide(dict(results))
         results |= await delete_queued(context, accepted)
         under_way = [name for name in accepted if results[name] is None and name in context.cluster.topics]
-        return context.deletions.finish_when_settled(results, under_way, request.finish)
+
+        def finish(settled: Results) -> None:
+            context.when_own_told(lambda: request.finish(settled), request)
+
+        return context.deletions.finish_when_settled(results, under_way, request, finish)
 
     def _obstacle(self, name: str, topic_id: bytes | None) -> ApiError | None:
         """Why a topic cannot be deleted."""
@@ -153,6 +157,7 @@ async def note_deleted(
         context.deletions.failed(broker_id, name, obstacle)
     if any(code is ErrorCode.KAFKA_STORAGE_ERROR for code in failed.values()):
         context.refusals.retry_later()
+    context.end_retries()
 
 
 async def _znodes_of(context: ControllerContext, name: str) -> list[str]:

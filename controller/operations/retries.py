@@ -25,6 +25,7 @@ async def retry_refused(context: ControllerContext) -> None:
         await context.brokers.assign_roles(context.cluster, broker_id, partitions, new)
     if context.cluster.deleting:
         await delete_queued(context, sorted(context.cluster.deleting))
+    context.end_retries()
     refusals.finish_served(context.cluster)
 
 
@@ -36,6 +37,5 @@ async def bring_opened_online(context: ControllerContext, broker_id: int, opened
     context.refusals.served(broker_id, opened)
     if opened:
         context.cluster = context.cluster.without_offline_replicas(broker_id, opened)
-        if not any(context.cluster.offline_replicas.values()):
-            context.refusals.retry_ends()
+        context.end_retries()
         await bring_online(context, opened, [], requests.INCREMENTAL)

@@ -12,7 +12,6 @@ from barnabas.controller import requests, znodes
 from barnabas.controller.bootstrap import create_missing, identity
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.coordination.interface import WatchedEvent
-from barnabas.controller.deletions import Deletions
 from barnabas.controller.loading import LoadedCluster, load_cluster
 from barnabas.controller.operations.announcement import tell_who_lives
 from barnabas.controller.operations.broker_changes import BrokerChanges
@@ -87,7 +86,7 @@ class TakeOver:
         live[own.broker_id] = own
         context.cluster = loaded.cluster._replace(brokers=live, shutting_down=context.cluster.still_stopping(live))
         context.machine.load(context.cluster, outlived=loaded.outlived)
-        context.deletions = Deletions()
+        context.deletions.begin_anew(context.cluster.deleting)
         context.refusals.forget()
         context.left_out = frozenset(loaded.left_out)
         return loaded
