@@ -72,6 +72,8 @@ class BrokerQueue:
         self._is_wanted = asyncio.Event()
         self._failures = 0
         """How often in turn the command that is sent now has failed."""
+        self._failure: Exception | None = None
+        """What it failed with, if that is not of the kind that passes."""
         self._gives_up = False
         self._waiters: list[asyncio.Future[None]] = []
         """Those of `answered`."""
@@ -96,6 +98,8 @@ class BrokerQueue:
         Raises: what delivering raises meanwhile, if that is not of the kind that passes (it is tried again all the
         same).
         """
+        if self._failure is not None:
+            raise self._failure
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self.when_answered(lambda _: None if waiter.done() else waiter.set_result(None))
@@ -191,6 +195,7 @@ class BrokerQueue:
     def _tell_of_failure(self, error: Exception) -> None:
         """Whatever keeps one broker from hearing of a command concerns no other."""
         if not isinstance(error, OSError | ConnectionLost | SessionExpired):
+            self._failure = error
             for waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_exception(error)
@@ -202,7 +207,7 @@ class BrokerQueue:
     def _is_delivered(self, command: Command) -> None:
         if self._failures >= FAILURES_TOLD:
             logger.info("broker %d hears the controller again", self._broker_id)
-        self._failures = 0
+        self._failures, self._failure = 0, None
         if self._unsendable:
             from barnabas.controller.unsendable import subjects
 

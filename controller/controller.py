@@ -39,6 +39,7 @@ from barnabas.controller.operations.broker_changes import BrokerChanges, Registr
 from barnabas.controller.operations.creation import CreateTopics
 from barnabas.controller.operations.deletion import DeleteTopics
 from barnabas.controller.operations.elections import UncleanElections
+from barnabas.controller.operations.last_to_leave import LastToLeave
 from barnabas.controller.operations.producer_ids import AllocateProducerIds
 from barnabas.controller.operations.take_over import TakeOver
 from barnabas.controller.operations.topic_changes import TopicChanges
@@ -134,6 +135,7 @@ class Controller:
             name=lambda broker: f"broker {broker}",
         )
         self._unclean_elections = UncleanElections(context)
+        self._last_to_leave = LastToLeave(context)
         self.create_topics = CreateTopics(context)
         self.delete_topics = DeleteTopics(context)
         self.allocate_producer_ids = AllocateProducerIds(
@@ -225,7 +227,7 @@ class Controller:
 
     def set_min_insync_replicas(self, count: int) -> None:
         """Set how many replicas have to be in sync in topics without a setting of their own."""
-        self.settings = self.settings._replace(min_insync_replicas=count)
+        self._last_to_leave.set_default(count)
 
     # -- what clients and other brokers ask of the controller
 

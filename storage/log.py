@@ -25,7 +25,7 @@ from barnabas.storage.log_producers import LogProducers
 from barnabas.storage.log_reader import ReadRequest, nothing_at
 from barnabas.storage.partition_metadata import read_topic_id, write_topic_id
 from barnabas.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState
-from barnabas.storage.replicated_batches import check_replicated, replicated_headers
+from barnabas.storage.replicated_batches import check_replicated, check_rising, replicated_headers
 from barnabas.storage.segment import Segment
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.segment_times import SegmentTimes
@@ -399,12 +399,15 @@ class PartitionLog:
         (yet).
 
         Raises:
-            ApiError: as `check_replicated`; the batches before the refused one are in the log.
+            ApiError: as `check_replicated`, the batches before the refused one are in the log; as `check_rising`, none
+                is.
         """
         self.check()
         first_offset = last_offset = -1
         with memoryview(batches) as view:
-            for header in replicated_headers(view, leader_epoch):
+            headers = list(replicated_headers(view, leader_epoch))
+            check_rising(headers)
+            for header in headers:
                 self._append_replicated(view, header, now_ms)
                 first_offset = header.base_offset if first_offset < 0 else first_offset
                 last_offset = header.last_offset

@@ -6,7 +6,7 @@ Source: UnifiedLog.appendAsFollower, analyzeAndValidateRecords; AbstractFetcherT
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import CorruptBatch, RecordBatchHeader, crc_is_valid, iter_headers
@@ -26,6 +26,25 @@ def replicated_headers(batches: memoryview, leader_epoch: int | None) -> Iterato
             yield header
     except CorruptBatch as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+
+
+def check_rising(headers: Iterable[RecordBatchHeader]) -> None:
+    """Whether batches of one answer follow on each other. Where they do not, the offset of one is wrong, which no CRC
+    covers, and nobody knows of which.
+
+    Source: UnifiedLog.analyzeAndValidateRecords, OffsetsOutOfOrderException.
+
+    Raises:
+        ApiError: OFFSET_OUT_OF_RANGE.
+    """
+    end_offset = 0
+    for header in headers:
+        if header.base_offset < end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"The leader sent offset {header.base_offset} after {end_offset - 1} in one answer",
+            )
+        end_offset = header.next_offset
 
 
 def check_replicated(batches: memoryview, header: RecordBatchHeader, log_end_offset: int, segment_bytes: int) -> None:

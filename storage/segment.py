@@ -316,20 +316,21 @@ class Segment:
 
     def cut_at(self, files: Files, descriptor: int, offset: int, index_interval_bytes: int) -> tuple[Segment, int]:
         """Cut the batches at or beyond `offset` off, on the disk; the segment as it is then, prepared for appending,
-        and where it ends. `descriptor` is of its file. Blocking, any thread: this object stays as it was, for the event
-        loop to replace.
+        and where it ends: behind its last batch, though `offset` may be beyond that. What came in between was compacted
+        away, or was never here, which nobody can tell: it is fetched again. `descriptor` is of its file. Blocking, any
+        thread: this object stays as it was, for the event loop to replace.
         """
 
         def read(size: int, position: int) -> Buffer:
             return files.pread(descriptor, size, position)
 
-        end, end_offset = self.size, offset
-        keep_offset = self.base_offset
+        end, keep_offset = self.size, self.base_offset
         for header in file_headers(read, self.file, 0, self.size):
             if header.last_offset >= offset:
-                end, end_offset = header.position, min(offset, keep_offset)
+                end = header.position
                 break
             keep_offset = header.next_offset
+        end_offset = min(offset, keep_offset)
         files.truncate(descriptor, end)
         files.sync(descriptor)
         cut = Segment(self.base_offset, self.file, end, self.created_ms, self.jitter_ms)

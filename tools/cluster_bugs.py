@@ -27,6 +27,7 @@ from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.isr import PartitionState
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.server import Broker
 from barnabas.controller.broker_queue import BrokerQueue
 from barnabas.storage.log_manager import LogManager
 from barnabas.wire.errors import ErrorCode
@@ -240,9 +241,16 @@ def damaged_log_is_emptied_inside_the_isr() -> list[Change]:
 
 
 def lost_log_begins_anew_inside_the_isr() -> list[Change]:
-    """A broker whose disk was replaced begins with an empty log where it counts as one that has all records: if it
-    leads, the others cut theirs to that."""
-    return [Change(ReplicaManager, "_check_is_not_lost", lambda *_: None)]
+    """A broker whose disk was replaced does not say so when it registers, and begins with an empty log where it counts
+    as one that has all records: if it leads, the others cut theirs to that."""
+
+    def as_after_a_crash(self: Broker) -> bool:
+        return self._note is not None and self._note.may_lack_records
+
+    return [
+        Change(ReplicaManager, "_check_is_not_lost", lambda *_: None),
+        Change(Broker, "_may_lack_records", as_after_a_crash),
+    ]
 
 
 def boot_id_is_ignored() -> list[Change]:

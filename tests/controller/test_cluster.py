@@ -17,7 +17,7 @@ from barnabas.controller.coordination.interface import ConnectionLost
 from barnabas.controller.operations import answers
 from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.controller.operations.topics import NewPartitions, NewTopic
-from barnabas.controller.state import NO_LEADER, BrokerRegistration, EndPoint, ReplicaAssignment
+from barnabas.controller.state import NO_LEADER, NOBODY, BrokerRegistration, EndPoint, ReplicaAssignment
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
@@ -180,6 +180,27 @@ async def test_who_may_lack_what_two_had_to_have_waits_for_the_other(cluster: Cl
         assert (cluster.state().leader, cluster.state().isr) == (NO_LEADER, (3,))
         await cluster.start(3)
         await cluster.until(lambda: cluster.broker(2).roles[T].leader == 3)
+
+
+@pytest.mark.parametrize("is_default", [False, True])
+async def test_who_left_last_is_forgotten_when_more_replicas_are_needed(cluster: Cluster, is_default: bool) -> None:
+    """What was committed by one alone before that, nobody else has."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await create(cluster, 2, 3)
+        await cluster.stop(3)
+        await cluster.until(lambda: cluster.state().isr == (2,))
+        assert cluster.state().left_isr == (3,)
+        if is_default:
+            cluster.controller.set_min_insync_replicas(2)
+        else:
+            await cluster.members[1].configs.change("topics", "t", lambda _: {"min.insync.replicas": "2"})
+        await cluster.until(lambda: cluster.state().left_isr == (3, NOBODY))
+        await cluster.until(lambda: cluster.broker(2).roles[T].partition_epoch == cluster.state().partition_epoch)
+        await cluster.stop(2)
+        cluster.lacking = {2}
+        await cluster.start(2)
+        await cluster.until(lambda: cluster.broker(2).roles[T].leader == 2)
 
 
 async def test_another_takes_over_when_the_controller_dies(cluster: Cluster) -> None:

@@ -681,3 +681,117 @@ async def test_start_survives_death(node: Node) -> None:
         assert set(node.controller.cluster.topics) == {"kept"}
         states = told(node.channel.take(LeaderAndIsrRequest))
         assert set(states) == {("kept", 0), ("kept", 1)}
+
+
+# -- the own broker's answers
+
+
+async def test_a_stop_has_the_broker_told_of_all_that_was_decided(node: Node) -> None:
+    """Also of what waits behind something slow: the offsets of a deleted topic's groups go with that command."""
+    await node.start()
+    await node.controller.create_topics([NewTopic("t")])
+    node.channel.is_open.clear()
+    node.channel.arrived.clear()
+    await node.controller.create_topics([NewTopic("u")], timeout_ms=0)
+    await node.controller.delete_topics(["t"], 0)
+    await node.channel.arrived.wait()
+    node.channel.clear()
+    stopping = asyncio.ensure_future(node.stop())
+    await settled(node)
+    assert not stopping.done()
+    node.channel.is_open.set()
+    await stopping
+    metadata = told(node.channel.take(UpdateMetadataRequest))
+    assert {key: state.leader for key, state in metadata.items()} == {("u", 0): 1, ("t", 0): -2}
+    assert node.channel.take(StopReplicaRequest)
+
+
+async def test_a_stop_does_not_wait_for_what_fails(node: Node) -> None:
+    await node.start()
+    node.channel.failure = CoordinationError("the configs of t cannot be read")
+    await node.controller.create_topics([NewTopic("t")], timeout_ms=0)
+    await node.timers.has(RETRY_DELAY_MS)
+    await node.stop()
+
+
+async def test_a_start_says_what_its_broker_fails_at(node: Node) -> None:
+    node.channel.failure = KeyError("nobody foresaw this")
+    with pytest.raises(KeyError, match="nobody foresaw this"):
+        await node.start()
+    await node.stop()
+
+
+async def test_a_deletion_is_answered_after_a_take_over(node: Node) -> None:
+    async with node:
+        await node.controller.create_topics([NewTopic("t")])
+        node.connection.break_at("multi", "before", znodes.topic_path("t"))
+        assert errors(await node.controller.delete_topics(["t"])) == {"t": "NONE"}
+        assert node.connection.is_over
+
+
+async def test_a_deletion_that_a_stop_interrupts_is_answered(node: Node) -> None:
+    await node.start()
+    await node.controller.create_topics([NewTopic("t")])
+    node.channel.errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+    node.channel.is_open.clear()
+    node.channel.arrived.clear()
+    deletion = asyncio.ensure_future(node.controller.delete_topics(["t"]))
+    await node.channel.arrived.wait()
+    stopping = asyncio.ensure_future(node.stop())
+    await settled(node)
+    node.channel.is_open.set()
+    await stopping
+    with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+        await deletion
+
+
+@pytest.mark.parametrize("refused", ["a creation", "a deletion"])
+async def test_the_next_refusal_is_asked_about_soon(node: Node, refused: str) -> None:
+    async with node:
+        if refused == "a deletion":
+            await node.controller.create_topics([NewTopic("t")])
+        node.channel.errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+        if refused == "a deletion":
+            await node.controller.delete_topics(["t"])
+        else:
+            await node.controller.create_topics([NewTopic("t")], timeout_ms=0)
+            await settled(node)
+        for _ in range(4):
+            await fire_retry(node)
+        node.channel.errors.clear()
+        if refused == "a creation":
+            await node.controller.delete_topics(["t"])
+        await fire_retry(node)
+        assert "t" not in node.controller.cluster.topics
+        node.channel.errors["u", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+        await node.controller.create_topics([NewTopic("u")], timeout_ms=0)
+        await settled(node)
+        assert [timer.delay_ms for timer in node.timers.waiting] == [1_000]
+
+
+async def test_a_refusal_whose_write_fails_is_not_taken_for_a_service(node: Node) -> None:
+    async with node:
+        node.channel.errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+        multi, writes = node.session.multi, list[object]()
+
+        async def third_write_fails(operations: Any) -> Any:
+            writes.append(operations)
+            if len(writes) == 2:
+                raise StoreUnavailable("metadata.sqlite", "no space left")
+            return await multi(operations)
+
+        node.session.multi = third_write_fails
+        creating = asyncio.ensure_future(node.controller.create_topics([NewTopic("t")]))
+        await node.timers.has(1_000)
+        await settled(node)
+        assert not creating.done(), "nobody serves it"
+        node.channel.errors.clear()
+        await fire_retry(node)
+        assert (await creating)[0].error is ErrorCode.NONE
+
+
+async def test_whoever_has_parted_from_its_broker_answers_so(node: Node) -> None:
+    async with node:
+        node.controller.context.brokers.part_from([1])
+        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
+            await node.controller.create_topics([NewTopic("t")])

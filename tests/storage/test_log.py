@@ -424,6 +424,29 @@ def test_a_follower_keeps_offsets_and_epochs_and_refuses_what_does_not_follow(lo
     assert follower.append_as_follower(higher, now_ms=0, leader_epoch=4) is None
 
 
+def test_a_follower_takes_nothing_of_an_answer_whose_offsets_do_not_rise(logs, tools):
+    """A bit of a base offset has turned at the leader, which no CRC covers: nobody knows which of them is wrong."""
+    follower = logs.log()
+    far, next_one = (tools.batch(b"x", base_offset=at, partition_leader_epoch=0) for at in (1 << 40, 1))
+    with pytest.raises(ApiError) as raised:
+        follower.append_as_follower(far + next_one, now_ms=0)
+    assert error_of(raised) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert follower.log_end_offset == 0
+
+
+@pytest.mark.parametrize("offset", [1, 60])
+def test_a_log_that_is_cut_ends_behind_its_last_batch(logs, tools, offset):
+    """What is before the cut was compacted away, or never here: it is fetched again, not taken for records."""
+    log = logs.log()
+    logs.append(log, b"a")
+    log.append_as_follower(tools.batch(b"x", base_offset=1 << 40, partition_leader_epoch=0), now_ms=0)
+    assert len(log.segments) == 2
+    log.high_watermark = 1
+    log.truncate_to(offset)
+    assert log.log_end_offset == 1
+    assert len(log.segments) == 1
+
+
 def test_truncation_restores_epochs_producers_and_offsets(logs, tools):
     log = logs.log(segment_bytes=400)
     for sequence in range(10):
