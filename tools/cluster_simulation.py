@@ -823,9 +823,9 @@ class ClusterSimulation:
 
     # --- the end ------------------------------------------------------------------------------------
 
-    async def within(self, what: str, is_so: Any) -> None:
-        """Wait for it, and go on without it after CONVERGENCE_S."""
-        until_s = self.loop.time() + CONVERGENCE_S
+    async def within(self, what: str, is_so: Any, until_s: float | None = None) -> None:
+        """Wait for it, and go on without it after CONVERGENCE_S, or at `until_s`."""
+        until_s = self.loop.time() + CONVERGENCE_S if until_s is None else until_s
         while not is_so() and self._goes_on():
             if self.loop.time() > until_s:
                 self.wrong.append(f"{what}: not within {CONVERGENCE_S} s")
@@ -851,20 +851,23 @@ class ClusterSimulation:
         return self.invariants.is_known()
 
     async def _converge(self, running: list[asyncio.Task[None]]) -> None:
-        await self.within("all partitions in sync", self._is_in_sync)
+        """All of it within CONVERGENCE_S, in this order."""
+        until_s = self.loop.time() + CONVERGENCE_S
+        await self.within("all partitions in sync", self._is_in_sync, until_s)
         before = [worker.done for worker in self.workers]
         await self.within(
             "something done by each client",
             lambda: all(worker.done > done for worker, done in zip(self.workers, before, strict=True)),
+            until_s,
         )
         for worker in self.workers:
             worker.is_stopping = True
-        await self.within("the clients' end", lambda: all(task.done() for task in running))
+        await self.within("the clients' end", lambda: all(task.done() for task in running), until_s)
         for task in running:
             if task.done() and not task.cancelled() and task.exception() is not None:
                 self.wrong.append(f"a client failed: {task.exception()!r}")
         await asyncio.sleep(TRANSACTION_TIMEOUT_MS / 1000)
-        await self.within("the end of open transactions", self._has_no_open_transactions)
+        await self.within("the end of open transactions", self._has_no_open_transactions, until_s)
 
     def _has_no_open_transactions(self) -> bool:
         return all(
