@@ -38,6 +38,9 @@ A = TypeVar("A", LeaderAndIsrResponse, UpdateMetadataResponse, StopReplicaRespon
 
 _UNKNOWN_EPOCH: Final = -1
 
+STOP_PATIENCE_S: Final = 3.0
+"""How long a stop waits for a command; after that it is taken to hang."""
+
 
 class HostedReplicas(Protocol):
     """Serves commands about replicas: which to lead, to follow, and to delete (`replication/replica_manager.py`)."""
@@ -108,10 +111,12 @@ class ControllerCommands:
         return await self._obey(request, self._learn, UpdateMetadataResponse)
 
     async def stop(self) -> None:
-        """Wait for the end of the command that is still under way, if there is one: its thread works in directories
-        that are another process's next. Nobody gives more: connections are closed, and the controller of this broker
-        has stopped."""
+        """End with the command that is still under way, if there is one, after some time for its own end: its thread
+        works in directories that are another process's next. Nobody gives more: connections are closed, and the
+        controller of this broker has stopped."""
         if self._under_way is not None:
+            await asyncio.wait([self._under_way], timeout=STOP_PATIENCE_S)
+            self._under_way.cancel()
             await asyncio.wait([self._under_way])
 
     async def _obey(self, request: R, carry_out: Callable[[R], Coroutine[Any, Any, A]], answer: type[A]) -> A:
