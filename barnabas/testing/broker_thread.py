@@ -92,6 +92,8 @@ class BrokerThread:
             (self._ended if self._started.done() else self._started).set_exception(error)
         else:
             self._ended.set_result(None)
+        finally:
+            self._calls.close()
 
     async def _serve(self) -> None:
         self._calls.begin(asyncio.get_running_loop())
@@ -101,6 +103,7 @@ class BrokerThread:
         if not self._is_unwanted:
             await ending.wait()
             server = self.server
+        self._calls.pause("stopped")
         if self._is_crash:
             await server.crash()
         else:
@@ -121,10 +124,10 @@ class BrokerThread:
     async def _replace(self, config: BrokerConfig, between: Callable[[], None], is_clean: bool, what: str) -> None:
         from barnabas.testing import succession
 
-        self._calls.pause()
+        self._calls.pause(what)
         try:
             await succession.end(self.server, self._network, is_clean=is_clean)
-            await self._calls.end(what)
+            await self._calls.end()
             between()
             self.server = await self._start_server(config)
             await self._coordinators_loaded()

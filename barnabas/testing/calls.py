@@ -3,12 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import finalize
 
 from barnabas.testing.patience import result_of
-from barnabas.testing.waiting import Brokers, brokers_of
+from barnabas.testing.waiting import brokers_of
 
 T = TypeVar("T")
 
@@ -21,14 +22,27 @@ class Calls:
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._running: dict[asyncio.Task[Any], str] = {}
-        """What runs for others, and what came over the brokers that were asked, once these have ended."""
-        self._may_run = asyncio.Event()
-        self._may_run.set()
+        """What runs for others, and what comes over the brokers that were asked, once these are about to end."""
+        self._lock = threading.Lock()
+        self._asked: dict[Future[Any], Coroutine[Any, Any, Any]] | None = None
+        """What threads wait for; None where no event loop runs."""
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take calls for an event loop, which the calling thread runs."""
         self._loop = loop
         self._thread = threading.current_thread()
+        self._may_run = asyncio.Event()
+        self._may_run.set()
+        self._asked = {}
+
+    def close(self) -> None:
+        """The event loop is closed: whoever asked for what it did not come to hears of that."""
+        with self._lock:
+            left, self._asked = self._asked or {}, None
+        for asked, coroutine in left.items():
+            coroutine.close()
+            with suppress(InvalidStateError):  # nobody waits for it any more
+                asked.set_exception(self._stopped())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine, and wait for its result.
@@ -58,36 +72,44 @@ class Calls:
         except CancelledError:
             raise self._stopped() from None
 
-    def pause(self) -> None:
-        """The brokers are about to end: what is asked from now on is asked of the next ones. Event loop only."""
+    def pause(self, what: str) -> None:
+        """The brokers are about to end; `what` happens to them ("was reset"). What is asked from now on is asked of the
+        next ones, and errors of what is under way mean nothing else: a broker that ends answers, too. Event loop
+        only."""
         self._may_run.clear()
-        for wait in self._waits():
-            wait.ends()
+        for task in self._running:
+            brokers = brokers_of(task)
+            if brokers is None:
+                self._running[task] = what
+            else:
+                brokers.ends()
 
-    async def end(self, what: str) -> None:
-        """End what was asked of brokers that have ended, and will not answer; `what` happened to them ("was reset").
-        Event loop only."""
-        for task in [task for task in self._running if brokers_of(task) is None]:
-            self._running[task] = what
+    async def end(self) -> None:
+        """End what was asked of brokers that have ended, and will not answer. Event loop only."""
+        for task in [task for task, what in self._running.items() if what]:
             task.cancel()
         await asyncio.sleep(0)
 
     def go_on(self) -> None:
         """The next brokers serve. Event loop only."""
-        for wait in self._waits():
-            wait.begun()
+        for brokers in filter(None, map(brokers_of, self._running)):
+            brokers.begun()
         self._may_run.set()
 
-    def _waits(self) -> list[Brokers]:
-        """Calls that outlive their brokers."""
-        return [brokers for task in self._running if (brokers := brokers_of(task)) is not None]
-
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
-        try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError:  # the loop is closed
-            coroutine.close()
-            raise RuntimeError(f"the {self._owner} has stopped") from None
+        with self._lock:  # else the loop might end, and take no notice, in between
+            if self._asked is None:
+                coroutine.close()
+                raise RuntimeError(f"the {self._owner} has stopped")
+            asked = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            self._asked[asked] = coroutine
+        asked.add_done_callback(self._is_done)
+        return asked
+
+    def _is_done(self, asked: "Future[Any]") -> None:
+        with self._lock:
+            if self._asked is not None:
+                self._asked.pop(asked, None)
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """What runs a coroutine once there are brokers that may be asked."""
@@ -96,14 +118,14 @@ class Calls:
         return running
 
     async def _run_call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Raises RuntimeError where the brokers that are asked end."""
+        """Raises RuntimeError where the brokers that are asked end, whatever they say to that."""
         task = asyncio.current_task()
         assert task is not None
         try:
             await self._may_run.wait()
             self._running[task] = ""
             return await coroutine
-        except asyncio.CancelledError:
+        except (Exception, asyncio.CancelledError):
             if what := self._running.get(task):
                 raise RuntimeError(f"the {self._owner} {what} meanwhile") from None
             raise

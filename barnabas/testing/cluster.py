@@ -176,8 +176,7 @@ class Cluster(Lifetime, Roles, Recordable):
             return
         try:
             self.faults.forget()  # first: a broker that is paused, or cut off, gives none of the others its leave
-            for broker in reversed(self.brokers):
-                broker.stop()
+            self.run_through(self._end_cleanly("stopped"))
             if self._store is not None:
                 self.run_through(self._store.close())
         finally:
@@ -191,17 +190,30 @@ class Cluster(Lifetime, Roles, Recordable):
 
     def restart(self) -> None:
         """Stop all brokers cleanly, the last one first, and start them again on the same data and ports; those that
-        did not run run then, too, and all are in sync on return.
+        did not run run then, too, and all are in sync on return. Calls that are under way end with an error that says
+        so.
 
         Errors: RuntimeError when the cluster does not run; TimeoutError as of `wait_in_sync`, as while one is cut off.
         """
         if self._loop is None:
             raise _not_running()
-        for broker in reversed(self.brokers):
-            broker.stop()
-        for broker in self.brokers:
-            broker.start()
+        self.run_through(self._restart())
         self.wait_in_sync()
+
+    async def _restart(self) -> None:
+        try:
+            await self._end_cleanly("was restarted")
+            await self._calls.end()
+            for broker in self.brokers:
+                await broker.begin()
+        finally:
+            self._calls.go_on()
+
+    async def _end_cleanly(self, what: str) -> None:
+        """Stop all brokers, the last one first; calls that are under way are told `what` happened."""
+        self._calls.pause(what)
+        for broker in reversed(self.brokers):
+            await broker.end()
 
     def reset(self) -> None:
         """Have the cluster as it was after its first start: all brokers run, without topics, groups, transactions,
@@ -272,10 +284,10 @@ class Cluster(Lifetime, Roles, Recordable):
         self.run_through(self._begin_again(between, what))
 
     async def _begin_again(self, between: Callable[[], None], what: str) -> None:
-        self._calls.pause()
+        self._calls.pause(what)
         try:
             await self._end_at_once()
-            await self._calls.end(what)
+            await self._calls.end()
             between()
             await self._open_store()
             for broker in self.brokers:
@@ -338,6 +350,7 @@ class Cluster(Lifetime, Roles, Recordable):
             self._calls.begin(loop)
             loop.call_soon(started.set)
             loop.run_forever()
+        self._calls.close()
 
     async def _open_store(self) -> None:
         worker = OwnStoreWorker(OwnerThread(), self._lines)
@@ -573,11 +586,15 @@ class ClusterBroker:
 
     def stop(self) -> None:
         """Stop it cleanly, once others lead what it leads; does nothing if it does not run."""
+        if self._server is not None or self._ending is not None:
+            self._cluster.run_through(self.end())
+
+    async def end(self) -> None:
+        """As `stop`, on the event loop of the cluster."""
         server, self._server = self._server, None
         if server is not None:
-            self._cluster.run_through(server.stop())
-        elif self._ending is not None:
-            self._cluster.run_through(self.has_ended())
+            await server.stop()
+        await self.has_ended()
 
     def kill(self) -> None:
         """End this broker as `kill -9` would. The metadata store takes it for dead at once, and not when its session

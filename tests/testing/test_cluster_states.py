@@ -151,8 +151,9 @@ def test_snapshots_go_with_their_cluster() -> None:
     [
         (lambda cluster: cluster.reset(), "was reset"),
         (lambda cluster: cluster.snapshot(), "was started anew for a snapshot"),
+        (lambda cluster: cluster.restart(), "was restarted"),
     ],
-    ids=["reset", "snapshot"],
+    ids=["reset", "snapshot", "restart"],
 )
 def test_a_call_that_is_under_way_ends(cluster: Cluster, exchange: Callable[[Cluster], Any], told: str) -> None:
     """Its answer would be that of brokers which have ended; who only looks for a leader looks at the next ones."""

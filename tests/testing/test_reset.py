@@ -1,6 +1,9 @@
 """A broker that is as new again: nothing of before is left, nothing new is amiss, and clients stay connected."""
 
 import asyncio
+import itertools
+import queue
+import re
 import statistics
 import threading
 import time
@@ -19,7 +22,7 @@ from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
 from barnabas.storage.files import FileStat
 from barnabas.storage.os_files import OsFiles, UnsyncedFiles
-from barnabas.testing import Broker, ErrorCode, succession
+from barnabas.testing import Broker, Cluster, ErrorCode, succession
 from barnabas.testing.requests import ask
 from barnabas.testing.waiting import brokers_of
 from barnabas.wire import codec
@@ -432,6 +435,39 @@ def test_a_call_that_is_under_way_ends(broker: Broker, exchange: Callable[[Broke
             creating.result(30)
     broker.faults.clear()
     broker.create_topic("u").produce("v")
+
+
+@pytest.mark.parametrize("how", ["reset", "restore", "restart"])
+@pytest.mark.parametrize("new_owner", [Broker, partial(Cluster, 2)], ids=["broker", "cluster"])
+def test_calls_beside_it_succeed_or_are_told_why_not(new_owner: Callable[[], Broker | Cluster], how: str) -> None:
+    """What a broker says that ends is not told: that it is no controller, say."""
+    failed: list[str] = []
+    done: queue.Queue[int] = queue.Queue()
+    is_over = threading.Event()
+
+    def create_topics(owner: Broker | Cluster) -> None:
+        for number in itertools.count():
+            if is_over.is_set():
+                return
+            try:
+                owner.create_topic(f"t{number}")
+            except RuntimeError as error:
+                failed.append(str(error))
+            else:
+                done.put(number)
+
+    with new_owner() as owner, ThreadPoolExecutor(1) as pool:
+        exchange = partial(owner.restore, owner.snapshot()) if how == "restore" else getattr(owner, how)
+        creating = pool.submit(create_topics, owner)
+        try:
+            for _ in range(25 if isinstance(owner, Broker) else 8):
+                done.get(timeout=30)
+                exchange()
+        finally:
+            is_over.set()
+        creating.result(30)
+    told = "this broker does not run.*|the .* (has stopped|(stopped|was reset|was restored|was restarted) meanwhile)"
+    assert {error for error in failed if not re.fullmatch(told, error)} == set()
 
 
 def test_a_call_of_a_coroutine_ends(broker: Broker) -> None:
