@@ -124,6 +124,15 @@ def test_paths_that_lead_nowhere(control: ControlClient, method: str, path: str,
     assert (found, told in error) == (status, True), error
 
 
+def test_nothing_is_recorded() -> None:
+    """Of main, which short paths do not name: in a process of its own, where no other test records it."""
+    with BarnabasControl() as process:
+        for method, verb in (("GET", "requests"), ("POST", "wait_request"), ("GET", "chart"), ("GET", "chart.svg")):
+            for path in (f"/{verb}", f"/brokers/main/{verb}"):
+                found = exchange(process.url, method, path, None, {})
+                assert found == (409, "nothing is recorded: POST /brokers/main/recorded begins")
+
+
 @pytest.mark.parametrize(
     ("verb", "fields", "told"),
     [

@@ -287,7 +287,7 @@ def chart(name: str) -> Callable[[Asked], str]:
 def _recording(asked: Asked) -> Recording:
     recording = asked.served.owner.last_recording
     if recording is None:
-        raise Refused(409, f"nothing is recorded: POST /brokers/{asked.path['broker']}/recorded begins")
+        raise Refused(409, f"nothing is recorded: POST /brokers/{asked.served.name}/recorded begins")
     return recording
 
 
