@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
 from barnabas.testing import report
-from barnabas.testing.group import STATES, Group, find_group
+from barnabas.testing.group import Group, check_group_may_be, find_group
 from barnabas.testing.requests import ask
 from barnabas.testing.topic import Led, Topic
-from barnabas.testing.waiting import check_may_block, wait_until, with_timeout
+from barnabas.testing.waiting import check_may_block, check_wait, wait_until, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -124,22 +124,24 @@ class Contents(ABC):
         Its clients hear of the state a moment later: "Stable" means that every assignment is there to be fetched.
         `timeout` is in seconds of real time.
 
-        Errors: TimeoutError, with what the group was instead; ValueError for a state that Kafka does not have;
-        RuntimeError inside a running event loop, which this would block: await `wait_group_async` there.
+        Errors: TimeoutError, with what the group was instead; ValueError for a state that Kafka does not have, or not
+        with so many members; RuntimeError inside a running event loop, which this would block: await
+        `wait_group_async` there.
         """
         self.check_may_block("wait_group_async")
+        check_wait(timeout)
+        check_group_may_be(state, members)
         return self.call(self._wait_group(group_id, state, members, timeout))
 
     async def wait_group_async(
         self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout: float = 30.0
     ) -> Group:
         """As `wait_group`, without blocking the event loop that it is awaited on."""
+        check_wait(timeout)
+        check_group_may_be(state, members)
         return await self.call_async(self._wait_group(group_id, state, members, timeout))
 
     async def _wait_group(self, group_id: str, state: str, members: int | None, timeout_s: float) -> Group:
-        if state not in STATES:
-            raise ValueError(f"groups have the states {', '.join(sorted(STATES))}, not {state}")
-
         def now() -> Group:
             server = self.coordinating(group_id)
             return Group.dead(group_id) if server is None else find_group(server.groups, group_id)

@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from barnabas.broker.coordinators.groups.service import GroupService
+from barnabas.testing.waiting import check_count
 from barnabas.wire.errors import ApiError
 
 NO_GROUP_STATE = "Dead"
 """Kafka's name for the state of a group that does not exist."""
 
 STATES = frozenset({"Empty", "PreparingRebalance", "CompletingRebalance", "Stable", NO_GROUP_STATE})
+WITHOUT_MEMBERS = frozenset({"Empty", NO_GROUP_STATE})
+WITH_MEMBERS = frozenset({"CompletingRebalance", "Stable"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,19 @@ class Group:
     def dead(cls, group_id: str) -> Self:
         """What is told of a group that does not exist."""
         return cls(group_id, NO_GROUP_STATE, "", (), {})
+
+
+def check_group_may_be(state: str, members: int | None) -> None:
+    """Refuse what no group ever is. Errors: ValueError, TypeError."""
+    if state not in STATES:
+        raise ValueError(f"groups have the states {', '.join(sorted(STATES))}, not {state}")
+    if members is None:
+        return
+    check_count("members", members, 0)
+    if members > 0 and state in WITHOUT_MEMBERS:
+        raise ValueError(f"a group that is {state} has no members: {members} are waited for in vain")
+    if members == 0 and state in WITH_MEMBERS:
+        raise ValueError(f"a group that is {state} has members: wait for the state Empty, or Dead, where none is left")
 
 
 def find_group(groups: GroupService, group_id: str) -> Group:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from barnabas.testing.effects import Disconnect, Effect, Park
 from barnabas.testing.faulty_disk import Refusing
 from barnabas.testing.selection import Limits, Matcher
-from barnabas.testing.waiting import NothingMoreComes, check_may_block, wait_until, with_timeout
+from barnabas.testing.waiting import NothingMoreComes, check_may_block, check_wait, wait_until, with_timeout
 
 if TYPE_CHECKING:
     from barnabas.testing.interception import Interception
@@ -72,19 +72,20 @@ class Lasting(ABC):
         running event loop: await `wait_hits_async` there.
         """
         check_may_block("wait_hits_async")
-        self._check_comes(count)
+        self._check_comes(count, timeout)
         self._among().wait(partial(self._hits, count, timeout))
 
     async def wait_hits_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """As `wait_hits`, without blocking the event loop that it is awaited on."""
-        self._check_comes(count)
+        self._check_comes(count, timeout)
         await self._among().wait_async(partial(self._hits, count, timeout))
 
     async def _hits(self, count: int, timeout_s: float) -> None:
         await self._reached(lambda: self.hits >= count, timeout_s, lambda: f"{self!r}: not {count} hits")
 
-    def _check_comes(self, count: int) -> None:
-        """Refuse to wait for what cannot come. Errors: ValueError."""
+    def _check_comes(self, count: int, timeout: float) -> None:
+        """Refuse to wait for what cannot come. Errors: ValueError, TypeError."""
+        check_wait(timeout, count)
         if self.times is not None and count > self.times:
             raise ValueError(f"{self!r} comes {self.times} times at most: {count} are waited for in vain")
 
@@ -231,12 +232,12 @@ class Hold(Fault):
         inside a running event loop: await `wait_held_async` there.
         """
         check_may_block("wait_held_async")
-        self._check_comes(count)
+        self._check_comes(count, timeout)
         self.among.wait(partial(self._holds, count, timeout))
 
     async def wait_held_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """As `wait_held`, without blocking the event loop that it is awaited on."""
-        self._check_comes(count)
+        self._check_comes(count, timeout)
         await self.among.wait_async(partial(self._holds, count, timeout))
 
     async def _holds(self, count: int, timeout_s: float) -> None:

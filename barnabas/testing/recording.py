@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from barnabas.broker.api.response_errors import error_counter
 from barnabas.testing.interception import Interception
 from barnabas.testing.selection import Api, Matcher, Selection
-from barnabas.testing.waiting import NothingMoreComes, check_may_block, wait_until, with_timeout
+from barnabas.testing.waiting import NothingMoreComes, check_may_block, check_wait, wait_until, with_timeout
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ class Recording:
         inside a running event loop: await `wait_request_async` there.
         """
         check_may_block("wait_request_async")
+        _check_may_come(count, timeout)
         return self._interception.wait(partial(self._wait_request, self._matcher(api, where), count, timeout))
 
     async def wait_request_async(
@@ -218,6 +219,7 @@ class Recording:
         **where: Unpack[Selection],
     ) -> RecordedRequest:
         """As `wait_request`, without blocking the event loop that it is awaited on."""
+        _check_may_come(count, timeout)
         waiting = partial(self._wait_request, self._matcher(api, where), count, timeout)
         return await self._interception.wait_async(waiting)
 
@@ -303,6 +305,13 @@ class Recording:
         self._interception.observers = others
         self._interception.attach_all()
         self._interception.soon(self.changed)
+
+
+def _check_may_come(count: int, timeout: float) -> None:
+    """Refuse to wait for more requests than are kept. Errors: ValueError, TypeError."""
+    check_wait(timeout, count)
+    if count > REQUESTS_MAX:
+        raise ValueError(f"a recording keeps the last {REQUESTS_MAX} requests: {count} are waited for in vain")
 
 
 class Recordable:

@@ -12,7 +12,7 @@ from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_S
 from barnabas.testing import report
 from barnabas.testing.contents import Contents, check_partition
 from barnabas.testing.topic import Topic, topic_name
-from barnabas.testing.waiting import outliving
+from barnabas.testing.waiting import check_wait, outliving
 
 if TYPE_CHECKING:
     from barnabas.broker.coordinators.runtime import CoordinatorRuntime
@@ -113,7 +113,9 @@ class Roles(Contents):
         ]
 
     async def _until(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
-        """What is found in the end, also at other brokers than there are now. Raises TimeoutError."""
+        """What is found in the end, also at other brokers than there are now. Raises TimeoutError; ValueError and
+        TypeError for a time that is none."""
+        check_wait(timeout_s)
         with outliving():  # it asks whoever there is, each time
             return await self._found(find, timeout_s, what)
 

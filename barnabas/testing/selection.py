@@ -84,10 +84,10 @@ class Limits:
         seed: int | None = None,
     ) -> None:
         _check_numbers(times=times or 0, after=after, every=every, seed=seed or 0)
-        if not isinstance(probability, int | float):
-            raise TypeError(f"probability is a number of 0 to 1, not {probability!r:.100}")
-        if every < 1 or after < 0 or (times is not None and times < 1) or not 0 <= probability <= 1:
-            raise ValueError("a fault needs times >= 1, after >= 0, every >= 1 and a probability of 0 to 1")
+        if isinstance(probability, bool) or not isinstance(probability, int | float):
+            raise TypeError(f"probability is a number above 0, 1 at most, not {probability!r:.100}")
+        if every < 1 or after < 0 or (times is not None and times < 1) or not 0 < probability <= 1:
+            raise ValueError("a fault needs times >= 1, after >= 0, every >= 1 and a probability above 0, 1 at most")
         self.seed = random.randrange(SEED_MAX) if seed is None else seed
         self.random = random.Random(self.seed)
         self.matches = 0

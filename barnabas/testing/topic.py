@@ -14,7 +14,7 @@ from barnabas.storage.files import Buffer
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.testing import report
 from barnabas.testing.requests import ask
-from barnabas.testing.waiting import outliving
+from barnabas.testing.waiting import check_wait, outliving
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -118,16 +118,17 @@ class Topic:
         await `wait_records_async` there.
         """
         self._owner.check_may_block("wait_records_async")
+        check_wait(timeout, count, least=0)
         return self._owner.call(self._wait_records(count, timeout))
 
     async def wait_records_async(self, count: int, *, timeout: float = 30.0) -> list[Record]:
         """As `wait_records`, without blocking the event loop that it is awaited on."""
+        check_wait(timeout, count, least=0)
         return await self._owner.call_async(self._wait_records(count, timeout))
 
     async def _wait_records(self, count: int, timeout_s: float) -> list[Record]:
         """Look, wait for as many offsets as there are records missing, look again: not every offset is a record, so
         only a look can tell. Looks are not cut short by the timeout, waits are."""
-        _check_whole(count, "count is a whole number of records")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         owner = self._owner

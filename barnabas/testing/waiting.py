@@ -117,6 +117,24 @@ async def with_timeout(waiting: Coroutine[Any, Any, T], timeout_s: float, found:
         raise TimeoutError(f"after {timeout_s:g} s {found()}") from None
 
 
+def check_wait(timeout: object, count: object = 1, *, least: int = 1) -> None:
+    """Refuse, before anything waits, what is no time (in seconds), and no number of at least so many. Errors:
+    ValueError, TypeError."""
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool):
+        raise TypeError(f"timeout is a number of seconds, not {timeout!r:.100}")
+    if not timeout >= 0:
+        raise ValueError(f"timeout is in seconds, 0 or more, not {timeout}")
+    check_count("count", count, least)
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse what is no number of something. Errors: ValueError, TypeError."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is a whole number, not {value!r:.100}")
+    if value < least:
+        raise ValueError(f"{name} is {least} or more, not {value}")
+
+
 def check_may_block(alternative: str) -> None:
     """Refuse to wait in a thread whose event loop may have to run what is waited for. Raises RuntimeError."""
     try:

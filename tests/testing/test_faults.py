@@ -344,7 +344,11 @@ def test_faults_outlive_a_restart_and_not_a_stop() -> None:
         (lambda faults: faults.delay("Produce", (2, 1)), ValueError, "between 2 and 1 ms"),
         (lambda faults: faults.drop(times="2"), TypeError, "^times is a whole number, not '2'$"),
         (lambda faults: faults.refuse(after=None), TypeError, "^after is a whole number, not None$"),
-        (lambda faults: faults.drop(probability="0.5"), TypeError, "^probability is a number of 0 to 1, not '0.5'$"),
+        (
+            lambda faults: faults.drop(probability="0.5"),
+            TypeError,
+            "^probability is a number above 0, 1 at most, not '0.5'$",
+        ),
         (lambda faults: faults.drop(partition="0"), TypeError, "^partition is a whole number, not '0'$"),
         (lambda faults: faults.drop(version=[1, None]), TypeError, "^version is a whole number, not None$"),
         (lambda faults: faults.pause(broker=1.5), TypeError, r"^broker is a whole number, not 1\.5$"),

@@ -359,9 +359,9 @@ def test_a_partition_that_is_not_there_is_told(broker: Broker) -> None:
 @pytest.mark.parametrize("count", ["3", 1.5, None])
 def test_a_count_is_a_number(broker: Broker, count: Any) -> None:
     topic = broker.create_topic("t")
-    with pytest.raises(TypeError, match=r"^count is a whole number of records, not "):
+    with pytest.raises(TypeError, match=r"^count is a whole number, not "):
         topic.wait_records(count)
-    with pytest.raises(TypeError, match=r"^count is a whole number of records, not "):
+    with pytest.raises(TypeError, match=r"^count is a whole number, not "):
         asyncio.run(topic.wait_records_async(count))
 
 

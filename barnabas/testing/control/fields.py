@@ -87,7 +87,7 @@ def _number_between(low: int, high: int) -> Callable[[Any], int]:
 
 
 def _chance(value: Any) -> float:
-    _require(isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1)
+    _require(isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1)
     return float(value)
 
 
@@ -173,7 +173,9 @@ POSITIVE: Final = whole(1)
 PORT: Final = whole(0, 65535)
 BROKERS: Final = whole(1, CLUSTER_BROKERS_MAX)
 TRUTH: Final = Kind("true or false", {"type": "boolean"}, _truth, _truth_of_text)
-CHANCE: Final = Kind("a number of 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}, _chance, float)
+CHANCE: Final = Kind(
+    "a number above 0, 1 at most", {"type": "number", "exclusiveMinimum": 0, "maximum": 1}, _chance, float
+)
 TEXTS: Final = Kind("a text or a list of texts", _or_several(_STRING), _one_or_many(_text), may_repeat=True)
 NUMBERS: Final = Kind(
     "a whole number or a list of them", _or_several(_INTEGER), _one_or_many(_any_number), int, may_repeat=True

@@ -68,7 +68,7 @@ _DEADLINE: Final = Field(
     "How long it may take, in real time; brokers themselves give up after 30 s.",
     argument="deadline",
 )
-_AWAITED: Final = Field("count", fields.COUNT, "How many to wait for; 1 without it.")
+_AWAITED: Final = Field("count", fields.POSITIVE, "How many to wait for; 1 without it.")
 _TO: Final = Field("to", fields.COUNT, "The number of the broker that is to; any other one without it.")
 _NODE: Final = Field("node", fields.COUNT, "The number of a broker of a cluster.", is_required=True)
 
@@ -312,7 +312,7 @@ VERBS: Final = (
         "Wait until it came over so many requests, in the form of kcl fake.",
         "Hits",
         actions.wait,
-        Field("hits", fields.COUNT, "How many to wait for; 1 without it.", argument="count"),
+        Field("hits", fields.POSITIVE, "How many to wait for; 1 without it.", argument="count"),
         Field("timeout", rules.TIMEOUT, "How long to wait, in real time; 30s without it.", argument="timeout"),
     ),
     _get(f"{_BROKER}/faults", "All faults.", "Faults", actions.faults),
@@ -414,7 +414,7 @@ VERBS: Final = (
         "Records",
         actions.wait_records,
         _TOPIC,
-        _AWAITED,
+        Field("count", fields.COUNT, "How many to wait for; 1 without it."),
         _TIMEOUT,
         _LIMIT,
     ),
