@@ -391,6 +391,7 @@ class Broker:
             lambda: self._broker_epoch(),  # of the controller that is made next
             self.internal_topics.metadata_updated,
             lambda: self.controller.registered(),  # of the controller that is made next
+            self._network_timers,
         )
         self.controller = Controller(
             self._session,

@@ -17,12 +17,14 @@ KIP-380.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
 from barnabas.broker.cluster.metadata import MetadataCache, TopicMetadata
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.interface import CoordinationError
 from barnabas.controller.requests import FULL
+from barnabas.timers import Timers, time_limit
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
@@ -38,7 +40,7 @@ A = TypeVar("A", LeaderAndIsrResponse, UpdateMetadataResponse, StopReplicaRespon
 
 _UNKNOWN_EPOCH: Final = -1
 
-STOP_PATIENCE_S: Final = 3.0
+STOP_PATIENCE_MS: Final = 3_000
 """How long a stop waits for a command; after that it is taken to hang."""
 
 
@@ -68,6 +70,7 @@ class ControllerCommands:
         broker_epoch: the epoch of this broker's registration now; -1 as long as there is none.
         on_update: told which topics were removed, after each UpdateMetadata and before that is answered.
         registered: returns when this broker knows its epoch.
+        timers: those of what waits for other brokers.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class ControllerCommands:
         broker_epoch: Callable[[], int],
         on_update: Callable[[Sequence[TopicMetadata]], Awaitable[None]],
         registered: Callable[[], Awaitable[None]],
+        timers: Timers,
     ) -> None:
         self._replicas = replicas
         self._metadata = metadata
@@ -85,6 +89,7 @@ class ControllerCommands:
         self._broker_epoch = broker_epoch
         self._on_update = on_update
         self._registered = registered
+        self._timers = timers
         self._controller_epoch = _UNKNOWN_EPOCH
         self._turn = asyncio.Lock()
         self._under_way: asyncio.Task[Any] | None = None
@@ -115,7 +120,9 @@ class ControllerCommands:
         works in directories that are another process's next. Nobody gives more: connections are closed, and the
         controller of this broker has stopped."""
         if self._under_way is not None:
-            await asyncio.wait([self._under_way], timeout=STOP_PATIENCE_S)
+            with suppress(TimeoutError):
+                async with time_limit(self._timers, STOP_PATIENCE_MS):
+                    await asyncio.wait([self._under_way])
             self._under_way.cancel()
             await asyncio.wait([self._under_way])
 

@@ -193,7 +193,9 @@ def other_commands(
 ) -> ControllerCommands:
     """The gate of a broker that has heard nothing yet."""
     updated = on_update or broker.internal_topics.metadata_updated
-    return ControllerCommands(broker.replicas, MetadataCache(), broker.configs, broker_epoch, updated, registered)
+    return ControllerCommands(
+        broker.replicas, MetadataCache(), broker.configs, broker_epoch, updated, registered, broker.timers
+    )
 
 
 async def test_what_was_meant_for_a_former_life_is_not_obeyed_before_this_one_has_registered(tmp_path: Path) -> None:
@@ -285,7 +287,8 @@ async def test_that_a_command_failed_whose_connection_broke_is_told(
 
 
 async def test_nothing_of_a_command_is_left_when_the_broker_stops(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
+    """It has some time for its own end, which a thread of it may need."""
+    async with running(tmp_path, replace(ENVIRONMENT, socket_clock=SystemClock())) as broker:
         begun = asyncio.Event()
 
         async def on_update(_removed: object) -> None:
