@@ -7,9 +7,11 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypedDict
 
+from barnabas.broker.handlers import apis_between_brokers, served_apis
 from barnabas.testing import entries
 from barnabas.testing.request import Request
 from barnabas.testing.topic import Topic, topic_name
+from barnabas.testing.waiting import check_count
 from barnabas.wire.messages import API_NAMES
 from barnabas.wire.messages import api as messages_of
 from barnabas.wire.schema import Message
@@ -124,7 +126,8 @@ class Limits:
 
 class Matcher:
     """Whether a request is one that a fault, or a look at what was recorded, is for. Errors: ValueError for an API that
-    Kafka does not have, TypeError for a keyword that is none, or a value that such keywords do not have."""
+    Kafka does not have, and where nothing, or a number below 0, is named; TypeError for a keyword that is none, or a
+    value that such keywords do not have."""
 
     def __init__(self, api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> None:
         self.api_keys = api_keys(api)
@@ -146,7 +149,11 @@ class Matcher:
 
     def check_can_match(self) -> None:
         """Refuse what no request can be. Errors: ValueError."""
-        known = [messages_of(key) for key in API_NAMES if self.api_keys is None or key in self.api_keys]
+        served = {*served_apis(), *apis_between_brokers()}
+        known = [messages_of(key) for key in sorted(served if self.api_keys is None else served & self.api_keys)]
+        if not known:
+            named = ", ".join(API_NAMES[key] for key in sorted(self.api_keys or ()))
+            raise ValueError(f"no broker here serves {named}: clients hear so from ApiVersions, and do not ask")
         told = ", ".join(each.name for each in known) if self.api_keys is not None else "any API"
         keywords = [name for name, role in _OF_ENTRIES.items() if role in self._of_entries]
         about = [entries.askable(each) for each in known] if keywords else []
@@ -205,12 +212,15 @@ _KEYWORDS: Final = tuple(Matching.__annotations__)
 
 def api_keys(api: Api | Collection[Api] | None) -> frozenset[int] | None:
     """The keys of APIs, by what they may be named by; None for all. Errors: ValueError, with the name that may have
-    been meant."""
+    been meant, and where none is named."""
     if api is None:
         return None
     if isinstance(api, str | int | type):
         return frozenset({_api_key(api)})
-    return frozenset(map(_api_key, api))
+    keys = frozenset(map(_api_key, api))
+    if not keys:
+        raise ValueError("no API is named: name one, or leave it out (None) where all are meant")
+    return keys
 
 
 def _api_key(api: Api) -> int:
@@ -235,14 +245,17 @@ def _described(values: Collection[Any]) -> str:
 
 
 def _collection(keyword: str, value: Any) -> Collection[Any]:
-    """What a keyword's value means, which may be one or several. Errors: TypeError."""
+    """What a keyword's value means, which may be one or several. Errors: TypeError; ValueError for none."""
     is_one = isinstance(value, str | bytes) or not isinstance(value, Iterable)
-    return frozenset(_value(keyword, each) for each in ([value] if is_one else value))
+    values = frozenset(_value(keyword, each) for each in ([value] if is_one else value))
+    if not values:
+        raise ValueError(f"{keyword} names none, which no request is about: leave it out where any is meant")
+    return values
 
 
 def _value(keyword: str, value: Any) -> Any:
     if keyword in _NUMBERS:
-        _check_numbers(**{keyword: value})
+        check_count(keyword, value, 0)
         return value
     if keyword == "topic":
         return topic_name(value)

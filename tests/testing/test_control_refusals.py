@@ -72,6 +72,8 @@ def exchange(
         (b'{"error": 1, "times": 0}', "times of POST /brokers/{broker}/fail is to be a whole number of 1 or more"),
         (b'{"error": 1, "every": 0}', "every of POST /brokers/{broker}/fail is to be a whole number of 1 or more"),
         (b'{"error": 1, "api": []}', "api of POST /brokers/{broker}/fail is to be a text or a list of texts"),
+        (b'{"error": 1, "api": "ConsumerGroupHeartbeat"}', "no broker here serves ConsumerGroupHeartbeat"),
+        (b'{"error": 1, "partition": -1}', "partition is 0 or more, not -1"),
         (b'{"error": 1, "api": "Prodcue"}', "did you mean 'Produce'?"),
         (b'{"error": "NOT_LEADER"}', "Kafka has no error 'NOT_LEADER': did you mean"),
         (b'{"error": 1, "probability": 2}', "probability of POST /brokers/{broker}/fail is to be a number above 0"),
