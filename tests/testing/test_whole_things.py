@@ -100,8 +100,10 @@ def test_the_coordinator_of_a_group_moves_and_its_member_stays(cluster: Cluster)
         consumer.poll(0.1)
     [member] = cluster.wait_group("g", members=1).members
     cluster.wait_in_sync()
+    former = cluster.coordinator(group="g")
     with cluster.recorded() as seen:
         moved_to = cluster.faults.move_coordinator(group="g")
+        assert moved_to == cluster.coordinator(group="g") != former
         answered: list[RecordedRequest] = []
         while not answered:
             consumer.poll(0.1)
@@ -125,11 +127,15 @@ def test_the_coordinator_of_a_transaction_moves(cluster: Cluster) -> None:
     producer.produce("t", "v")
     producer.flush(30)
     cluster.wait_in_sync()
+    former = cluster.coordinator(transactional_id="x")
     with cluster.recorded() as seen:
         moved_to = cluster.faults.move_coordinator(transactional_id="x")
+        assert moved_to == cluster.coordinator(transactional_id="x") != former
         producer.commit_transaction(30)
         assert "ok" in [asked.outcome for asked in seen.requests("EndTxn", broker=moved_to)]
     assert len(topic.wait_records(1)) == 1
+    assert cluster.faults.move_coordinator(transactional_id="x", to=former) == former
+    assert cluster.coordinator(transactional_id="x") == former
 
 
 @both
