@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from barnabas.testing import log_lines
 from barnabas.testing.log_lines import CURRENT_TEST, current_test
@@ -44,12 +44,17 @@ _departed: deque[tuple[str, tuple[str, str]]] = deque(maxlen=DEPARTED_MAX)
 _before_test: WeakKeyDictionary[Recording, int] = WeakKeyDictionary()
 """How many requests recordings had when the test that runs began."""
 
+_over_before_test: WeakSet[Recording] = WeakSet()
+"""Recordings that say nothing of the test that runs."""
+
 
 def test_begins() -> None:
     """What clients asked so far is no news of the test that begins."""
     for owner in list(_started_by):
         if (recording := owner.last_recording) is not None:
             _before_test[recording] = recording.dropped + len(recording)
+            if recording.is_over:
+                _over_before_test.add(recording)
 
 
 def started(owner: Owner) -> None:
@@ -174,10 +179,9 @@ def _transactions(server: Server) -> Iterable[str]:
 
 
 def _requests(recording: Recording | None) -> list[str]:
-    found = _last_of_test(recording, REQUESTS_MAX)
-    if recording is None or (recording.is_over and not found):
+    if recording is None or recording in _over_before_test:
         return ["not recorded: `with broker.recorded():`, pytest's --kafka-record or POST .../recorded does"]
-    return [repr(each) for each in found]
+    return [repr(each) for each in _last_of_test(recording, REQUESTS_MAX)]
 
 
 def _last_of_test(recording: Recording | None, count: int) -> list[RecordedRequest]:

@@ -363,6 +363,21 @@ def test_what_clients_asked_in_a_failing_test(pytester: pytest.Pytester) -> None
     pytester.runpytest_subprocess(*OPTIONS).stdout.fnmatch_lines(["  <Produce v* of shop: test_it-*-0> -> ok"])
 
 
+def test_clients_asked_nothing(pytester: pytest.Pytester) -> None:
+    """Which is not the same as that nothing was recorded."""
+    pytester.makepyfile("""
+        def test_recorded(kafka_broker):
+            assert False
+
+        def test_recorded_by_itself(kafka_broker):
+            with kafka_broker.recorded():
+                pass
+            assert False
+    """)
+    told = pytester.runpytest_inprocess(*OPTIONS, "--kafka-record").stdout.str()
+    assert re.findall("^last requests:.*", told, re.MULTILINE) == ["last requests: none"] * 2
+
+
 def test_what_clients_asked_in_an_earlier_test_is_not_told(pytester: pytest.Pytester) -> None:
     """Whether that recording is over or goes on."""
     pytester.makepyfile("""
