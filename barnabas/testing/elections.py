@@ -105,4 +105,4 @@ async def _elect(
     context.adopt(plan)
     request.decide(old)
     await tell(context, plan)
-    return request.finish(old)
+    return context.when_own_told(lambda: request.finish(old), request)
