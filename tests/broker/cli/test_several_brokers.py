@@ -313,29 +313,20 @@ def test_a_broker_of_before_that_dies_before_it_has_registered_anew_is_started_a
 
 @pytest.mark.parametrize("what", ["directory", "log"])
 def test_who_was_stopped_last_and_lost_its_disk_does_not_lead(brokers: BarnabasBrokers, what: str) -> None:
-    """It is the only one in sync, and the others have everything all the same."""
+    """It is the only one in sync, and the others have everything all the same: who had left before it leads."""
     create(brokers, "letters")
     for index in range(3):
         for number in range(10):
             assert produce(brokers, "letters", index) == number
     brokers.stop()
-    folders = {node_id: brokers.log_dir / f"broker{node_id}" for node_id in (1, 2, 3)}
-    last_id, last = max(folders.items(), key=lambda each: (each[1] / CLEAN_SHUTDOWN_FILE).stat().st_mtime_ns)
+    folders = [brokers.log_dir / f"broker{node_id}" for node_id in (1, 2, 3)]
+    last = max(folders, key=lambda folder: (folder / CLEAN_SHUTDOWN_FILE).stat().st_mtime_ns)
     if what == "directory":
         shutil.rmtree(last)
     else:
         for index in range(3):
             shutil.rmtree(last / f"letters-{index}")
     brokers.start()
-    eventually(lambda: {each.leader for each in partitions(brokers, "letters").values()} == {-1})
-    assert {tuple(each.isrs) for each in partitions(brokers, "letters").values()} == {(last_id,)}
-    elected = subprocess.run(
-        [sys.executable, "-m", "barnabas", "topics", "elect", "letters", "--unclean", "-b", brokers.bootstrap_servers],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert elected.stdout.splitlines() == [f"letters-{index} is led by whoever was left" for index in range(3)]
     eventually(lambda: all(len(each.isrs) == 3 for each in partitions(brokers, "letters").values()))
     for index in range(3):
         assert produce(brokers, "letters", index) == 10
