@@ -61,6 +61,12 @@ def brokers_of(task: asyncio.Task[Any]) -> Brokers | None:
     return _outliving.get(task)
 
 
+def _is_heard(arrived: "asyncio.Future[Any]") -> None:
+    """Whoever waits may have no time left just then, and hear of no error; that is none to be told."""
+    if not arrived.cancelled():
+        arrived.exception()
+
+
 async def wait_until(
     reached: Callable[[], T | None],
     listeners: Listeners | Callable[[], Iterable[Listeners]],
@@ -71,6 +77,7 @@ async def wait_until(
     who has listeners; both are also when another broker takes the place of the one that there is. Raises what `reached`
     raises of NothingMoreComes."""
     arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    arrived.add_done_callback(_is_heard)
     told: list[Listeners] = []
 
     def look() -> None:
