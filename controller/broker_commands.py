@@ -162,23 +162,21 @@ class BrokerCommands:
         if broker_id in self._queues:
             self._post(broker_id, requests.stop_replicas(self._sender, cluster, broker_id, partitions, delete=delete))
 
-    def when_answered(self, broker_ids: Collection[int], call: Callable[[bool], None]) -> None:
-        """Call when these brokers have answered to everything said so far, with True, or have answered to all that they
-        will, with False, as it has parted from one."""
+    def when_answered(self, broker_ids: Collection[int], call: Callable[[], None]) -> None:
+        """Call when these brokers have answered to everything said so far, but for those that it has parted from."""
         queues = [self._queues[broker_id] for broker_id in broker_ids if broker_id in self._queues]
-        left, all_answer = len(queues), len(queues) == len(broker_ids)
+        left = len(queues)
 
-        def count(has_answered: bool) -> None:
-            nonlocal left, all_answer
+        def count() -> None:
+            nonlocal left
             left -= 1
-            all_answer = all_answer and has_answered
             if left == 0:
-                call(all_answer)
+                call()
 
         for queue in queues:
             queue.when_answered(count)
         if not queues:
-            call(all_answer)
+            call()
 
     def _post(self, broker_id: int, command: Command | None) -> None:
         queue = self._queues.get(broker_id)

@@ -37,8 +37,8 @@ class Answer(NamedTuple):
     response: Any
 
 
-Told = Callable[[bool], None]
-"""Called when all that was posted before has been answered, with True, or will not be, with False."""
+Told = Callable[[], None]
+"""Called when all that was posted before has been answered, or will not be."""
 
 
 class BrokerQueue:
@@ -102,7 +102,7 @@ class BrokerQueue:
             raise self._failure
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        self.when_answered(lambda _: None if waiter.done() else waiter.set_result(None))
+        self.when_answered(lambda: None if waiter.done() else waiter.set_result(None))
         try:
             await waiter
         finally:
@@ -114,7 +114,7 @@ class BrokerQueue:
         if self._failures > 0:
             return
         ended = asyncio.Event()
-        self.when_answered(lambda _: ended.set())
+        self.when_answered(ended.set)
         answered = asyncio.create_task(ended.wait())
         await asyncio.wait([self._task, answered], return_when=asyncio.FIRST_COMPLETED)
         answered.cancel()
@@ -140,7 +140,7 @@ class BrokerQueue:
         for found in self._waiting:
             if callable(found):
                 with self._set_aside.attempt(self._broker_id):
-                    found(False)
+                    found()
 
     async def closed(self) -> None:
         """Wait until the task has ended; to be called after `close`."""
@@ -152,7 +152,7 @@ class BrokerQueue:
             answer = None if callable(command) else await self._deliver(command)
             with self._set_aside.attempt(self._broker_id):
                 if callable(command):
-                    command(True)
+                    command()
                 elif answer is not None:
                     self._answered(answer)
 

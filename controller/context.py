@@ -134,7 +134,7 @@ class ControllerContext:
             else:
                 self.when_own_told(call, request)
 
-        return brokers.when_answered([brokers.own_id], lambda _all_answered: self.events.submit(finish, request))
+        return brokers.when_answered([brokers.own_id], lambda: self.events.submit(finish, request))
 
     def when_served(
         self, partitions: Collection[TopicPartition], request: AdminRequest[Answer], answer: Answer

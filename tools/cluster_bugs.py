@@ -172,7 +172,7 @@ def requests_to_a_broker_out_of_order() -> list[Change]:
         while True:
             command = await self._next()
             if callable(command):
-                command(True)
+                command()
             else:
                 task = asyncio.create_task(deliver(command))
                 sending.add(task)

@@ -123,7 +123,7 @@ async def _relieve(
     remaining = [RemainingPartition(topic_name=name, partition_index=index) for name, index in relief.remaining]
     response = ControlledShutdownResponse(remaining_partitions=remaining)
     asked.decide(response)
-    context.brokers.when_answered(context.brokers.met, lambda _all_answered: asked.finish(response))
+    context.brokers.when_answered(context.brokers.met, lambda: asked.finish(response))
     context.brokers.timers.call_later(PATIENCE_MS, lambda: asked.finish(response))
     return None
 

@@ -583,7 +583,7 @@ def test_telling_a_broker(caplog: pytest.LogCaptureFixture) -> None:
             if isinstance(answer.command, UpdateMetadataRequest):
                 raise ValueError(REASON)
 
-        def call(_has_answered: bool) -> None:
+        def call() -> None:
             calls.append("bad")
             raise ValueError(REASON)
 
@@ -593,7 +593,7 @@ def test_telling_a_broker(caplog: pytest.LogCaptureFixture) -> None:
         queue.when_answered(call)
         queue.post(LeaderAndIsrRequest())
         all_done = asyncio.Event()
-        queue.when_answered(lambda _: all_done.set())
+        queue.when_answered(all_done.set)
         await all_done.wait()
         assert calls == ["bad"]
         assert len(answers) == 4
@@ -651,7 +651,7 @@ def test_what_no_message_can_carry_keeps_a_broker_from_hearing_nothing_else(capl
             for command in commands:
                 queue.post(command)
             all_done = asyncio.Event()
-            queue.when_answered(lambda _: all_done.set())
+            queue.when_answered(all_done.set)
             await asyncio.wait_for(all_done.wait(), 30)
 
         await posted(roles(leader=2**31), metadata(), LeaderAndIsrRequest(controller_id=2**31), metadata())
