@@ -323,7 +323,7 @@ RUN_HERE = (
     *(("docs/operations.md", start) for start in OPERATIONS),
     ("docs/operations.md", "/opt/barnabas/bin/pip"),
     ("docs/operations.md", "mount"),
-    ("docs/operations.md", "barnabas topics elect flights __consumer_offsets"),
+    ("docs/operations.md", "barnabas topics elect flights --unclean"),
     ("docs/operations.md", "sed"),
     ("docs/operations.md", "systemctl stop barnabas-zookeeper"),
     ("docs/operations.md", "cp --archive /backup/zookeeper/."),

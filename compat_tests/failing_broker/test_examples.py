@@ -3,6 +3,7 @@ docs/testing-other-languages.md, each one file, run as their authors would run t
 
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,12 +30,18 @@ def control() -> Iterator[BarnabasControl]:
 
 def run(control: BarnabasControl, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
     """What the framework prints of tests that pass."""
-    done = subprocess.run(
+    with subprocess.Popen(
         command, env={**os.environ, **(environment or {}), "BARNABAS_CONTROL": control.url},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            printed, _ = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGINT)  # with the processes that the framework has for its files
+            printed, _ = process.communicate(timeout=TIMEOUT_S)
+            pytest.fail(f"not ended after {TIMEOUT_S} s:\n{printed}")
+    assert process.returncode == 0, printed
+    return printed
 
 
 @pytest.mark.slow
