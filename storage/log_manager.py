@@ -115,6 +115,9 @@ class LogManager:
         """Whether all directories were closed cleanly, so that everything that was in their logs is there."""
         self._is_loaded = False
         """Whether the logs are known: checkpoints written before would forget all of them."""
+        self._is_closed = False
+        self._closing = threading.Lock()
+        """Held while `_is_closed` is set, and while a thread that no stop waits for writes."""
 
     # --- opening
 
@@ -518,9 +521,13 @@ class LogManager:
                 except OSError as error:
                     directory.has_unsynced_deletions = True
                     raise directory.refused(f"deleting logs of {directory.path}", error) from error
-                directory.checkpoint(*HELD_LOGS_FILES)
-        with suppress(OSError):  # a full disk, say; it is tried again with the next partitions
-            self.write_lost_logs()
+                with self._closing:
+                    if self._is_closed:  # the disk hung for longer than the stop waits: others have the directories now
+                        return
+                    directory.checkpoint(*HELD_LOGS_FILES)
+        with self._closing, suppress(OSError):  # a full disk, say; it is tried again with the next partitions
+            if not self._is_closed:
+                self.write_lost_logs()
 
     def truncations(self, cuts: Sequence[Cut]) -> Truncations:
         """Begin to cut logs, with one write of the checkpoints for all: until it is completed, as `Truncations` says,
@@ -642,6 +649,11 @@ class LogManager:
         if self._is_loaded:
             closing = [(directory, directory.prepare_close()) for directory in self._directories]
             self._threads.run([[partial(self._close, *found, broker_epoch)] for found in closing], 1, "closing")
+        self._let_go()
+
+    def _let_go(self) -> None:
+        with self._closing:
+            self._is_closed = True
         self._cache.close_all()
         self._directories.close()
 
@@ -653,5 +665,4 @@ class LogManager:
 
     def abandon(self) -> None:
         """Give everything up as a crash would, but for the locks: for tests of recovery."""
-        self._cache.close_all()
-        self._directories.close()
+        self._let_go()

@@ -1,7 +1,8 @@
 """AllocateProducerIds: blocks of producer ids, unique in the cluster for ever.
 
 The controller takes them from the store, for its own broker and for others (`producer_id_grants.py`). A write that
-compares versions makes them unique whoever does it: a broker whose logs are ahead of the store sets it right by itself.
+compares versions makes them unique whoever does it, so it needs no check of the controller's epoch, as in Kafka: a
+broker whose logs are ahead of the store sets it right by itself.
 
 *Source*: kafka 3.9.1 `ZkProducerIdManager.getNewProducerIdBlock`.
 """

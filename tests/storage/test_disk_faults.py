@@ -344,6 +344,26 @@ def test_deletions_that_could_not_be_synced_are_told(logs, number, is_final):
         logs.manager.sync_deletions()
 
 
+def test_a_deletion_that_hangs_beyond_the_stop_writes_nothing_more(logs, tmp_path):
+    """A stop waits for it for some time; then the directory is unlocked, and may be another process's."""
+    append(logs, logs.log())
+    logs.manager.delete("topic", 0)
+
+    def written():
+        return {path: path.stat().st_ino for path in tmp_path.rglob("*") if path.is_file()}
+
+    at_the_close = {}
+
+    def hangs_until_all_is_closed(_):
+        heal(logs.files, "sync_directory")
+        logs.manager.close()
+        at_the_close.update(written())
+
+    logs.files.before["sync_directory"] = hangs_until_all_is_closed
+    logs.manager.sync_deletions()
+    assert at_the_close == written() != {}
+
+
 def test_every_error_of_a_sync_is_final():
     """A pipe cannot be synced, nor can a directory that the kernel makes up."""
     reading, writing = os.pipe()
