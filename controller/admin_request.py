@@ -18,6 +18,8 @@ class AdminRequest(Generic[Answer]):
 
     `decide`: everything is checked and written, nobody can undo it. `finish`: the brokers have applied it. If the time
     is up in between, the answer is `on_timeout(decision)`, before the decision `on_timeout(None)`; the work goes on.
+    Where the rest fails, as another broker controls the cluster by then, the answer is the decision: that one tells
+    the brokers, and who asked it again would be told, say, that the topic exists.
     With a timeout of zero or less the answer comes with the decision, which is how clients ask not to wait.
 
     Made and awaited by the task that serves the client, answered by the controller's.
@@ -50,8 +52,12 @@ class AdminRequest(Generic[Answer]):
             self._reply.set_result(answer)
 
     def fail(self, error: Exception) -> None:
-        """Have the request fail, unless there is an answer."""
-        if not self._reply.done():
+        """Have the request fail, unless there is an answer or a decision."""
+        if self._reply.done():
+            return
+        if self._decision is not None:
+            self._reply.set_result(self._decision)
+        else:
             self._reply.set_exception(error)
 
     def _time_out(self) -> None:

@@ -121,8 +121,8 @@ class ControllerContext:
 
     def when_own_told(self, call: Callable[[], None], request: AdminRequest[Any]) -> None:
         """Call, in the controller's task, when the own broker has answered to everything it was told so far; where the
-        cluster is taken over meanwhile, to all that it is told then. It is for a `request`, which fails with
-        NOT_CONTROLLER where this is not the controller any more."""
+        cluster is taken over meanwhile, to all that it is told then. It is for a decided `request`, which is answered
+        at once where this is not the controller any more."""
         brokers = self.brokers
         if brokers.own_id not in brokers.met:
             return request.fail(ApiError(ErrorCode.NOT_CONTROLLER))

@@ -741,8 +741,7 @@ async def test_a_deletion_that_a_stop_interrupts_is_answered(node: Node) -> None
     await settled(node)
     node.channel.is_open.set()
     await stopping
-    with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-        await deletion
+    assert errors(await deletion) == {"t": "NONE"}  # it is in the queue of whoever controls the cluster next
 
 
 @pytest.mark.parametrize("refused", ["a creation", "a deletion"])

@@ -81,3 +81,17 @@ async def test_what_is_refused_is_asked_for_again_where_the_last_time_was_not(cl
         del cluster.broker(2).errors[T]
         fire_retries(cluster, 1)
         await cluster.until(lambda: cluster.controller.cluster.topics["t"].partitions[0].leader == 2)
+
+
+async def test_what_was_decided_stands_where_another_controller_tells_of_it(cluster: Cluster) -> None:
+    """Told NOT_CONTROLLER, the client would ask the next one, and hear that the topic exists."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        cluster.broker(1).hangs = True
+        creating = asyncio.create_task(cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2, 3))])]))
+        await cluster.until(lambda: T in cluster.broker(2).roles)
+        assert not creating.done()
+        await cluster.expire(1)
+        assert [(outcome.name, outcome.error) for outcome in await creating] == [("t", ErrorCode.NONE)]
+        await cluster.until(lambda: cluster.controller.cluster.topics["t"])
+        cluster.broker(1).speak_again()
