@@ -40,8 +40,8 @@ async def test_a_deposed_controller_writes_nothing(node: Node) -> None:
 async def test_a_broker_that_knows_a_newer_controller_deposes_this_one(node: Node) -> None:
     async with node:
         node.channel.top_error = ErrorCode.STALE_CONTROLLER_EPOCH
-        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-            await node.controller.create_topics([NewTopic("t")])
+        [outcome] = await node.controller.create_topics([NewTopic("t")])
+        assert outcome.error is ErrorCode.NONE  # its epoch was the store's when that was written
         assert not node.controller.is_active
 
 
@@ -115,8 +115,7 @@ async def test_a_controller_that_its_own_broker_believes_to_be_old_does_not_give
     """The broker was told of one that no controller ever had. A few that were lost are made up for soon."""
     async with node:
         node.channel.top_error = ErrorCode.STALE_CONTROLLER_EPOCH
-        with pytest.raises(ApiError, match="NOT_CONTROLLER"):
-            await node.controller.create_topics([NewTopic("t", partition_count=1, replication_factor=1)])
+        await node.controller.create_topics([NewTopic("t", partition_count=1, replication_factor=1)])
         for renewals in range(3):
             await node.timers.has(RECOVERY_RETRY_DELAY_MS)
             assert node.controller.epoch == 1 + RENEWALS_AT_ONCE + renewals
