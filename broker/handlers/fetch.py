@@ -33,6 +33,7 @@ from barnabas.broker.replication.fetch_sessions import (
     FetchSessions,
     PartitionKey,
 )
+from barnabas.broker.replication.followers import UNKNOWN_BROKER_EPOCH
 from barnabas.controller.operations.topics import PARTITIONS_MAX
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.wire.errors import ErrorCode
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 FETCH = 1
 READ_COMMITTED = 1
-UNKNOWN_BROKER_EPOCH = -1
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
 
 REPLICA_ELEMENTS_MAX = 5 * PARTITIONS_MAX
