@@ -261,23 +261,22 @@ class ProcessLoop(ShuffledLoop):
         _numbers = count()
         super().__init__(seed)
         self._ready = _ReadyOfProcesses(self._draw)
+        self._timers: list[tuple[float, asyncio.TimerHandle]] = []
+        """A heap of what is due when; in asyncio's place, which has Python compare handles."""
         self.set_task_factory(_new_task)
         self.paused: dict[Process, None] = {}
 
     def _run_once(self) -> None:
         """A round of asyncio's loop without sockets, which nobody has here."""
-        scheduled, ready = self._scheduled, self._ready
-        while scheduled and scheduled[0]._cancelled:
-            self._timer_cancelled_count -= 1
-            heapq.heappop(scheduled)._scheduled = False
+        timers, ready = self._timers, self._ready
+        while timers and timers[0][1]._cancelled:
+            heapq.heappop(timers)
         if not ready and not self._stopping:
-            if not scheduled:
+            if not timers:
                 raise RuntimeError("everybody waits for something that nobody will do")
-            self._now_s = max(self._now_s, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self._now_s:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            ready.append(handle)
+            self._now_s = max(self._now_s, timers[0][0])
+        while timers and timers[0][0] <= self._now_s:
+            ready.append(heapq.heappop(timers)[1])
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle._cancelled:
@@ -301,8 +300,7 @@ class ProcessLoop(ShuffledLoop):
     ) -> asyncio.TimerHandle:
         """As `call_soon`."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True  # type: ignore[attr-defined]
+        heapq.heappush(self._timers, (when, timer))
         return timer
 
     def create_future(self) -> asyncio.Future[Any]:
