@@ -80,10 +80,24 @@ class Faults(StateFaults):
         batch) are told by the versions that have them. A Produce with acks=0 loses its connection.
         """
         failure = entries.Failure(_error_code(error), message, _record_errors(api, record_errors))
+        return self._fail(api, failure, where, whole=whole, after_work=after_work)
+
+    def _fail(
+        self,
+        api: Api | Collection[Api] | None,
+        failure: entries.Failure,
+        where: Mapping[str, Any],
+        *,
+        addressed: frozenset[str] = frozenset(),
+        whole: bool | None = None,
+        after_work: bool = False,
+    ) -> Fault:
+        """`addressed` are roles of `entries` beside those that `where` has: the entries that tell them have the error,
+        all of them."""
         matcher, limits = _split_keywords(api, where)
 
         def effect(fault: Fault) -> Fail:
-            return Fail(failure, matcher.addressed, matcher.is_meant, whole, after_work)
+            return Fail(failure, matcher.addressed | addressed, matcher.is_meant, whole, after_work)
 
         return self.add(Fault(self, f"fail {_name(api)} {ErrorCode.of(failure.code).name}", matcher, limits, effect))
 
@@ -181,13 +195,15 @@ class Faults(StateFaults):
     # --- on whole things (see also StateFaults) ---------------------------------------------------
 
     def leader_away(self, topic: str | Topic, partition: int | None = None) -> FaultGroup:
-        """Have a topic, or one partition, without a leader until the fault is removed: metadata says
-        LEADER_NOT_AVAILABLE, and who asks the former leader hears NOT_LEADER_OR_FOLLOWER."""
+        """Have all partitions of a topic, or one, without a leader until the fault is removed: metadata says
+        LEADER_NOT_AVAILABLE of each (not of the topic, as a broker of Kafka would not, and of which librdkafka's
+        consumers take it that there is no such topic), and who asks the former leader hears NOT_LEADER_OR_FOLLOWER."""
         topic = topic_name(topic)
         where: Matching = {"topic": topic} if partition is None else {"topic": topic, "partition": partition}
+        nobody_leads = entries.Failure(ErrorCode.LEADER_NOT_AVAILABLE)
         return FaultGroup(
             f"leader_away {topic}" if partition is None else f"leader_away {topic}-{partition}",
-            self.fail(ASKED_FOR_LEADERS, ErrorCode.LEADER_NOT_AVAILABLE, **where),
+            self._fail(ASKED_FOR_LEADERS, nobody_leads, where, addressed=frozenset({entries.PARTITION})),
             self.fail(ASKED_OF_LEADERS, ErrorCode.NOT_LEADER_OR_FOLLOWER, **where),
         )
 

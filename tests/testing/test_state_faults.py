@@ -114,6 +114,9 @@ def test_a_leader_that_is_away(broker: Broker) -> None:
         assert producer.flush(20) == 0
         producer.produce("t", "v")
         away.faults[0].wait_hits()
+        told = broker_is_asked(broker, MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 7).topics[0]
+        assert told.error_code == ErrorCode.NONE, "or consumers take it that there is no such topic"
+        assert [(each.error_code, each.leader_id) for each in told.partitions] == [(ErrorCode.LEADER_NOT_AVAILABLE, -1)]
         assert producer.flush(0.1) == 1
         assert topic.records() == []
     assert producer.flush(20) == 0
