@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.controller import znodes
 from tools import command_line_reference, config_reference, metrics_reference
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,14 @@ def test_the_page_of_the_command_line_is_current() -> None:
 
 def test_the_metrics_page_is_current() -> None:
     assert metrics_reference.TARGET.read_text() == metrics_reference.reference(), "run make docs"
+
+
+def test_each_znode_that_means_something_is_told_of() -> None:
+    """Those of `PERSISTENT_PATHS` that nobody reads or writes stay empty, as the page says."""
+    page = (DOCS / "zookeeper.md").read_text()
+    paths = {value for name, value in vars(znodes).items() if name.isupper() and str(value).startswith("/")}
+    assert len(paths) >= 10
+    assert sorted(path for path in paths if f"`{path}" not in page) == []
 
 
 def test_how_many_requests_were_compared() -> None:
