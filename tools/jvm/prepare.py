@@ -1,8 +1,8 @@
 """Puts in place all that the tests need beyond Python packages, so that none of them downloads anything: Java, Kafka's
-and Spark's jars, the flights of the Spark examples, kcat, libfiu, clients in other languages.
+and Spark's jars, the flights of the Spark examples, Debian's programs (below), clients in other languages.
 
-Without Java it ends with a message that says what to install; without kcat, libfiu, Node.js or Go the tests that use
-them are skipped.
+Without Java it ends with a message that says what to install; without one of Debian's programs, Node.js or Go the tests
+that use it are skipped.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from tools.jvm.junit import junit_classpath
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, connect_runtime, kafka_runtime, streams_runtime
 from tools.wiregen import jars
 
-DEBIAN_PROGRAMS = {"kcat": "kcat", "fiu-ctrl": "fiu-utils", "strace": "strace"}
+DEBIAN_PROGRAMS = {"curl": "curl", "jq": "jq", "kcat": "kcat", "fiu-ctrl": "fiu-utils", "strace": "strace"}
 """What else the tests use, and the package that has it; fiu-ctrl and strace make system calls fail."""
 COMPAT_TESTS = Path(__file__).resolve().parents[2] / "compat_tests"
 
