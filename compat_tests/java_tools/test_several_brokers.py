@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from barnabas.testing.cluster import Cluster
-from compat_tests.java_tools.kafka_tools import Tools, of_4_3_only
+from compat_tests.java_tools.kafka_tools import Tools, of_3_9_in_full_runs
 from compat_tests.java_tools.test_configs import shown
 
 pytestmark = pytest.mark.slow
@@ -264,7 +264,7 @@ def size_of(cluster: Cluster, broker: int, topic: str) -> int:
 @pytest.mark.parametrize(
     "kind", ["both", *(pytest.param(one, marks=pytest.mark.full) for one in ("leader", "follower"))]
 )
-@of_4_3_only
+@of_3_9_in_full_runs
 def test_a_reassignment_is_throttled(
     admin: Tools, several: Cluster, assigned: Any, plan: Any, produce_to: Any, kind: str
 ) -> None:
