@@ -248,10 +248,10 @@ def test_a_zookeeper_whose_data_are_lost(operator: Operator, tmp_path: Path) -> 
 class OneCommand:
     """`serve --brokers 3`, and somebody who types the page's commands."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] = SETTINGS) -> None:
         self.folder = folder
         self.data = folder / "data"
-        self.cluster = BarnabasBrokers(overrides=SETTINGS, data_dir=self.data)
+        self.cluster = BarnabasBrokers(overrides=settings, data_dir=self.data)
 
     def __enter__(self) -> Self:
         self.cluster.start()
@@ -395,11 +395,16 @@ def test_one_command_loses_its_store(one_command: OneCommand) -> None:
     assert_all_is_there(traffic)
 
 
-@pytest.mark.full
-def test_one_command_is_given_an_older_copy_of_its_store(one_command: OneCommand) -> None:
+def test_one_command_is_given_an_older_copy_of_its_store(tmp_path: Path) -> None:
     """Others lead than it knows of, in later epochs, so that replicas may not come in sync: who leads has everything,
-    and is read and written to once it is enough alone.
+    and is read and written to once it is enough alone, and the others are out of the ISR: after 4 s here, not 30.
     """
+    with OneCommand(tmp_path, {**SETTINGS, "replica.lag.time.max.ms": "4000"}) as one_command:
+        one_command.run("barnabas topics create voyages -p 6 -r 3")
+        an_older_copy_is_put_back(one_command)
+
+
+def an_older_copy_is_put_back(one_command: OneCommand) -> None:
     cluster, backup = one_command.cluster, one_command.folder / "backup"
     words = {"/var/lib/barnabas": str(one_command.data), "/backup": str(backup)}
     backup.mkdir()
