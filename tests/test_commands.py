@@ -214,6 +214,7 @@ OPERATIONS = (
     "barnabas brokers list",
     "barnabas brokers rebalance",
     "barnabas brokers drain",
+    "barnabas configs describe broker",
     "barnabas topics reassign",
 )
 
@@ -226,6 +227,7 @@ def test_operating_a_cluster(tmp_path: Path) -> None:
     replacements = {
         "flights": "voyages",
         "drain 3": "drain 2",
+        "broker 3": "broker 2",
         "50000000": "40000000",
         "2,3,1": "4,3,1",
     }
@@ -249,13 +251,19 @@ def test_operating_a_cluster(tmp_path: Path) -> None:
             """Of each broker."""
             return {row["id"]: row["replicas"] for row in json.loads(run("barnabas brokers list --json"))}
 
-        look, rebalance, drain, reassign = (block("docs/operations.md", start).text for start in OPERATIONS[1:])
+        texts = [block("docs/operations.md", start).text for start in OPERATIONS[1:]]
+        look, rebalance, drain, configs, reassign = texts
         assert "controller" in run(look)
         assert replica_counts()[4] == 0
         run(rebalance)
         assert set(replica_counts().values()) == {3}
         assert "broker 2 has no replicas: it may be switched off" in run(drain)
         assert replica_counts()[2] == 0
+        run("barnabas configs alter broker 2 --set message.max.bytes=2000000")
+        show, delete = configs.splitlines()
+        assert re.search(r"^message.max.bytes +2000000 +broker, at run time$", run(show), re.MULTILINE)
+        run(delete)
+        assert "at run time" not in run(show)
         run(reassign)
         [described] = json.loads(run("barnabas topics describe voyages --json"))
         replicas = [part["replicas"] for part in described["partitions"]]
