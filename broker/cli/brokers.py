@@ -32,7 +32,8 @@ app = Application(help="Look at brokers, empty them, share the load out among th
 def list_brokers(bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS, as_json: AsJson = False) -> None:
     """List brokers: how many partitions each leads, how many replicas and bytes it has.
 
-    Brokers that have replicas but are not there are listed, too.
+    STATE is up, controller (up, and the one that decides for the cluster), or away: it has replicas, but is stopped,
+    lost or cut off from the metadata store.
 
     [bold]Examples[/bold]
 
@@ -93,7 +94,8 @@ def drain(
 
     Also one that is gone for good: others get what it had. If another one that has some of its partitions is away, too,
     start that first. Shows what it would do, asks, and waits until it is done; interrupted, it goes on when it is run
-    again. With --json nobody is asked: without --yes it only shows the plan.
+    again. With --json nobody is asked: without --yes it only shows the plan; with it the plan is shown on standard
+    error, and the document comes when all is done.
 
     [bold]Examples[/bold]
 
@@ -154,7 +156,8 @@ def rebalance(
 
     After a broker has joined, say. What cannot be divided, one large partition or racks of different sizes, stays
     uneven. Shows what it would do, asks, and waits until it is done; interrupted, it goes on when it is run again:
-    whatever is under way is waited for first. With --json nobody is asked: without --yes it only shows the plan.
+    whatever is under way is waited for first. With --json nobody is asked: without --yes it only shows the plan; with
+    it the plan is shown on standard error, and the document comes when all is done.
 
     [bold]Examples[/bold]
 

@@ -17,7 +17,7 @@ from barnabas.broker.cli.output import (
     AsJson,
     BootstrapServers,
     Outcome,
-    complain,
+    note,
     print_json,
     print_table,
     report,
@@ -137,7 +137,7 @@ def describe(
         ],
     )
     if not show_all and len(shown) < len(configs):
-        complain(f"{len(configs) - len(shown)} configs have their defaults: --all shows them")
+        note(f"{len(configs) - len(shown)} configs have their defaults: --all shows them")
 
 
 @app.command("alter")

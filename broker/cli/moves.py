@@ -16,6 +16,7 @@ from barnabas.broker.cli.output import (
     ClientError,
     complain,
     counted,
+    note,
     print_json,
     print_table,
     say,
@@ -127,13 +128,14 @@ def carry_out(
     bootstrap_servers: str, plan: Plan, *, rate: int | None, yes: bool, as_json: bool, facts: Mapping[str, Any]
 ) -> bool:
     """Show a plan, ask, do it and wait; whether it was done. `facts` are told beside it as JSON, by which nobody is
-    asked: without `yes` nothing is done. Errors: ClientError."""
+    asked: without `yes` nothing is done, and with it the plan is shown beside the document, which comes when all is
+    done. Errors: ClientError."""
     check_nobody_else_moves(plan)
-    if not as_json:
-        _show(plan)
     if not yes and as_json:
         print_json({**facts, **plan.as_document(), "executed": False})
         return False
+    _show(plan, is_beside=as_json)
+    sys.stdout.flush()  # somebody may watch a file or a pipe
     if (plan.targets or plan.elections) and not yes:
         _ask()
     with_client(bootstrap_servers, lambda client: _do(client, plan, rate))
@@ -142,7 +144,9 @@ def carry_out(
     return True
 
 
-def _show(plan: Plan) -> None:
+def _show(plan: Plan, *, is_beside: bool) -> None:
+    """On standard output, or on standard error beside a document for programs."""
+    tell = note if is_beside else say
     rows = plan.as_rows()
     if rows:
         print_table(
@@ -157,14 +161,15 @@ def _show(plan: Plan) -> None:
                 )
                 for row in rows[:SHOWN_MAX]
             ],
+            is_beside=is_beside,
         )
         if len(rows) > SHOWN_MAX:
-            say(f"... and {counted(len(rows) - SHOWN_MAX, 'partition')} more (--json shows all)")
-        say(f"{counted(len(rows), 'partition')} to change, {sum(row['bytes'] for row in rows)} bytes to copy")
+            tell(f"... and {counted(len(rows) - SHOWN_MAX, 'partition')} more (--json shows all)")
+        tell(f"{counted(len(rows), 'partition')} to change, {sum(row['bytes'] for row in rows)} bytes to copy")
     if plan.elections:
-        say(f"{counted(len(plan.elections), 'partition')} to be led by the preferred replica")
+        tell(f"{counted(len(plan.elections), 'partition')} to be led by the preferred replica")
     if plan.awaited:
-        say(f"{counted(len(plan.awaited), 'partition')} on the way already")
+        tell(f"{counted(len(plan.awaited), 'partition')} on the way already")
 
 
 def _ask() -> None:
@@ -185,13 +190,13 @@ async def _do(client: KafkaClient, plan: Plan, rate: int | None) -> None:
     wanted = {each: plan.situation.moving[each].target for each in plan.awaited}
     wanted |= {each: new for each, new in plan.targets.items() if each not in refused}
     if wanted:
-        complain(f"{counted(len(wanted), 'partition')} on the way; after Ctrl-C the same command goes on waiting")
+        note(f"{counted(len(wanted), 'partition')} on the way; after Ctrl-C the same command goes on waiting")
         with _bar() as tell:
             await wait_for(client, wanted, tell, _complain_of_away)
         failures += await _not_as_planned(client, wanted)
     failures += await _not_led_as_planned(client, [each for each in plan.to_elect if each not in refused])
     if not await reassignments(client) and await unthrottle(client):
-        complain("the throttle is taken away")
+        note("the throttle is taken away")
     if failures:
         for each in failures[:-1]:
             complain(each)

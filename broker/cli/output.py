@@ -88,23 +88,27 @@ def with_client(bootstrap_servers: str, work: Callable[[KafkaClient], Coroutine[
         ) from error
 
 
-def console() -> Console:
-    """Standard output, without markup in what is printed."""
+def console(*, is_beside: bool = False) -> Console:
+    """Standard output, or standard error, without markup in what is printed."""
     from rich.console import Console
 
-    terminal = Console(markup=False, highlight=False, soft_wrap=True)
+    terminal = Console(markup=False, highlight=False, soft_wrap=True, stderr=is_beside)
     if not terminal.is_terminal:
         terminal.width = _UNLIMITED_WIDTH
     return terminal
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """Columns for people; numbers to the right. Control characters are shown, not sent to the terminal."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None, is_beside: bool = False
+) -> None:
+    """Columns for people; numbers to the right. Control characters are shown, not sent to the terminal. On standard
+    error where they stand beside a document for programs.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    terminal = console()
+    terminal = console(is_beside=is_beside)
     table = Table(
         box=box.SIMPLE_HEAD if terminal.is_terminal else None, title=title, title_justify="left", pad_edge=False
     )
@@ -130,8 +134,13 @@ def say(text: str) -> None:
     sys.stdout.write(f"{escape(text)}\n")
 
 
+def note(text: str) -> None:
+    """A sentence for people on standard error, of what goes on: nothing is wrong."""
+    sys.stderr.write(f"{escape(text)}\n")
+
+
 def complain(text: str) -> None:
-    """A sentence for people on standard error."""
+    """A sentence for people on standard error, of what is wrong, or not as it was asked for."""
     sys.stderr.write(f"barnabas: {escape(text)}\n")
 
 
@@ -180,6 +189,7 @@ __all__ = [
     "complain",
     "counted",
     "end_with",
+    "note",
     "print_json",
     "print_table",
     "report",

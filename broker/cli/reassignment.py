@@ -81,9 +81,13 @@ def reassign_partitions(
 ) -> None:
     """Have partitions on other brokers, or on more or fewer of them, while they are written and read.
 
+    Where to is said by --replicas alone, or by --brokers or --replication-factor or both; --cancel goes without any of
+    them, and without --throttle.
+
     Shows what it would do, asks, and waits until it is done. Interrupted, it goes on waiting when it is run again.
-    With --json nobody is asked: without --yes it only shows the plan. Throttles go at the end, also those that another
-    run or kafka-reassign-partitions has left behind.
+    With --json nobody is asked: without --yes it only shows the plan; with it the plan is shown on standard error, and
+    the document comes when all is done. Throttles go at the end, also those that another run or
+    kafka-reassign-partitions has left behind.
 
     [bold]Examples[/bold]
 
@@ -95,11 +99,13 @@ def reassign_partitions(
     wanted = values.topic_partitions(topics, "TOPIC")
     exact, among = (None if text is None else _ids(text) for text in (replicas, brokers))
     if cancel:
-        if exact or among or replication_factor:
+        if exact or among or replication_factor or throttle:
             raise typer.BadParameter("--cancel goes alone")
         _cancel(bootstrap_servers, wanted, as_json)
         return
-    if not (exact or among or replication_factor) or (exact and (among or replication_factor)):
+    if exact and (among or replication_factor):
+        raise typer.BadParameter("--replicas says everything: it goes without --brokers and --replication-factor")
+    if not (exact or among or replication_factor):
         raise typer.BadParameter("where to? give --replicas, or --brokers or --replication-factor or both, or --cancel")
     named = with_client(bootstrap_servers, lambda client: named_partitions(Positions(client), wanted))
 

@@ -98,6 +98,17 @@ def test_help_says_what_values_are(run: Run, path: str, command: Any) -> None:
     assert not re.search(r"<|\b(INTEGER|PATH|int|str|path|list|range)\b ", panels)
 
 
+def test_help_says_what_states_of_brokers_mean_and_what_excludes_what(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    states = run("brokers", "list", "--help").out
+    for state in ("up,", "controller (up, ", "away: it has replicas"):
+        assert state in states
+    exclusions = run("topics", "reassign", "--help").out
+    assert "by --replicas alone, or by --brokers or --replication-factor or both; --cancel goes without" in exclusions
+
+
 def test_help_lists_all_commands_and_serve_first(run: Run) -> None:
     out = run("--help").out
     assert "<" not in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -74,6 +75,9 @@ def test_partitions_move_where_they_should(broker: Cluster, run: Run) -> None:
         (["--replicas", "1,1"], 2, "names a broker twice"),
         (["--replicas", "x"], 2, "is not ID,ID"),
         (["--cancel", "-r", "1"], 2, "--cancel goes alone"),
+        (["--cancel", "--throttle", "1"], 2, "--cancel goes alone"),
+        (["--replicas", "1", "-r", "1"], 2, "--replicas says everything"),
+        (["--replicas", "1", "--brokers", "1"], 2, "--replicas says everything"),
         ([], 2, "where to?"),
     ],
 )
@@ -104,7 +108,8 @@ def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
         )  # fmt: skip
         with process:
             assert process.stderr is not None
-            assert "1 partition on the way; after Ctrl-C the same command goes on waiting" in process.stderr.readline()
+            begun = process.stderr.readline()
+            assert begun == "1 partition on the way; after Ctrl-C the same command goes on waiting\n"
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=30)
         assert (process.returncode, err) == (128 + signal.SIGINT, "")
@@ -125,9 +130,36 @@ def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
         broker.heal()
     again = run(*line)
     assert again.status == 0, again.err
-    assert "the throttle is taken away" in again.err
+    assert again.err.splitlines()[-1] == "the throttle is taken away"
     assert replicas(run, "hikes") == [[3, 2]]
     assert configs(run, "broker", "3") == configs(run, "topic", "hikes") == {}
+
+
+@pytest.mark.parametrize(("shown_on", "options"), [("stdout", []), ("stderr", ["--json"])])
+def test_the_plan_is_shown_before_anything_moves(broker: Cluster, run: Run, shown_on: str, options: list[str]) -> None:
+    """Also where nobody is asked, and where a pipe takes it."""
+    topic = f"strolls-on-{shown_on}"
+    place(run, topic, [1])
+    broker.cut(1, 2)  # so that nothing can be done yet
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "barnabas", "topics", "reassign", topic, "--replicas", "2", "--yes", *options],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers},
+        )  # fmt: skip
+        stream = getattr(process, shown_on)
+        assert stream.readline().split() == ["TOPIC", "PARTITION", "FROM", "TO", "BYTES"]
+        assert stream.readline().split() == [topic, "0", "1", "2", "0"]
+        assert stream.readline() == "1 partition to change, 0 bytes to copy\n"
+    finally:
+        broker.heal()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    if options:
+        assert (json.loads(out)["executed"], json.loads(out)["moves"][0]["to"]) == (True, [2])
+    else:
+        assert out == "all replicas are where they should be\n"
+    assert err == "1 partition on the way; after Ctrl-C the same command goes on waiting\n"
 
 
 def test_what_is_under_way_is_cancelled(broker: Cluster, run: Run) -> None:
