@@ -363,6 +363,10 @@ ELSEWHERE = {
     r"pip install path/to/barnabas": ("tests/test_commands.py::test_installing_from_a_clone", "pip install ."),
     r"docker build": ("tests/test_image.py::image", "DockerImage(path=ROOT"),
     r"docker run": ("tests/test_image.py::run", "containers.run("),
+    r"docker compose --file compose.cluster.yaml": (
+        "tests/test_compose.py::test_of_the_brokers_of_a_cluster_one_may_be_lost",
+        "compose.cluster.yaml",
+    ),
     r"barnabas serve .*--control ": ("tests/testing/test_control_page.py::test_it_begins_with_the_server", "--control"),
     r"curl -sS .*http://127\.0\.0\.1:8099": ("tests/testing/test_control_page.py::test_commands", "curl -sS"),
 }

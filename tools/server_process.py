@@ -1,6 +1,7 @@
 """A server that runs in a process of its own: what Barnabas, Apache Kafka and ZooKeeper have in common as such."""
 
 import contextlib
+import os
 import shutil
 import signal
 import socket
@@ -9,8 +10,9 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -33,6 +35,8 @@ class ServerProcess(ABC):
     clean_status: int = 0
     """The exit status after SIGTERM."""
     working_directory: Path = ROOT
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Variables besides those of this process."""
 
     def __init__(self, data_dir: Path | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix=f"{self.title.replace(' ', '-').lower()}-"))
@@ -74,6 +78,7 @@ class ServerProcess(ABC):
             self._process = subprocess.Popen(
                 command,
                 cwd=self.working_directory,
+                env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=log,
