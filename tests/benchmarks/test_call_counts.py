@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from itertools import count, islice, repeat
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from barnabas.broker.configuration.tables.broker import RACK_AWARE_SELECTOR
+from barnabas.broker.replication.partition import Partition
 from barnabas.clock import ManualClock
 from barnabas.storage.file_records import REGION_BYTES_MIN
 from barnabas.storage.os_files import OsFiles
@@ -77,11 +78,14 @@ FETCH_OF_SESSION = Work(68, 2_720)
 """However many partitions it follows: one has a record for each fetch, the others have none."""
 FETCH_OF_SESSION_IN_A_RACK = Work(81, 2_990)
 """The same, where other brokers stand in racks and follow, and none of them is nearer."""
+IDLE_FETCH_OF_SESSION = Work(39, 1_400)
 IDLE_FETCH_OF_FOLLOWER = Work(45, 1_665)
-"""However many partitions it follows."""
+"""However many partitions they follow."""
 REPLICATED_PRODUCE = Work(622, 19_400)
 """A batch with acks=all, on its leader and both followers: with their fetches, appends, and what becomes committed."""
 DELAYED_FETCH = Work(150, 5_780)
+DELAYED_FETCH_OF_SESSION = Work(155, 6_060)
+"""However many partitions it follows."""
 
 
 class Counter:
@@ -102,6 +106,10 @@ class Counter:
             self.instructions += 1
         return self
 
+    async def begin_here(self) -> None:
+        """Count in the thread of the event loop that this runs on, too, which has started before."""
+        sys.settrace(self)
+
     def since(self, before: tuple[int, int], requests: int = REQUESTS) -> Work:
         return Work((self.calls - before[0]) / requests, (self.instructions - before[1]) / requests)
 
@@ -118,13 +126,39 @@ def counter() -> Iterator[Counter]:
     threading.settrace(None)
 
 
+class StoppableClock:
+    """The machine's clock until it is stopped: what brokers do by themselves now and then is not due from then on.
+    Like the machine's it takes one call.
+    """
+
+    def __init__(self) -> None:
+        self._stopped_ns: int | None = None
+
+    def now_ms(self) -> int:
+        return (time.time_ns() if self._stopped_ns is None else self._stopped_ns) // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return (time.time_ns() if self._stopped_ns is None else self._stopped_ns) // 1_000_000
+
+    def stop(self) -> None:
+        self._stopped_ns = time.time_ns()
+
+
+def take_no_time(broker: Broker | ClusterBroker) -> None:
+    """Have requests of clients and of other brokers take no time. Counting makes a broker slow, a busy machine more
+    so: the marker that `RequestTurns` sets once in 10 ms, some calls and a callback, would come after a few requests
+    instead of hundreds.
+    """
+    connections = broker.server.connections
+    for turns in (connections.turns, connections.turns_of_brokers):
+        turns.work_s = repeat(0.0).__next__  # no call of a Python function
+
+
 @contextmanager
 def running(data_dir: Path | None = None) -> Iterator[Broker]:
-    """A broker on a machine that takes no time. Counting makes it slow: the marker that `RequestTurns` sets once in 10
-    ms, a call and a callback, would come after a few requests instead of hundreds.
-    """
+    """A broker on a machine that takes no time."""
     with Broker(data_dir=data_dir, clock=ManualClock(now_ms=1_700_000_000_000)) as broker:
-        broker.server.connections.turns.work_s = repeat(0.0).__next__  # no call of a Python function
+        take_no_time(broker)
         yield broker
 
 
@@ -207,24 +241,10 @@ def test_a_fetch_of_a_session(counter: Counter, partitions: int) -> None:
 @pytest.mark.parametrize("partitions", [10, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_a_fetch_of_a_session_from_a_rack(counter: Counter, partitions: int) -> None:
     """A consumer that would be sent to a nearer replica, KIP-392, if there were one."""
-    with Cluster(
-        brokers=2,
-        racks=("a", "b"),
-        replica_selector_class=RACK_AWARE_SELECTOR,
-        replica_fetch_wait_max_ms=20_000,
-        replica_lag_time_max_ms=60_000,
-    ) as cluster:
-        topic = cluster.create_topic("t", partitions=2 * partitions)
-        cluster.wait_in_sync()
-        leader = cluster.brokers[cluster.leader("t")]
-        leader.server.connections.turns.work_s = repeat(0.0).__next__
-        led = [
-            found.index for found in leader.server.replicas.partitions() if found.topic == "t" and found.state.is_leader
-        ]
+    settings = {"racks": ("a", "b"), "replica_selector_class": RACK_AWARE_SELECTOR}
+    with brokers_at_rest(counter, 2, 2 * partitions, "x" * 100, **settings) as (leader, led):
         assert len(led) == partitions
-        topic.produce("x" * 100, partition=led[0])
-        wait_until_followers_wait(cluster)
-        work = work_per_fetch_of_session(counter, leader, led, rack_id="c")
+        work = work_per_fetch_of_session(counter, leader, [each.index for each in led], rack_id="c")
     assert work.is_within(FETCH_OF_SESSION_IN_A_RACK)
 
 
@@ -257,6 +277,49 @@ def work_per_fetch_of_session(
         return least_work(counter, fetch_again)
 
 
+@pytest.mark.parametrize("partitions", [10, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_an_idle_fetch_of_a_session(counter: Counter, partitions: int) -> None:
+    """Nothing is new in any partition, and the consumer does not wait for it."""
+    with running() as broker:
+        broker.create_topic("t", partitions=partitions)
+        asked = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(partitions)]
+        with connect(broker.bootstrap_servers) as connection:
+            request = fetch(*asked, max_wait_ms=0, session_epoch=0)
+            opened = decode(FetchResponse, 11, ask(connection, request, 11), CORRELATION_ID_SIZE)
+            request.topics, request.session_id = [], opened.session_id
+
+            def fetch_again() -> None:
+                request.session_epoch += 1
+                ask(connection, request, 11)
+
+            work = least_work(counter, fetch_again)
+    assert work.is_within(IDLE_FETCH_OF_SESSION)
+
+
+@pytest.mark.parametrize("partitions", [10, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_a_fetch_of_a_session_that_waits_for_a_record(counter: Counter, partitions: int) -> None:
+    """As below, and the record comes to one of the partitions that a session follows."""
+    with running() as broker:
+        topic = broker.create_topic("t", partitions=partitions)
+        topic.produce("x" * 100, partition=0)
+        partition = broker.server.replicas.partition_or_error("t", 0)
+        asked = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(partitions)]
+        asked[0].fetch_offset = 1
+        with connect(broker.bootstrap_servers) as consumer, connect(broker.bootstrap_servers) as producer:
+            request = fetch(*asked, max_wait_ms=0, session_epoch=0)
+            opened = decode(FetchResponse, 11, ask(consumer, request, 11), CORRELATION_ID_SIZE)
+            offsets = count(1)
+
+            def fetch_again() -> None:
+                offset = next(offsets)
+                read = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+                again = fetch(read, max_wait_ms=30_000, session_id=opened.session_id, session_epoch=offset)
+                hand_over(again, consumer, producer, partition)
+
+            work = least_work(counter, fetch_again)
+    assert work.is_within(DELAYED_FETCH_OF_SESSION)
+
+
 def test_a_fetch_that_waits_for_a_record(counter: Counter) -> None:
     """A record's way from producer to consumer: Fetch, Produce, and the second pass of the Fetch."""
     with running() as broker:
@@ -267,49 +330,63 @@ def test_a_fetch_that_waits_for_a_record(counter: Counter) -> None:
                 if offset == REQUESTS:
                     before = counter.now()
                 waiting = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-                consumer.sendall(frame(fetch(waiting, max_wait_ms=30_000), 11))
-                while not partition.is_waited_for:
-                    time.sleep(0.001)
-                ask(producer, plain(offset), 9)
-                answer = receive(consumer)
-                assert answer is not None
-                assert b"x" * 100 in answer
+                hand_over(fetch(waiting, max_wait_ms=30_000), consumer, producer, partition)
         work = counter.since(before)
     assert work.is_within(DELAYED_FETCH)
 
 
+def hand_over(request: FetchRequest, consumer: socket.socket, producer: socket.socket, partition: Partition) -> None:
+    """A record to a consumer that waits for it with this request."""
+    consumer.sendall(frame(request, 11))
+    while not partition.is_waited_for:
+        time.sleep(0.001)
+    ask(producer, plain(0), 9)
+    answer = receive(consumer)
+    assert answer is not None
+    assert b"x" * 100 in answer
+
+
 @contextmanager
-def three_brokers() -> Iterator[Cluster]:
-    """They fetch from each other when there is something to fetch, and hardly ever otherwise."""
-    with Cluster(replica_fetch_wait_max_ms=20_000, replica_lag_time_max_ms=60_000) as cluster:
+def brokers_at_rest(
+    counter: Counter, count: int, partitions: int, record: str = "", **settings: Any
+) -> Iterator[tuple[ClusterBroker, list[Partition]]]:
+    """A topic on all of so many brokers: one of them, and what it leads, of which the first has the record, if any.
+    They fetch from each other when there is something to fetch, and hardly ever otherwise; nothing else is done
+    unasked.
+    """
+    threading.settrace(None)  # thousands of partitions are made in half the time
+    clock = StoppableClock()
+    long_waits = {"replica_fetch_wait_max_ms": 20_000, "replica_lag_time_max_ms": 60_000}
+    with Cluster(count, clock=clock, **long_waits, **settings) as cluster:
         for broker in cluster.brokers:
-            broker.server.connections.turns.work_s = repeat(0.0).__next__
-        yield cluster
+            take_no_time(broker)
+        topic = cluster.create_topic("t", partitions=partitions)
+        cluster.wait_in_sync()
+        leader = cluster.brokers[cluster.leader("t")]
+        led = [each for each in leader.server.replicas.partitions() if each.topic == "t" and each.state.is_leader]
+        if record:
+            topic.produce(record, partition=led[0].index)
+        wait_until_followers_wait(cluster)
+        clock.stop()
+        threading.settrace(counter)
+        cluster.call(counter.begin_here())
+        yield leader, led
 
 
 def test_a_produce_that_is_replicated(counter: Counter) -> None:
-    with three_brokers() as cluster:
-        cluster.create_topic("t", partitions=1)
-        cluster.wait_in_sync()
-        leader = cluster.brokers[cluster.leader("t")]
-        with connect(leader.bootstrap_servers) as connection:
-            work = least_work(counter, lambda: ask(connection, produce(-1, build_batch([RECORD])), 9))
+    with brokers_at_rest(counter, 3, 1) as (leader, _), connect(leader.bootstrap_servers) as connection:
+        work = least_work(counter, lambda: ask(connection, produce(-1, build_batch([RECORD])), 9))
     assert work.is_within(REPLICATED_PRODUCE)
 
 
-@pytest.mark.parametrize("partitions", [3, 30])
+@pytest.mark.parametrize("partitions", [3, 30, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_an_idle_fetch_of_a_follower(counter: Counter, partitions: int) -> None:
     """In a session of its own, so that nothing else asks meanwhile."""
-    with three_brokers() as cluster:
-        cluster.create_topic("t", partitions=3 * partitions)
-        cluster.wait_in_sync()
-        leader = cluster.brokers[cluster.leader("t")]
-        hosted = [found for found in leader.server.replicas.partitions() if found.topic == "t"]
-        led = [found for found in hosted if found.state.is_leader]
+    with brokers_at_rest(counter, 2, 2 * partitions) as (leader, led):
         assert len(led) == partitions
         asked = [FetchPartition(partition=found.index, partition_max_bytes=1 << 20) for found in led]
         request = FetchRequest(
-            replica_state=ReplicaState(replica_id=(leader.number + 1) % 3),
+            replica_state=ReplicaState(replica_id=1 - leader.number),
             max_bytes=1 << 20,
             session_epoch=0,
             topics=[FetchTopic(topic_id=led[0].topic_id, partitions=asked)],
