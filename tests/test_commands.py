@@ -336,7 +336,7 @@ RUN_HERE = (
     ("docs/operations.md", "systemctl stop barnabas-zookeeper"),
     ("docs/operations.md", "cp --archive /backup/zookeeper/."),
     ("docs/operations.md", "kill -STOP"),
-    ("docs/operations.md", "rm --force"),
+    ("docs/operations.md", "rm --force /var/lib/barnabas/"),
 )
 """Blocks that tests above run, or those of tests/test_operations.py, each with a command that it has."""
 

@@ -230,8 +230,12 @@ def test_a_zookeeper_whose_data_are_lost(operator: Operator, tmp_path: Path) -> 
         with pytest.raises(RuntimeError, match="the metadata store has no cluster id"):
             operator.brokers[0].start()
         operator.zookeeper.stop()
+        left_over = tmp_path / "zookeeper" / "of-the-store-that-is-gone"
+        left_over.touch()
         back = block(PAGE, "cp --archive /backup/zookeeper/.").commands
-        operator.on(0, back, words)
+        operator.on(0, back[:2], words)
+        assert not left_over.exists()
+        operator.on(0, back[2:])
         for number in (1, 2):
             operator.on(number, back[-1:])
         traffic.wait_for(500)
@@ -388,7 +392,7 @@ def test_one_command_loses_its_store(one_command: OneCommand) -> None:
             file.unlink()
         with pytest.raises(RuntimeError, match="the metadata store has no cluster id"):
             cluster.start()
-        one_command.run(changed(block(PAGE, "rm --force").text, words))
+        one_command.run(changed(block(PAGE, "rm --force /var/lib/barnabas/").text, words))
         cluster.start()
         one_command.wait_in_sync()
         traffic.wait_for(500)
@@ -417,7 +421,7 @@ def an_older_copy_is_put_back(one_command: OneCommand) -> None:
             traffic.wait_for(500)
         one_command.wait_in_sync()  # so that whoever leads by the copy has what was acknowledged
         cluster.kill()
-        one_command.run(changed(block(PAGE, "rm --force").text, words))
+        one_command.run(changed(block(PAGE, "rm --force /var/lib/barnabas/").text, words))
         cluster.start()
         one_command.run("barnabas topics alter voyages --config min.insync.replicas=1")
         traffic.wait_for(500)
