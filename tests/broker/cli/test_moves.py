@@ -145,7 +145,7 @@ def test_the_plan_is_shown_before_anything_moves(broker: Cluster, run: Run, show
         process = subprocess.Popen(
             [sys.executable, "-m", "barnabas", "topics", "reassign", topic, "--replicas", "2", "--yes", *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers},
+            env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers, "PYTHONUNBUFFERED": ""},
         )  # fmt: skip
         stream = getattr(process, shown_on)
         assert stream.readline().split() == ["TOPIC", "PARTITION", "FROM", "TO", "BYTES"]
