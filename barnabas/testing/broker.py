@@ -85,7 +85,7 @@ class Broker(Lifetime, Roles, Recordable):
         self._numbers = itertools.count(1)
         self._removals: list[threading.Thread] = []
         self._snapshots: list[Snapshot] = []
-        self.clock = BrokerClock(self._offset_clock, self._move_time)
+        self.clock = BrokerClock(self._offset_clock, self._move_time, self.check_started)
         self._lines = Lines()
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
@@ -105,10 +105,14 @@ class Broker(Lifetime, Roles, Recordable):
     @property
     def bootstrap_servers(self) -> str:
         """HOST:PORT, the same in all its lives between `start()` and `stop()`. Errors: RuntimeError when it was never
-        started."""
-        if not self._bootstrap_servers:
-            raise _not_running()
+        started, or was stopped since."""
+        self.check_started()
         return self._bootstrap_servers
+
+    def check_started(self) -> None:
+        """Errors: RuntimeError when it was never started, or was stopped since."""
+        if self._listeners is None:
+            raise _not_running()
 
     @property
     def data_dir(self) -> Path:
@@ -229,6 +233,7 @@ class Broker(Lifetime, Roles, Recordable):
         share and the snapshot lacks; ValueError when the snapshot is another broker's, or is gone.
         """
         with self._lock:
+            self.check_started()
             self._snapshots = [each for each in self._snapshots if not each.is_removed]
             if snapshot not in self._snapshots:
                 raise ValueError("this snapshot is not this broker's, or it is gone: it goes when the broker stops")
@@ -327,6 +332,10 @@ class Broker(Lifetime, Roles, Recordable):
             coroutine.close()
             raise
         return await life.call_async(coroutine)
+
+    def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`: there are no others that could run."""
+        return self.call(coroutine)
 
     def live_servers(self) -> list[BrokerServer]:
         """The broker itself, if it runs."""

@@ -8,18 +8,26 @@ from barnabas.testing.durations import Duration, signed_ms
 
 
 class BrokerClock:
-    """What time the broker has: the real time, and what `advance` added to it. Safe to use from any thread."""
+    """What time the broker has: the real time, and what `advance` added to it. Safe to use from any thread.
 
-    def __init__(self, clock: OffsetClock, run: Callable[[Callable[[], None]], None]) -> None:
+    Errors of all: RuntimeError when the broker was never started, or was stopped since.
+    """
+
+    def __init__(
+        self, clock: OffsetClock, run: Callable[[Callable[[], None]], None], check_started: Callable[[], None]
+    ) -> None:
         self._clock = clock
         self._run = run
+        self._check_started = check_started
 
     def now_ms(self) -> int:
         """The broker's wall-clock time, in ms since the Unix epoch."""
+        self._check_started()
         return self._clock.now_ms()
 
     def monotonic_ms(self) -> int:
         """The broker's monotonic time in ms, which its timers follow."""
+        self._check_started()
         return self._clock.monotonic_ms()
 
     def advance(self, duration: Duration) -> None:
@@ -33,4 +41,5 @@ class BrokerClock:
         Errors: ValueError for a negative duration.
         """
         milliseconds = math.ceil(signed_ms(duration))
+        self._check_started()
         self._run(lambda: self._clock.advance(milliseconds))

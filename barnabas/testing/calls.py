@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -17,10 +17,11 @@ T = TypeVar("T")
 class Calls:
     """The coroutines that run on the event loop of `owner` (a "broker", a "cluster") for somebody else. When others
     take the place of the brokers that they ask (`pause`, `end`, `go_on`), they end with an error that says so, but for
-    those that look again by themselves (`waiting.outliving`)."""
+    those that look again by themselves (`waiting.outliving`). `check_ready` raises where there is none to be asked."""
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, check_ready: Callable[[], None] = lambda: None) -> None:
         self._owner = owner
+        self._check_ready = check_ready
         self._running: dict[asyncio.Task[Any], str] = {}
         """What runs for others, and what comes over the brokers that were asked, once these are about to end."""
         self._lock = threading.Lock()
@@ -47,8 +48,8 @@ class Calls:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine, and wait for its result.
 
-        Errors: the coroutine's own; RuntimeError when called on the event loop itself, or when the owner stops
-        meanwhile, or other brokers take the place of those that are asked.
+        Errors: the coroutine's own; RuntimeError when called on the event loop itself, when there is no broker, or when
+        the owner stops meanwhile, or other brokers take the place of those that are asked.
         """
         return self.run_through(self._call(coroutine))
 
@@ -123,6 +124,7 @@ class Calls:
         assert task is not None
         try:
             await self._may_run.wait()
+            self._check_ready()
             self._running[task] = ""
             return await coroutine
         except (Exception, asyncio.CancelledError):

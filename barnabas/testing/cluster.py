@@ -112,14 +112,14 @@ class Cluster(Lifetime, Roles, Recordable):
         }
         self._racks = tuple(racks)
         self._clock = OffsetClock(clock)
-        self.clock = BrokerClock(self._clock, self._move_time)
+        self.clock = BrokerClock(self._clock, self._move_time, self.check_started)
         self._lines = Lines()
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
         self._topics: dict[str, Topic] = {}
         self._cuts = Cuts()
         self._pid = os.getpid()
-        self._calls = Calls("cluster")
+        self._calls = Calls("cluster", self._check_has_broker)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._store: EmbeddedStore | None = None
@@ -138,6 +138,11 @@ class Cluster(Lifetime, Roles, Recordable):
     def is_running(self) -> bool:
         """Whether it was started and not stopped since, however many of its brokers run."""
         return self._loop is not None
+
+    def check_started(self) -> None:
+        """Errors: RuntimeError when it was never started, or was stopped since."""
+        if self._loop is None:
+            raise _not_running()
 
     def start(self) -> Self:
         """Start all brokers, and return when clients can connect to each."""
@@ -187,6 +192,7 @@ class Cluster(Lifetime, Roles, Recordable):
             thread.join()
             atexit.unregister(self._remove_data)
             self._remove_data()
+            self._directory = Path()
 
     def restart(self) -> None:
         """Stop all brokers cleanly, the last one first, and start them again on the same data and ports; those that
@@ -195,8 +201,7 @@ class Cluster(Lifetime, Roles, Recordable):
 
         Errors: RuntimeError when the cluster does not run; TimeoutError as of `wait_in_sync`, as while one is cut off.
         """
-        if self._loop is None:
-            raise _not_running()
+        self.check_started()
         self.run_through(self._restart())
         self.wait_in_sync()
 
@@ -241,6 +246,7 @@ class Cluster(Lifetime, Roles, Recordable):
         Errors: RuntimeError when not all of its brokers run, or while a transaction hangs or a partition is offline by
         a fault: the snapshot would have that for good.
         """
+        self.check_started()
         if not all(broker.is_running for broker in self.brokers):
             raise RuntimeError("only of a cluster whose brokers all run is there a snapshot: start() them")
         topics = self.topic_names()
@@ -258,6 +264,7 @@ class Cluster(Lifetime, Roles, Recordable):
 
         Errors: RuntimeError when it does not run; ValueError when the snapshot is another cluster's, or is gone.
         """
+        self.check_started()
         self._snapshots = [each for each in self._snapshots if not each.is_removed]
         if snapshot not in self._snapshots:
             raise ValueError("this snapshot is not this cluster's, or it is gone: it goes when the cluster stops")
@@ -272,8 +279,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self._start_again(put_back, "was restored")
 
     def _forget_contents(self) -> None:
-        if self._loop is None:
-            raise _not_running()
+        self.check_started()
         self.faults.forget()
         self._topics.clear()
 
@@ -363,19 +369,21 @@ class Cluster(Lifetime, Roles, Recordable):
     @property
     def bootstrap_servers(self) -> str:
         """HOST:PORT of every broker that runs, separated by commas. Errors: RuntimeError when none does."""
-        if self._loop is None:
-            raise _not_running()
-        if not self._has_running_broker:
-            raise RuntimeError("no broker of this cluster runs: start() one of its brokers")
+        self.check_started()
+        self._check_has_broker()
         return ",".join(broker.bootstrap_servers for broker in self.brokers if broker.is_running)
 
     @property
     def data_dir(self) -> Path:
         """Where the brokers have their data, each in a directory of its number. Errors: RuntimeError when the cluster
-        was never started."""
+        was never started, or was stopped since."""
         if self._directory == Path():
             raise _not_running()
         return self._directory / "brokers"
+
+    def _check_has_broker(self) -> None:
+        if not self._has_running_broker:
+            raise RuntimeError("no broker of this cluster runs: start() one of its brokers")
 
     @property
     def _has_running_broker(self) -> bool:
@@ -425,6 +433,7 @@ class Cluster(Lifetime, Roles, Recordable):
 
     def heal(self) -> None:
         """End all cuts."""
+        self.check_started()
         for fault in list(self.faults):
             if isinstance(fault, Cut):
                 fault.remove()
@@ -436,6 +445,7 @@ class Cluster(Lifetime, Roles, Recordable):
         Errors: ValueError for a number that no broker of the cluster has; RuntimeError when it does not run.
         """
         self.check_brokers([broker])
+        self.check_started()
         server = self.brokers[broker].server
 
         async def expire() -> None:
@@ -468,7 +478,8 @@ class Cluster(Lifetime, Roles, Recordable):
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the brokers' event loop and return its result. Errors: RuntimeError when the cluster does
-        not run, or stops meanwhile, or other brokers take the place of those that are asked (`reset`)."""
+        not run, or none of its brokers, or it stops meanwhile, or other brokers take the place of those that are asked
+        (`reset`)."""
         return self._calls_for(coroutine).run(coroutine)
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -476,7 +487,7 @@ class Cluster(Lifetime, Roles, Recordable):
         return await self._calls_for(coroutine).run_async(coroutine)
 
     def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, of what has brokers begin and end."""
+        """As `call`, of what has brokers begin and end, or needs none that runs."""
         return self._calls_for(coroutine).run_through(coroutine)
 
     def _calls_for(self, coroutine: Coroutine[Any, Any, T]) -> Calls:
@@ -528,16 +539,12 @@ class Cluster(Lifetime, Roles, Recordable):
         return [broker.number for broker in self.brokers if not broker.is_running]
 
     def _move_time(self, move: Callable[[], None]) -> None:
-        if self._loop is None:
-            move()
-            return
-
         async def move_and_settle() -> None:
             move()
             for server in self.live_servers():
                 await server.settle()
 
-        self.call(move_and_settle())
+        (self.call if self.live_servers() else self.run_through)(move_and_settle())
 
 
 class ClusterBroker:
@@ -563,12 +570,14 @@ class ClusterBroker:
     @property
     def bootstrap_servers(self) -> str:
         """HOST:PORT, the same in all its lives as long as the cluster runs. Errors: RuntimeError when it was never
-        started."""
-        if not self._bootstrap_servers:
+        started, or the cluster was stopped since."""
+        if not self._bootstrap_servers or not self._cluster.is_running:
             raise self._not_running()
         return self._bootstrap_servers
 
     def _not_running(self) -> RuntimeError:
+        if not self._cluster.is_running:
+            return _not_running()
         return RuntimeError(f"broker {self.number} does not run: start() it")
 
     @property

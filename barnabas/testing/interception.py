@@ -50,12 +50,20 @@ class Owner(Protocol):
         """The recording that began last, whether it goes on or not; None when nothing was ever recorded."""
         ...
 
+    def check_started(self) -> None:
+        """Errors: RuntimeError when it was never started, or was stopped since."""
+        ...
+
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on its event loop."""
         ...
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, from a coroutine on another event loop."""
+        ...
+
+    def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`, also where none of the brokers of a cluster runs."""
         ...
 
     def live_servers(self) -> Sequence[Server]:

@@ -374,7 +374,9 @@ class FaultList:
         return len(self._faults)
 
     def add(self, fault: F) -> F:
-        """Have a fault from now on. Errors: ValueError where it names a broker that a cluster does not have."""
+        """Have a fault from now on. Errors: ValueError where it names a broker that a cluster does not have;
+        RuntimeError when the broker was never started, or was stopped since: nobody would meet the fault."""
+        self._interception.owner.check_started()
         self._interception.owner.check_brokers(fault.matcher.brokers)
 
         def add() -> None:
@@ -393,8 +395,9 @@ class FaultList:
         """Remove all faults: those of requests, disks and links first, which may be in the way of what others undo.
 
         Errors: those of what cannot be undone (RuntimeError when no broker runs, ApiError, TimeoutError). That fault
-        stays, all others are gone.
+        stays, all others are gone. RuntimeError when the broker was never started, or was stopped since.
         """
+        self._interception.owner.check_started()
         with ExitStack() as removals:
             for fault in self.of_state():  # the last one is undone first
                 removals.callback(fault.remove)

@@ -25,6 +25,10 @@ class Lifetime(ABC):
     def stop(self) -> None:
         """Stop cleanly; does nothing when there is nothing to stop."""
 
+    @abstractmethod
+    def check_started(self) -> None:
+        """Errors: RuntimeError, which says what to do, when it was never started, or was stopped since."""
+
     def __enter__(self) -> Self:
         return self.start()
 

@@ -149,6 +149,7 @@ class Recording:
         self.bytes_max = BYTES_MAX
         self.dropped = 0
         self._listeners: set[Callable[[], None]] = set()
+        interception.owner.check_started()
         interception.run(self._start)
 
     def __repr__(self) -> str:
@@ -322,7 +323,10 @@ class Recordable:
 
     def recorded(self, *, from_brokers: bool = False) -> Recording:
         """Record what clients ask from now on until the `with` block ends (`with broker.recorded() as seen:`), or until
-        `stop()` of what is returned; with `from_brokers` also what brokers of a cluster ask each other."""
+        `stop()` of what is returned; with `from_brokers` also what brokers of a cluster ask each other.
+
+        Errors: RuntimeError when the broker was never started, or was stopped since.
+        """
         self._recording = Recording(self._interception, from_brokers=from_brokers)
         return self._recording
 
@@ -367,5 +371,6 @@ class Recordable:
 
     def _last_recording(self) -> Recording:
         if self._recording is None:
+            self._interception.owner.check_started()
             raise RuntimeError("nothing is recorded: begin with recorded(), as in `with broker.recorded() as seen:`")
         return self._recording

@@ -89,7 +89,7 @@ def _section(owner: Owner) -> tuple[str, str]:
 
     def ask() -> None:
         try:
-            owner.call(tell())
+            owner.run_through(tell())
         except RuntimeError as error:
             text.append(str(error))
 

@@ -275,8 +275,8 @@ def test_many_threads_may_move_it() -> None:
 
 def test_the_time_stays_moved_over_restarts_and_moves_while_nothing_runs() -> None:
     broker = Broker(clock=ManualClock(now_ms=0))
-    broker.clock.advance(1_000)
     with broker:
+        broker.clock.advance(1_000)
         topic = broker.create_topic("t", 1, {"retention.ms": 60_000})
         assert topic.produce("v").timestamp == 1_000
         broker.kill()

@@ -245,15 +245,6 @@ def test_a_cluster_is_an_asynchronous_context_too() -> None:
     assert asyncio.run(use()) == ["t"]
 
 
-def test_what_stopped_says_so() -> None:
-    cluster = Cluster(2)
-    for use in (lambda: cluster.topic("t").records(), lambda: cluster.group("g"), cluster.topic_names, cluster.reset):
-        with pytest.raises(RuntimeError, match="this cluster does not run"):
-            use()
-    with pytest.raises(RuntimeError, match="this cluster does not run"):
-        asyncio.run(cluster.wait_group_async("g"))
-
-
 def test_records_are_there_when_the_leader_has_died(cluster: Cluster) -> None:
     topic = cluster.create_topic("survives")
     cluster.wait_in_sync()

@@ -268,8 +268,8 @@ def test_no_fault_no_cost(broker: Broker) -> None:
 
 def test_faults_outlive_a_restart_and_not_a_stop() -> None:
     broker = Broker()
-    broker.faults.fail("ListGroups", 14)
     with broker:
+        broker.faults.fail("ListGroups", 14)
         broker.restart()
         with connect(broker.bootstrap_servers) as connection:
             assert error(connection) == 14

@@ -1,0 +1,145 @@
+"""What is asked of a broker, or of a cluster, that does not run is told so at once, and what to do, whatever it is."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from barnabas.testing import Broker, Cluster
+from barnabas.testing.lasting import FaultList
+from tests.testing.test_both import Owner
+
+ARGUMENTS = {
+    "api": "Produce",
+    "error": 6,
+    "topic": "t",
+    "name": "t",
+    "group": "g",
+    "group_id": "g",
+    "transactional_id": "x",
+    "duration": 5,
+    "count": 1,
+    "value": "v",
+    "way": "cut",
+    "snapshot": None,
+    "broker": 0,
+    "one": 0,
+    "other": 1,
+}
+ONE_OF = {name: {"group": "g"} for name in ("coordinator", "coordinator_away", "move_coordinator")}
+"""What takes one of several keywords."""
+
+NEEDS_NONE = {"start", "stop", "is_running", "topic", "remove"}
+"""What begins and ends, says whether it runs, and a handle that may be had before."""
+
+INSIDE = {
+    "absent", "call", "call_async", "check_brokers", "check_may_be_reset", "check_may_block", "check_started",
+    "controlling", "coordinating", "eventually", "known_topic", "last_recording", "leading", "led",
+    "led_by_its_word", "live_servers", "is_of_another_process", "run_through", "server", "shared_topics",
+}  # fmt: skip
+"""What is not for tests."""
+
+MEANWHILE = {
+    "bootstrap_servers", "check_started", "cut", "data_dir", "heal", "recorded", "requests", "reset", "restart",
+    "restore", "snapshot", "expire_session", "clear", "delay", "disconnect", "disk_fails", "disk_full", "disk_slow",
+    "drop", "fail", "garble", "hold", "pause", "refuse", "throttle", "leader_away", "coordinator_away", "advance",
+    "now_ms", "monotonic_ms",
+}  # fmt: skip
+"""What may be done to a cluster none of whose brokers runs, or has an error of its own."""
+
+Use = Callable[[], object]
+
+
+def uses(found: object, left_out: set[str]) -> Iterator[tuple[str, Use]]:
+    """Everything that something offers, by name, with some arguments."""
+    for name, member in inspect.getmembers_static(type(found)):
+        if name.startswith("_") or name in left_out:
+            continue
+        if isinstance(member, property):
+            yield name, partial(getattr, found, name)
+        elif inspect.isfunction(member):
+            yield name, partial(_called, getattr(found, name))
+
+
+def _called(method: Callable[..., Any]) -> object:
+    needed = [p.name for p in inspect.signature(method).parameters.values() if p.default is p.empty and p.kind < 2]
+    result = method(*[ARGUMENTS[name] for name in needed], **ONE_OF.get(method.__name__, {}))
+    return asyncio.run(result) if inspect.iscoroutine(result) else result
+
+
+def uses_of(owner: Owner, left_out: set[str]) -> list[tuple[str, Use]]:
+    """All that tests do with a broker or a cluster, by name."""
+    inside_faults = {name for name, _ in inspect.getmembers_static(FaultList)} - {"clear"}
+    found = [
+        *uses(owner, NEEDS_NONE | INSIDE | left_out),
+        *uses(owner.faults, NEEDS_NONE | inside_faults | left_out),
+        *uses(owner.clock, left_out),
+        *uses(owner.topic("t"), left_out),
+    ]
+    assert {"report", "fail", "expire_member", "records"} <= {name for name, _ in found} | left_out
+    return found
+
+
+def silent(found: list[tuple[str, Use]], told: str) -> dict[str, object]:
+    """What does not say so: what it says, or does, instead."""
+    otherwise: dict[str, object] = {}
+    for name, use in found:
+        try:
+            otherwise[name] = use()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is to say so
+            if type(error) is not RuntimeError or str(error) != told:
+                otherwise[name] = error
+    return otherwise
+
+
+@pytest.mark.parametrize("make", [Broker, Cluster])
+@pytest.mark.parametrize("has_run", [False, True])
+def test_what_was_not_started_says_so_on_every_use(make: type[Owner], has_run: bool) -> None:
+    owner = make()
+    if has_run:
+        owner.start().stop()
+    what = "broker" if make is Broker else "cluster"
+    its_own = {"expire_session"} if make is Broker else set()  # a broker never has one
+    told = f"this {what} does not run: start() it, or use it in a `with` block"
+    assert silent(uses_of(owner, its_own), told) == {}
+    if isinstance(owner, Cluster):
+        own = list(uses(owner.brokers[0], NEEDS_NONE | {"begin", "end", "has_ended", "is_gone"}))
+        assert {name for name, _ in own} == {"bootstrap_servers", "kill", "server"}
+        assert silent([*own, ("start", owner.brokers[0].start)], told) == {}
+    assert len(owner.faults) == 0
+
+
+def test_a_cluster_without_brokers_says_so_at_once() -> None:
+    """Nobody has to wait until the time is up."""
+    with Cluster(2) as cluster:
+        cluster.create_topic("t")
+        cluster.recorded()
+        for broker in cluster.brokers:
+            broker.kill()
+        found = uses_of(cluster, MEANWHILE)
+        assert {"report", "topic_names", "wait_group_async", "move_leader"} <= {name for name, _ in found}
+        assert silent(found, "no broker of this cluster runs: start() one of its brokers") == {}
+
+
+def test_what_is_prepared_while_no_broker_runs_is_there_when_one_does() -> None:
+    with Cluster(2) as cluster:
+        for broker in cluster.brokers:
+            broker.kill()
+        before_ms = cluster.clock.now_ms()
+        cluster.clock.advance(3_600_000)
+        assert cluster.clock.now_ms() - before_ms >= 3_600_000
+        with cluster.recorded() as seen, cluster.faults.fail("Produce", 6) as fault:
+            for broker in cluster.brokers:
+                broker.start()
+            assert cluster.topic_names() == []
+            assert (len(seen), fault.hits, len(cluster.faults)) == (0, 0, 1)
+
+
+def test_what_was_recorded_is_there_after_the_end() -> None:
+    with Broker() as broker:
+        recording = broker.recorded()
+    assert broker.requests() == recording.requests() == []
+    recording.stop()
