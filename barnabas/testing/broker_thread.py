@@ -108,6 +108,7 @@ class BrokerThread:
             await server.crash()
         else:
             await server.stop()
+        await self._calls.end()
 
     async def _start_server(self, config: BrokerConfig) -> Server:
         server = Server(config, self._environment)

@@ -46,8 +46,10 @@ from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
 from barnabas.testing.roles import POLL_S, Roles
 from barnabas.testing.snapshot import Snapshot
+from barnabas.testing.state_faults import OfflinePartition
 from barnabas.testing.topic import Led, Topic
 from barnabas.threads import OsThreads
+from barnabas.wire.errors import ApiError, ErrorCode
 
 T = TypeVar("T")
 
@@ -182,6 +184,7 @@ class Cluster(Lifetime, Roles, Recordable):
         try:
             self.faults.forget()  # first: a broker that is paused, or cut off, gives none of the others its leave
             self.run_through(self._end_cleanly("stopped"))
+            self.run_through(self._calls.end())
             if self._store is not None:
                 self.run_through(self._store.close())
         finally:
@@ -518,16 +521,36 @@ class Cluster(Lifetime, Roles, Recordable):
 
     async def leading(self, name: str, partition: int) -> Led:
         """A partition at its leader, as soon as that knows how far it is committed: a new one hears from its followers
-        what the former one knew."""
+        what the former one knew.
+
+        Errors: TimeoutError; ApiError, LEADER_NOT_AVAILABLE at once where nobody will lead it by itself.
+        """
 
         def find() -> Led | None:
             led = self.led(name, partition)
             if led is None:
+                self._check_may_be_led(name, partition)
                 return None
             log = led.partition.log
             return led if log.high_watermark >= min(log.leader_epochs.latest_start_offset, log.log_end_offset) else None
 
         return await self.eventually(find, f"no broker leads {name}-{partition}")
+
+    def _check_may_be_led(self, name: str, partition: int) -> None:
+        """Errors: ApiError for a partition that nobody leads until the test does something about it."""
+        states = [server.metadata.partition(name, partition) for server in self.live_servers()]
+        running = {server.node_id for server in self.live_servers()}
+        if any(state is None or state.leader in running for state in states):
+            return
+        for fault in self.faults:
+            if isinstance(fault, OfflinePartition) and (fault.topic, fault.partition) == (name, partition):
+                told = f"{name}-{partition} is offline by a fault: remove() it first"
+                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, told)
+        replicas = {replica for state in states if state is not None for replica in state.replicas}
+        if not replicas & running:
+            at = ", ".join(map(str, sorted(replicas)))
+            told = f"nobody leads {name}-{partition}: of its replicas, at {at}, none runs: start() one of them"
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, told)
 
     def live_servers(self) -> list[Server]:
         """The brokers that run."""

@@ -99,7 +99,8 @@ class Topic:
     def records(self, partition: int | None = None) -> list[Record]:
         """All committed records that the topic (or one partition) holds now, by partition and offset, decompressed.
 
-        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION.
+        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION; of a cluster also LEADER_NOT_AVAILABLE for a partition that is
+        offline.
         """
 
         async def ranges() -> list[_Range]:

@@ -2,13 +2,15 @@
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import pytest
 
-from barnabas.testing import Broker, Cluster
+from barnabas.testing import ApiError, Broker, Cluster
 from barnabas.testing.lasting import FaultList
 from tests.testing.test_both import Owner
 
@@ -143,3 +145,46 @@ def test_what_was_recorded_is_there_after_the_end() -> None:
         recording = broker.recorded()
     assert broker.requests() == recording.requests() == []
     recording.stop()
+
+
+def test_a_partition_that_nobody_will_lead_says_so_at_once() -> None:
+    with Cluster(2) as cluster:
+        topic = cluster.create_topic("t", replication_factor=1)
+        topic.produce("v")
+        uses = (topic.records, lambda: topic.produce("w"), topic.delete_records)
+        with cluster.faults.partition_offline("t"):
+            for use in uses:
+                with pytest.raises(ApiError, match=r"^LEADER_NOT_AVAILABLE: t-0 is offline by a fault: remove\(\) it"):
+                    use()
+        leader = cluster.leader("t")
+        cluster.brokers[leader].kill()
+        told = rf"nobody leads t-0: of its replicas, at {leader}, none runs: start\(\) one of them"
+        for use in uses:
+            with pytest.raises(ApiError, match=told):
+                use()
+        cluster.brokers[leader].start()
+        assert [record.value for record in topic.records()] == [b"v"]
+
+
+@pytest.mark.parametrize("make", [Broker, Cluster])
+def test_a_call_that_a_stop_ends_hears_of_that_and_nobody_else(
+    make: type[Owner], caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = [threading.Event(), threading.Event()]
+
+    async def forever(has_begun: threading.Event) -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor() as threads:
+        with make() as owner:
+            calls = [
+                threads.submit(owner.call, forever(begun[0])),
+                threads.submit(asyncio.run, owner.call_async(forever(begun[1]))),
+            ]
+            for each in begun:
+                each.wait()
+        for call in calls:
+            with pytest.raises(RuntimeError, match=r"^the (broker|cluster) stopped meanwhile$"):
+                call.result()
+    assert [record.getMessage() for record in caplog.records] == []

@@ -9,6 +9,7 @@ _START: Final = "POST start starts it"
 _IN_HTTP: Final = (
     ("start() it, or use it in a `with` block", _START),
     ("start() one of its brokers", "POST start with a node starts one of them"),
+    ("start() one of them", "POST start with a node starts one of them"),
     ("start() them", "POST start with a node starts one of them"),
     ("start() it", _START),
     ("use another Broker()", "POST /brokers starts another one"),
