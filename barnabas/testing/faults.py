@@ -79,7 +79,7 @@ class Faults(StateFaults):
         Metadata those of topics.) `message` and, for Produce, `record_errors` (messages by the index of a record in its
         batch) are told by the versions that have them. A Produce with acks=0 loses its connection.
         """
-        failure = entries.Failure(_error_code(error), message, _record_errors(api, record_errors))
+        failure = entries.Failure(error_code(error), message, _record_errors(api, record_errors))
         return self._fail(api, failure, where, whole=whole, after_work=after_work)
 
     def _fail(
@@ -94,12 +94,13 @@ class Faults(StateFaults):
     ) -> Fault:
         """`addressed` are roles of `entries` beside those that `where` has: the entries that tell them have the error,
         all of them."""
-        matcher, limits = _split_keywords(api, where)
+        matcher, limits = split_keywords(api, where)
 
         def effect(fault: Fault) -> Fail:
             return Fail(failure, matcher.addressed | addressed, matcher.is_meant, whole, after_work)
 
-        return self.add(Fault(self, f"fail {_name(api)} {ErrorCode.of(failure.code).name}", matcher, limits, effect))
+        what = f"fail {api_names(api)} {ErrorCode.of(failure.code).name}"
+        return self.add(Fault(self, what, matcher, limits, effect))
 
     def delay(
         self,
@@ -113,11 +114,11 @@ class Faults(StateFaults):
         of the fault's random numbers. The next requests of a connection wait behind, as at a slow broker. The time is
         the broker's: `clock.advance` shortens it."""
         draw = _duration_of(duration)
-        matcher, limits = _split_keywords(api, where)
+        matcher, limits = split_keywords(api, where)
         return self.add(
             Fault(
                 self,
-                f"delay {_name(api)}",
+                f"delay {api_names(api)}",
                 matcher,
                 limits,
                 lambda fault: Delay(lambda: ms(draw(fault.random)), after_work),
@@ -129,9 +130,9 @@ class Faults(StateFaults):
     ) -> Hold:
         """Have requests wait until `release()`, or until the fault is removed; `wait_held()` tells when they are there.
         The next requests of a connection wait behind."""
-        matcher, limits = _split_keywords(api, where)
+        matcher, limits = split_keywords(api, where)
         return self.add(
-            Hold(self, f"hold {_name(api)}", matcher, limits, lambda fault: Park(after_work, fault.changed))
+            Hold(self, f"hold {api_names(api)}", matcher, limits, lambda fault: Park(after_work, fault.changed))
         )
 
     def drop(
@@ -140,15 +141,16 @@ class Faults(StateFaults):
         """Lose requests, or with `after_work` the replies: the client hears nothing on that connection any more, and
         gives it up when its time is over (request.timeout.ms, socket.timeout.ms). When the fault is removed, those
         connections are closed."""
-        matcher, limits = _split_keywords(api, where)
-        return self.add(Fault(self, f"drop {_name(api)}", matcher, limits, lambda fault: Lose(after_work)))
+        matcher, limits = split_keywords(api, where)
+        return self.add(Fault(self, f"drop {api_names(api)}", matcher, limits, lambda fault: Lose(after_work)))
 
     def disconnect(
         self, api: Api | Collection[Api] | None = None, *, after_work: bool = False, **where: Unpack[Matching]
     ) -> Fault:
         """Close the connection in place of the work, or of its answer."""
-        matcher, limits = _split_keywords(api, where)
-        return self.add(Fault(self, f"disconnect {_name(api)}", matcher, limits, lambda fault: Disconnect(after_work)))
+        matcher, limits = split_keywords(api, where)
+        what = f"disconnect {api_names(api)}"
+        return self.add(Fault(self, what, matcher, limits, lambda fault: Disconnect(after_work)))
 
     def garble(self, api: Api | Collection[Api] | None, way: str, **where: Unpack[Matching]) -> Fault:
         """Damage answers: "records" (of Fetch: batches whose checksum is wrong), "cut" (the connection breaks in the
@@ -159,11 +161,11 @@ class Faults(StateFaults):
             raise ValueError(f"answers are garbled in the ways {', '.join(WAYS)}, not {way}")
         if way == RECORDS:
             api = _answered_with_records(api)
-        matcher, limits = _split_keywords(api, where)
+        matcher, limits = split_keywords(api, where)
         return self.add(
             AnswerFault(
                 self,
-                f"garble {_name(api)} {way}",
+                f"garble {api_names(api)} {way}",
                 matcher,
                 limits,
                 lambda fault: Garble(way, matcher.is_meant, fault.counts),
@@ -173,9 +175,9 @@ class Faults(StateFaults):
     def throttle(self, api: Api | Collection[Api] | None, duration: Duration, **where: Unpack[Matching]) -> Fault:
         """Answer at once, but say that the client is beyond its quota and must wait so long (`throttle_time_ms`), and
         begin no other request of its connection meanwhile, as Kafka does (KIP-219)."""
-        matcher, limits = _split_keywords(api, where)
+        matcher, limits = split_keywords(api, where)
         effect = Throttle(whole_ms(duration))
-        return self.add(Fault(self, f"throttle {_name(api)}", matcher, limits, lambda fault: effect))
+        return self.add(Fault(self, f"throttle {api_names(api)}", matcher, limits, lambda fault: effect))
 
     def refuse(
         self,
@@ -298,7 +300,8 @@ def _named(verb: str, broker: int | Collection[int] | None) -> str:
     return f"{verb} ({told})" if told else verb
 
 
-def _name(api: Api | Collection[Api] | None) -> str:
+def api_names(api: Api | Collection[Api] | None) -> str:
+    """What APIs are told by in the description of a fault."""
     keys = api_keys(api)
     return "everything" if keys is None else ", ".join(API_NAMES[key] for key in sorted(keys))
 
@@ -306,12 +309,13 @@ def _name(api: Api | Collection[Api] | None) -> str:
 def _answered_with_records(api: Api | Collection[Api] | None) -> Api:
     """Fetch, the only API whose answers have records. Errors: ValueError where another one is named."""
     if others := (api_keys(api) or frozenset({FETCH})) - {FETCH}:
-        raise ValueError(f"answers to {_name(others)} have no records: only those to Fetch do")
+        raise ValueError(f"answers to {api_names(others)} have no records: only those to Fetch do")
     return FETCH
 
 
-def _error_code(error: Any) -> int:
-    """Errors: ValueError for what is no error of Kafka, TypeError for what could not be one."""
+def error_code(error: Any) -> int:
+    """An error's number, of its name or number. Errors: ValueError for what is no error of Kafka, TypeError for what
+    could not be one."""
     if not isinstance(error, str | int) or isinstance(error, bool):
         raise TypeError(f"an error is its name, its number or an ErrorCode, not {error!r:.100}")
     if isinstance(error, str):
@@ -338,7 +342,7 @@ def _record_errors(
         raise TypeError(f"record_errors are messages by the index of a record, not {record_errors!r:.100}")
     keys = api_keys(api)
     if keys is not None and PRODUCE not in keys:
-        raise ValueError(f"record_errors are of records of a Produce: answers to {_name(api)} have none")
+        raise ValueError(f"record_errors are of records of a Produce: answers to {api_names(api)} have none")
     index: Any
     message: Any
     for index, message in record_errors.items():
@@ -349,7 +353,9 @@ def _record_errors(
     return record_errors
 
 
-def _split_keywords(api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> tuple[Matcher, Limits]:
+def split_keywords(api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> tuple[Matcher, Limits]:
+    """Which requests a fault is for, and how often it comes, of the keywords of `Matching`. Errors: ValueError,
+    TypeError."""
     limits = {name: where[name] for name in ("times", "after", "every", "probability", "seed") if name in where}
     matcher = Matcher(api, {name: value for name, value in where.items() if name not in limits})
     matcher.check_can_match()

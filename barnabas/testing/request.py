@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +48,8 @@ class Request:
         self.broker = server.node_id
         self.message: Any = codec.decode(self._api.request_class, self.version, frame, header.body_position)
         self._is_session_broker = self._session.is_broker
+        self.taken: list[Callable[[entries.Subject], bool]] = []
+        """Which of its entries each fault has taken that leaves none of them to the next one."""
 
     def __repr__(self) -> str:
         about = ", ".join(

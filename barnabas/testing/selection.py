@@ -190,6 +190,10 @@ class Matcher:
             and (self._predicate is None or bool(self._predicate(request)))
         )
 
+    def names(self, subject: entries.Subject) -> bool:
+        """Whether an entry of a matching request is one that is meant, where not all are."""
+        return not self._of_entries or self._names(subject)
+
     def is_at(self, broker: int) -> bool:
         """Whether requests at a broker are meant."""
         return broker in self._of_request.get("broker", (broker,))

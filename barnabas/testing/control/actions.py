@@ -220,8 +220,9 @@ def remove_fault(asked: Asked) -> Json:
 
 
 def clear(asked: Asked) -> Json:
+    count = len(asked.served.faults)
     asked.served.clear_faults()
-    return {}
+    return {"removed": count}
 
 
 def wait_hits(asked: Asked) -> Json:

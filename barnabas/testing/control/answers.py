@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.testing.cluster import Cluster
+from barnabas.testing.control import rules
 from barnabas.testing.lasting import Hold
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import iter_records
@@ -51,6 +52,9 @@ def fault(number: int, found: Lasting) -> Json:
         "hits": found.hits,
         "matches": found.matches,
         "held": found.held if isinstance(found, Hold) else None,
+        "id": number,
+        "left": rules.left(found),
+        "rules": found.given if isinstance(found, rules.Rules) else [],
     }
 
 
@@ -218,14 +222,19 @@ SHAPES: Final[Mapping[str, Json]] = {
             "hits": _NUMBER,
             "matches": _NUMBER,
             "held": _NUMBER_OR_NONE,
+            "id": _NUMBER,
+            "left": _NUMBER,
+            "rules": _list({"type": "object"}),
         },
-        does="A fault by its number: how many requests it came over, was for, and holds.",
+        does="A fault by its number: how many requests it came over, was for, and holds; in the form of kcl fake the "
+        "number again, how many it will come over, -1 for any number, and the rules that it was made of, if it was.",
     ),
     "Rules": _object(
         {"id": _NUMBER, "rules": _list({"type": "object"}), "hits": _NUMBER, "left": _NUMBER},
         does="A fault in the form of kcl fake: how many requests it came over, and will come over, -1 for any number.",
     ),
     "Hits": _object({"hits": _NUMBER}),
+    "Removed": _object({"removed": _NUMBER}, does="How many faults are gone."),
     "Faults": _object({"faults": _several("Fault")}),
     "Request": _object(
         {

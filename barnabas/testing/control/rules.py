@@ -1,4 +1,8 @@
-"""Faults in the form of `kcl fake`: a list of rules, which are one fault together."""
+"""Faults in the form of `kcl fake`: a list of rules, which are one fault together.
+
+An entry of a request (a partition, say) is answered by the first rule that it matches and that has not come as often as
+it may, of all rules there are: rules for the same requests come one after the other. Those for whole answers are the
+first ones of their list."""
 
 from __future__ import annotations
 
@@ -6,13 +10,18 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.testing import entries
 from barnabas.testing.control import fields
 from barnabas.testing.control.fields import Field, Kind, Refused, accept
-from barnabas.testing.lasting import Fault, FaultGroup
+from barnabas.testing.effects import Answer, Delay, Effect, Fail, GoOn, Passage
+from barnabas.testing.faults import api_names, error_code, split_keywords
+from barnabas.testing.lasting import Fault, FaultGroup, Lasting
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import API_NAMES
 
 if TYPE_CHECKING:
     from barnabas.testing.faults import Faults
+    from barnabas.testing.request import Request
 
 WITHOUT_END: Final = -1
 """The `count` of a rule that holds until it is removed."""
@@ -30,7 +39,61 @@ _FIELDS: Final = (
     Field("observe", fields.TRUTH, "Whether requests are only counted."),
 )
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
-_KEYS: Final = {name.lower(): name for name in API_NAMES.values()}
+_KEYS: Final = {
+    **{name.lower(): name for name in API_NAMES.values()},
+    "alterpartitionassignments": "AlterPartitionReassignments",
+}
+"""Names of requests as franz-go has them, in lower case."""
+
+_FORMER_NAMES: Final = {"NOT_LEADER_FOR_PARTITION": "NOT_LEADER_OR_FOLLOWER"}
+"""What Kafka called errors before, and franz-go does still."""
+
+_APPENDS: Final = frozenset({"Produce", "WriteTxnMarkers"})
+_TOLD_AFTER_WORK: Final = {
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _APPENDS,
+    ErrorCode.REQUEST_TIMED_OUT: _APPENDS
+    | {
+        "DeleteRecords", "OffsetCommit", "TxnOffsetCommit", "DeleteGroups", "CreateTopics", "DeleteTopics",
+        "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments", "AlterConfigs", "IncrementalAlterConfigs",
+        "CreateAcls", "DeleteAcls", "AlterClientQuotas", "AlterUserScramCredentials", "UpdateFeatures",
+    },
+}  # fmt: skip
+"""Errors with which brokers answer what they have done, and of which requests."""
+
+
+class _Answered:
+    """The effect of a rule: its error in place of the work, or of what became of it where brokers give it so."""
+
+    def __init__(self, failure: entries.Failure, fault: Fault, whole: bool | None) -> None:
+        addressed, is_meant = fault.matcher.addressed, fault.matcher.is_meant
+        self._before = Fail(failure, addressed, is_meant, whole, after_work=False)
+        self._after = Fail(failure, addressed, is_meant, whole, after_work=True)
+        self._told_after_work = _TOLD_AFTER_WORK.get(ErrorCode.of(failure.code), frozenset())
+
+    async def around(self, passage: Passage, go_on: GoOn) -> Answer | None:
+        effect = self._after if passage.request.api in self._told_after_work else self._before
+        return await effect.around(passage, go_on)
+
+    def end(self) -> None:
+        """Do nothing: it holds nobody."""
+
+
+class _Rule(Fault):
+    """A fault of the entries of requests that no other rule has answered."""
+
+    is_observer = False
+    is_whole = False
+
+    def is_hit(self, request: Request) -> bool:
+        left = (subject for subject in request.subjects if not any(takes(subject) for takes in request.taken))
+        if not self._is_for(request) or not any(map(self.matcher.names, left)) or not self.counts():
+            return False
+        if not self.is_observer:
+            request.taken.append(self._takes)
+        return True
+
+    def _takes(self, subject: entries.Subject) -> bool:
+        return self.is_whole or self.matcher.names(subject)
 
 
 class Rules(FaultGroup):
@@ -42,19 +105,23 @@ class Rules(FaultGroup):
 
     def answer(self, number: int) -> dict[str, Any]:
         """What is answered of it."""
-        left = WITHOUT_END if self.times is None else self.times - self.hits
-        return {"id": number, "rules": self.given, "hits": self.hits, "left": left}
+        return {"id": number, "rules": self.given, "hits": self.hits, "left": left(self)}
+
+
+def left(fault: Lasting) -> int:
+    """How often a fault may come still."""
+    return WITHOUT_END if fault.times is None else fault.times - fault.hits
 
 
 def make(faults: Faults, rules: list[Mapping[str, Any]], check_nodes: Callable[[Any], None]) -> Rules:
     """Have a fault of these rules, or of none of them; `check_nodes` refuses brokers that there are not. Raises
     Refused, ValueError, TypeError."""
     made: list[Fault] = []
+    accepted = [accept("a rule", _FIELDS, rule) for rule in rules]
     try:
-        for rule in rules:
-            accepted = accept("a rule", _FIELDS, rule)
-            check_nodes(accepted.get("broker", ()))
-            made.append(_fault(faults, accepted))
+        for rule in sorted(accepted, key=lambda rule: not rule.get("whole", False)):
+            check_nodes(rule.get("broker", ()))
+            made.append(faults.add(_rule(faults, rule)))
     except BaseException:
         for fault in made:
             fault.remove()
@@ -62,17 +129,36 @@ def make(faults: Faults, rules: list[Mapping[str, Any]], check_nodes: Callable[[
     return Rules(rules, *made)
 
 
-def _fault(faults: Faults, rule: dict[str, Any]) -> Fault:
-    keys, error, observe = rule.pop("api", None), rule.pop("error", None), rule.pop("observe", False)
+def _rule(faults: Faults, rule: dict[str, Any]) -> Fault:
+    keys, error, is_observer = rule.pop("api", None), rule.pop("error", None), rule.pop("observe", False)
+    is_whole = rule.pop("whole", None)
     api = None if keys is None else [_api(key) for key in ([keys] if isinstance(keys, str) else keys)]
     rule["times"] = rule.get("times") or 1
     if rule["times"] == WITHOUT_END:
         del rule["times"]
-    if not observe:
-        return faults.fail(api, "UNKNOWN_SERVER_ERROR" if error is None else error, **rule)
-    if error is not None or rule.pop("whole", False):
+    if is_observer and (error is not None or is_whole):
         raise Refused(400, "a rule that only observes has no error")
-    return faults.delay(api, 0, **rule)  # which nobody notices
+    failure = entries.Failure(error_code("UNKNOWN_SERVER_ERROR" if error is None else _error(error)))
+
+    def effect(fault: Fault) -> Effect:
+        return Delay(lambda: 0, after_work=False) if is_observer else _Answered(failure, fault, is_whole)
+
+    does = "observe" if is_observer else "fail"
+    what = "" if is_observer else f" {ErrorCode.of(failure.code).name}"
+    matcher, limits = split_keywords(api, rule)
+    made = _Rule(faults, f"{does} {api_names(api)}{what}", matcher, limits, effect)
+    made.is_observer, made.is_whole = is_observer, bool(is_whole)
+    return made
+
+
+def _error(error: str | int) -> str | int:
+    """An error as Kafka calls it, of its name in any case, or its number as text."""
+    if isinstance(error, int):
+        return error
+    if re.fullmatch(r"[+-]?\d{1,5}", error, re.ASCII):
+        return int(error)
+    name = error.upper()
+    return _FORMER_NAMES.get(name, name if name in ErrorCode.__members__ else error)
 
 
 def _api(key: str) -> str | int:

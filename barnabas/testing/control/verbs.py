@@ -316,7 +316,7 @@ VERBS: Final = (
         Field("timeout", rules.TIMEOUT, "How long to wait, in real time; 30s without it.", argument="timeout"),
     ),
     _get(f"{_BROKER}/faults", "All faults.", "Faults", actions.faults),
-    _delete(f"{_BROKER}/faults", "Remove all faults.", "Done", actions.clear),
+    _delete(f"{_BROKER}/faults", "Remove all faults.", "Removed", actions.clear),
     _get(_FAULT, "A fault.", "Fault", actions.fault),
     _delete(_FAULT, "Remove a fault: what it holds goes on.", "Fault", actions.remove_fault),
     _post(
