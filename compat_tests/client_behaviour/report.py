@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from compat_tests.client_behaviour.case import WAIT_S, Case
+from compat_tests.client_behaviour.kafka_errors import ANSWERED, LEFT_OUT
 from tools.kafka_runtime import ORACLE_VERSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client-behaviour.md"
@@ -43,6 +44,11 @@ Measured with {versions}.
 """
 
 
+LEFT_OUT_TITLE = "Errors that are left out"
+LEFT_OUT_HEAD = """
+Of each API that clients write, read, commit and join groups with ({apis}), all other errors with which
+Apache Kafka answers have a fault above.
+"""
 UNKNOWN = "not measured"
 ON_KAFKA = f"The same on Apache Kafka {ORACLE_VERSION}"
 KAFKA_HEAD = """
@@ -64,11 +70,24 @@ def page(cases: Sequence[Case], behaviours: Mapping[tuple[str, str], str], versi
             if case.area == area:
                 row = [behaviours.get((title, case.name), UNKNOWN) for title in titles]
                 text += f"| {case.title} | {' | '.join(row)} |\n"
+    text += _left_out()
     text += f"\n## {ON_KAFKA}\n{KAFKA_HEAD}\n| fault | {' | '.join(titles)} |\n|{'---|' * (len(titles) + 1)}\n"
     for case in cases:
         if case.is_real:
             row = [behaviours.get((title, on_kafka(case)), UNKNOWN) for title in titles]
             text += f"| {case.name} | {' | '.join(row)} |\n"
+    return text
+
+
+def _left_out() -> str:
+    """Which errors of Apache Kafka no client met here, and why: a paragraph for each reason."""
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for (api, error), reason in LEFT_OUT.items():
+        reasons.setdefault(reason, {}).setdefault(api, []).append(f"`{error}`")
+    text = f"\n## {LEFT_OUT_TITLE}\n{LEFT_OUT_HEAD.format(apis=', '.join(ANSWERED))}\n"
+    for reason, apis in reasons.items():
+        told = "; ".join(f"{api} {', '.join(errors)}" for api, errors in apis.items())
+        text += f"- {told}: {reason}.\n"
     return text
 
 

@@ -1,11 +1,13 @@
 """What docs/client-behaviour.md says of the Python clients holds, of a few faults of each kind."""
 
+import re
+
 import pytest
 
 from compat_tests.client_behaviour.cases import cases
 from compat_tests.client_behaviour.kafka_errors import ANSWERED, LEFT_OUT
 from compat_tests.client_behaviour.play import clients, play
-from compat_tests.client_behaviour.report import ON_KAFKA, PAGE, UNKNOWN, cells, kind, on_kafka
+from compat_tests.client_behaviour.report import LEFT_OUT_TITLE, ON_KAFKA, PAGE, UNKNOWN, cells, kind, on_kafka, page
 
 TRIED = (
     "Produce without idempotence: Produce: `NOT_ENOUGH_REPLICAS`",
@@ -39,6 +41,22 @@ def test_the_page_has_each_fault_of_each_client() -> None:
     wanted = [name for case in cases() for name in [case.name, *([on_kafka(case)] if case.is_real else [])]]
     assert set(found) == {(client.title, name) for client in clients().values() for name in wanted}
     assert len(cases()) >= 200
+
+
+def test_the_page_is_as_it_is_written() -> None:
+    """Whoever changes one of them changes the other."""
+    text = PAGE.read_text()
+    told = re.search(r"^Measured with (.*)\.$", text, re.MULTILINE)
+    assert told is not None
+    versions = dict(each.rsplit(" ", 1) for each in told[1].split(", "))
+    assert page(cases(), cells(text), versions) == text
+
+
+def test_the_page_tells_of_each_error_that_is_left_out() -> None:
+    text = PAGE.read_text().partition(f"## {LEFT_OUT_TITLE}")[2].partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("- ")]
+    for (api, error), reason in LEFT_OUT.items():
+        assert any(api in line and f"`{error}`" in line and line.endswith(f": {reason}.") for line in lines)
 
 
 def test_each_error_of_kafka_has_a_case() -> None:
