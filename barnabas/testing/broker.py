@@ -36,11 +36,13 @@ from barnabas.testing.interception import Interception
 from barnabas.testing.lifetime import Lifetime
 from barnabas.testing.log_lines import Lines
 from barnabas.testing.recording import Recordable
+from barnabas.testing.request import OF_BROKERS_ALONE
 from barnabas.testing.requests import ask
 from barnabas.testing.roles import Roles
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Led, Topic
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages import API_NAMES
 
 T = TypeVar("T")
 
@@ -275,9 +277,13 @@ class Broker(Lifetime, Roles, Recordable):
         life = self._life_or_error()
         if self._given_data_dir is not None:
             raise RuntimeError(f"{verb} would exchange the data in {self.data_dir}: start a broker without a directory")
-        if self._overrides.get("zookeeper.connect", "").strip():
+        if self._has_zookeeper:
             raise RuntimeError(f"{verb} leaves what ZooKeeper holds as it is: start a broker without zookeeper.connect")
         return life
+
+    @property
+    def _has_zookeeper(self) -> bool:
+        return bool(self._overrides.get("zookeeper.connect", "").strip())
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -307,6 +313,12 @@ class Broker(Lifetime, Roles, Recordable):
 
     def check_brokers(self, numbers: Collection[int]) -> None:
         """Take any number: a fault of another one than this is for nobody here, as a predicate may be."""
+
+    def check_apis(self, keys: frozenset[int] | None) -> None:
+        """Refuse what only other brokers would ask for. Errors: ValueError."""
+        if keys and keys <= OF_BROKERS_ALONE and not self._has_zookeeper:
+            named = ", ".join(API_NAMES[key] for key in sorted(keys))
+            raise ValueError(f"a lone broker is never asked for {named}: nobody else is there; use Cluster()")
 
     # --- inside -----------------------------------------------------------------------------------
 

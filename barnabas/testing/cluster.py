@@ -477,6 +477,9 @@ class Cluster(Lifetime, Roles, Recordable):
             told = ", ".join(map(str, unknown))
             raise ValueError(f"this cluster has the brokers 0 to {len(self.brokers) - 1}, not {told}")
 
+    def check_apis(self, keys: frozenset[int] | None) -> None:
+        """Take all: brokers ask each other for the rest."""
+
     # --- inside -----------------------------------------------------------------------------------
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -82,6 +82,10 @@ class Owner(Protocol):
         """Refuse numbers of brokers that it does not have. Errors: ValueError."""
         ...
 
+    def check_apis(self, keys: frozenset[int] | None) -> None:
+        """Refuse APIs that nobody ever asks it for; None are all. Errors: ValueError."""
+        ...
+
     def controlling(self) -> Server | None:
         """The broker that is the controller."""
         ...

@@ -144,8 +144,13 @@ class Fault(Lasting):
         self._name = f"{name}: {self._name}"
 
     def __repr__(self) -> str:
+        return self._described(self.what)
+
+    @property
+    def what(self) -> str:
+        """What it does, and what it is for."""
         told = ", ".join([*self._for(), *self._limits.described()])
-        return self._described(f"{self._name} ({told})" if told else self._name)
+        return f"{self._name} ({told})" if told else self._name
 
     def _for(self) -> list[str]:
         """What it is for, as the test said it: a misspelt name is to be found."""
@@ -374,10 +379,12 @@ class FaultList:
         return len(self._faults)
 
     def add(self, fault: F) -> F:
-        """Have a fault from now on. Errors: ValueError where it names a broker that a cluster does not have;
-        RuntimeError when the broker was never started, or was stopped since: nobody would meet the fault."""
+        """Have a fault from now on. Errors: ValueError where it names a broker that a cluster does not have, or an API
+        that nobody asks a single broker for; RuntimeError when the broker was never started, or was stopped since:
+        nobody would meet the fault."""
         self._interception.owner.check_started()
         self._interception.owner.check_brokers(fault.matcher.brokers)
+        self._interception.owner.check_apis(fault.matcher.api_keys)
 
         def add() -> None:
             self._faults = (*self._faults, fault)

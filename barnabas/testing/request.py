@@ -20,6 +20,9 @@ BETWEEN_BROKERS: Final = frozenset({4, 5, 6, 7, WRITE_TXN_MARKERS, 56, 67})
 """LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, WriteTxnMarkers, AlterPartition,
 AllocateProducerIds."""
 
+OF_BROKERS_ALONE: Final = BETWEEN_BROKERS - {WRITE_TXN_MARKERS}
+"""What no tool asks for either: WriteTxnMarkers ends transactions that hang."""
+
 
 class Request:
     """What one client asked: `api` is Kafka's name ("Produce"), `message` the decoded request with all its fields.

@@ -9,7 +9,7 @@ from typing import Any, Final, TypedDict
 
 from barnabas.broker.handlers import apis_between_brokers, served_apis
 from barnabas.testing import entries
-from barnabas.testing.request import Request
+from barnabas.testing.request import BETWEEN_BROKERS, Request
 from barnabas.testing.topic import Topic, topic_name
 from barnabas.testing.waiting import check_count
 from barnabas.wire.messages import API_NAMES
@@ -155,6 +155,8 @@ class Matcher:
             named = ", ".join(API_NAMES[key] for key in sorted(self.api_keys or ()))
             raise ValueError(f"no broker here serves {named}: clients hear so from ApiVersions, and do not ask")
         told = ", ".join(each.name for each in known) if self.api_keys is not None else "any API"
+        if not self.is_of_brokers and all(each.key in BETWEEN_BROKERS for each in known):
+            raise ValueError(f"brokers of a cluster ask each other for {told}, clients do not: add from_brokers=True")
         keywords = [name for name, role in _OF_ENTRIES.items() if role in self._of_entries]
         about = [entries.askable(each) for each in known] if keywords else []
         if keywords and not any(self.addressed <= roles for roles in about):

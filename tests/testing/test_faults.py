@@ -331,6 +331,16 @@ def test_faults_outlive_a_restart_and_not_a_stop() -> None:
             ValueError,
             "^no broker here serves ConsumerGroupHeartbeat: clients hear so from ApiVersions, and do not ask$",
         ),
+        (
+            lambda faults: faults.fail(["LeaderAndIsr", "WriteTxnMarkers"], 6),
+            ValueError,
+            "^brokers of a cluster ask each other for LeaderAndIsr, WriteTxnMarkers, clients do not: add from_brokers=",
+        ),
+        (
+            lambda faults: faults.fail("LeaderAndIsr", 6, from_brokers=True),
+            ValueError,
+            r"^a lone broker is never asked for LeaderAndIsr: nobody else is there; use Cluster\(\)$",
+        ),
         (lambda faults: faults.drop(version=99), ValueError, "^no request of any API has the version 99$"),
         (
             lambda faults: faults.fail("Fetch", 6, record_errors={0: "why"}),
@@ -986,3 +996,11 @@ def test_where_there_are_no_fractions_they_count_as_a_whole(broker: Broker) -> N
     throttle = broker.faults.throttle("ListGroups", 0.5).effect
     assert isinstance(throttle, Throttle)
     assert throttle.throttle_time_ms == 1
+
+
+def test_what_only_brokers_ask_is_for_those_that_have_others(broker: Broker) -> None:
+    with broker.faults.hold("WriteTxnMarkers", from_brokers=True), broker.faults.hold(["LeaderAndIsr", "Fetch"]):
+        assert len(broker.faults) == 2  # tools ask for the first, clients for one of the others
+    with Cluster(2) as cluster, cluster.faults.delay("LeaderAndIsr", 1, from_brokers=True) as fault:
+        cluster.create_topic("t")
+        fault.wait_hits()

@@ -94,7 +94,13 @@ def test_an_error_that_is_none_is_refused(broker: Broker, said: str) -> None:
 
 def test_requests_have_the_names_that_franz_go_gives_them(broker: Broker) -> None:
     made = make(broker, {"keys": ["AlterPartitionAssignments", "SASLHandshake", "InitProducerID"]})
-    assert "AlterPartitionReassignments" in repr(made.faults[0])
+    assert repr(made.faults[0]).startswith("<rule: fail SaslHandshake, InitProducerId, AlterPartitionReassignments UNK")
+
+
+def test_rules_tell_what_they_are_for(broker: Broker) -> None:
+    made = make(broker, {"keys": ["produce"], "topic": "t", "error": "6"}, {"observe": True, "count": -1})
+    first = "rule: fail Produce NOT_LEADER_OR_FOLLOWER (topic='t', times=1)"
+    assert repr(made) == f"<{first}; rule: observe everything, 0 hits>"
 
 
 @pytest.mark.parametrize(

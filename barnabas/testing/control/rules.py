@@ -100,8 +100,11 @@ class Rules(FaultGroup):
     """The fault that rules are together; `given` is how they were said."""
 
     def __init__(self, given: list[Mapping[str, Any]], *faults: Fault) -> None:
-        super().__init__("rules", *faults)
+        super().__init__("rule", *faults)
         self.given = given
+
+    def __repr__(self) -> str:
+        return self._described("; ".join(fault.what for fault in self.faults))
 
     def answer(self, number: int) -> dict[str, Any]:
         """What is answered of it."""
