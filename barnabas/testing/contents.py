@@ -230,7 +230,7 @@ class Contents(ABC):
             shared = ", ".join(lost)
             raise RuntimeError(
                 f"kafka_broker cannot be {verb} while several tests share {shared}: make them for each test "
-                "(kafka_topics), or reset a broker of the test's own (kafka_broker_factory)"
+                "(kafka_topics), or take a broker of the test's own (kafka_broker_factory)"
             )
 
     def check_may_block(self, alternative: str) -> None:

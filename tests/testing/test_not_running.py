@@ -38,8 +38,8 @@ NEEDS_NONE = {"start", "stop", "is_running", "topic", "remove"}
 """What begins and ends, says whether it runs, and a handle that may be had before."""
 
 INSIDE = {
-    "absent", "call", "call_async", "check_brokers", "check_may_be_reset", "check_may_block", "check_started",
-    "controlling", "coordinating", "eventually", "known_topic", "last_recording", "leading", "led",
+    "absent", "call", "call_async", "check_apis", "check_brokers", "check_may_be_reset", "check_may_block",
+    "check_started", "controlling", "coordinating", "eventually", "known_topic", "last_recording", "leading", "led",
     "led_by_its_word", "live_servers", "is_of_another_process", "run_through", "server", "shared_topics",
 }  # fmt: skip
 """What is not for tests."""
