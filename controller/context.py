@@ -141,9 +141,7 @@ class ControllerContext:
     ) -> None:
         """Answer a request when the own broker knows of these partitions, which all were told, and none of them lacks a
         leader because a broker refused it."""
-        self.when_own_told(
-            lambda: self.refusals.finish_when_served(partitions, lambda: request.finish(answer), self.cluster), request
-        )
+        self.when_own_told(lambda: self.refusals.finish_when_served(partitions, request, answer, self.cluster), request)
 
     def end_retries(self) -> None:
         """Brokers have done what they were asked for: if nothing is left that one has refused, the next refusal is

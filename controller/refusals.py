@@ -3,11 +3,15 @@ those are served. (Which replicas they are stands in the state of the cluster.)
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from barnabas.backoff import Backoff
+from barnabas.controller.admin_request import AdminRequest
 from barnabas.controller.state import NO_LEADER, ClusterState, TopicPartition
 from barnabas.timers import ScheduledCall, Timers
+from barnabas.wire.errors import ApiError, ErrorCode
+
+Answer = TypeVar("Answer")
 
 RETRY_DELAY_MS = 1_000
 RETRY_DELAY_MS_MAX = 60_000
@@ -16,10 +20,11 @@ pass. Each time it is twice as long."""
 
 
 class _Waiter(NamedTuple):
-    """A request that is answered when the brokers serve these partitions."""
+    """A request that is answered, with `answer`, when the brokers serve these partitions."""
 
     partitions: frozenset[TopicPartition]
-    finish: Callable[[], None]
+    request: AdminRequest[Any]
+    answer: Any
 
 
 class Refusals:
@@ -74,12 +79,22 @@ class Refusals:
         if self._timer is not None:
             self._timer.cancel()
 
+    def give_up(self) -> None:
+        """This broker is not the controller any more: whoever waits is told so."""
+        for waiter in self._waiters:
+            waiter.request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
+        self._waiters.clear()
+
     def finish_when_served(
-        self, partitions: Iterable[TopicPartition], finish: Callable[[], None], cluster: ClusterState
+        self,
+        partitions: Iterable[TopicPartition],
+        request: AdminRequest[Answer],
+        answer: Answer,
+        cluster: ClusterState,
     ) -> None:
-        """Call `finish` when none of the partitions lacks a leader because it was refused: now, or at a later
+        """Answer the request when none of the partitions lacks a leader because it was refused: now, or at a later
         `finish_served`."""
-        self._waiters.append(_Waiter(frozenset(partitions), finish))
+        self._waiters.append(_Waiter(frozenset(partitions), request, answer))
         self.finish_served(cluster)
 
     def finish_served(self, cluster: ClusterState) -> None:
@@ -94,7 +109,7 @@ class Refusals:
         }
         for waiter in self._waiters:
             if not waiter.partitions & refused:
-                waiter.finish()
+                waiter.request.finish(waiter.answer)
         self._waiters = [waiter for waiter in self._waiters if waiter.partitions & refused]
 
 

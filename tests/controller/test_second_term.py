@@ -95,3 +95,16 @@ async def test_what_was_decided_stands_where_another_controller_tells_of_it(clus
         assert [(outcome.name, outcome.error) for outcome in await creating] == [("t", ErrorCode.NONE)]
         await cluster.until(lambda: cluster.controller.cluster.topics["t"])
         cluster.broker(1).speak_again()
+
+
+async def test_what_brokers_refused_is_not_waited_for_where_another_controller_asks_them(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        for broker_id in (2, 3):
+            cluster.broker(broker_id).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+        creating = asyncio.create_task(cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2, 3))])]))
+        await cluster.until(lambda: "t" in cluster.controller.cluster.topics)
+        await cluster.until(lambda: cluster.state().leader < 0)
+        assert not creating.done()
+        await cluster.expire(1)
+        assert [(outcome.name, outcome.error) for outcome in await creating] == [("t", ErrorCode.NONE)]
