@@ -126,13 +126,20 @@ class Calls:
             await self._may_run.wait()
             self._check_ready()
             self._running[task] = ""
-            return await coroutine
+            result = await coroutine
         except (Exception, asyncio.CancelledError):
-            if what := self._running.get(task):
-                raise RuntimeError(f"the {self._owner} {what} meanwhile") from None
+            self._check_asked(task)
             raise
+        else:
+            self._check_asked(task)
+            return result
         finally:
             self._running.pop(task, None)
+
+    def _check_asked(self, task: asyncio.Task[Any]) -> None:
+        """Raises RuntimeError where other brokers take the place of those that the task has asked."""
+        if what := self._running.get(task):
+            raise RuntimeError(f"the {self._owner} {what} meanwhile") from None
 
     def _stopped(self) -> RuntimeError:
         return RuntimeError(f"the {self._owner} stopped meanwhile")
