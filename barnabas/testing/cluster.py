@@ -48,12 +48,16 @@ from barnabas.testing.roles import POLL_S, Roles
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.state_faults import OfflinePartition
 from barnabas.testing.topic import Led, Topic
+from barnabas.testing.waiting import NothingMoreComes, check_wait
 from barnabas.threads import OsThreads
 from barnabas.wire.errors import ApiError, ErrorCode
 
 T = TypeVar("T")
 
 METADATA_FILE: Final = "metadata.sqlite"
+
+START_S: Final = 30.0
+"""How long a broker may take to start: a cluster holds little, and who takes longer waits for the controller."""
 
 NEED_OTHERS: Final = frozenset({"default.replication.factor", "min.insync.replicas"})
 """Keys of which a configuration without ZooKeeper is warned, because a broker seems to be alone."""
@@ -202,7 +206,8 @@ class Cluster(Lifetime, Roles, Recordable):
         did not run run then, too, and all are in sync on return. Calls that are under way end with an error that says
         so.
 
-        Errors: RuntimeError when the cluster does not run; TimeoutError as of `wait_in_sync`, as while one is cut off.
+        Errors: RuntimeError when the cluster does not run; TimeoutError as of `wait_in_sync`, as while one is cut off,
+        and as of a broker's `start`: the others run then.
         """
         self.check_started()
         self.run_through(self._restart())
@@ -212,8 +217,14 @@ class Cluster(Lifetime, Roles, Recordable):
         try:
             await self._end_cleanly("was restarted")
             await self._calls.end()
+            late: list[TimeoutError] = []
             for broker in self.brokers:
-                await broker.begin()
+                try:
+                    await broker.begin()
+                except TimeoutError as error:
+                    late.append(error)
+            if late:
+                raise late[0]
         finally:
             self._calls.go_on()
 
@@ -445,7 +456,8 @@ class Cluster(Lifetime, Roles, Recordable):
         """Take a broker for dead, as ZooKeeper does with one that it has not heard of for too long: others are elected
         to lead what it led. It hears of that, and registers again when they are; on return it has.
 
-        Errors: ValueError for a number that no broker of the cluster has; RuntimeError when it does not run.
+        Errors: ValueError for a number that no broker of the cluster has; RuntimeError when it does not run, or is
+        stopped or killed meanwhile.
         """
         self.check_brokers([broker])
         self.check_started()
@@ -453,6 +465,12 @@ class Cluster(Lifetime, Roles, Recordable):
 
         async def expire() -> None:
             sessions, epoch = self.brokers[broker]._sessions, server.controller.broker_epoch
+
+            def has_registered() -> bool | None:
+                if server not in self.live_servers():
+                    raise NothingMoreComes(f"broker {broker} ended before it registered again")
+                return server.controller.broker_epoch > epoch or None
+
             assert self._store is not None
             assert sessions is not None
             assert sessions.last is not None
@@ -464,9 +482,7 @@ class Cluster(Lifetime, Roles, Recordable):
                 )
             finally:
                 sessions.may_begin.set()
-            await self.eventually(
-                lambda: server.controller.broker_epoch > epoch or None, f"broker {broker} does not register again"
-            )
+            await self.eventually(has_registered, f"broker {broker} does not register again")
 
         self.call(expire())
 
@@ -613,11 +629,17 @@ class ClusterBroker:
             raise self._not_running()
         return self._server
 
-    def start(self) -> None:
-        """Start it, on its data and its port of before if it ran already; returns when clients can connect."""
+    def start(self, timeout: float = START_S) -> None:
+        """Start it, on its data and its port of before if it ran already; returns when clients can connect, which they
+        can when the controller has told it of the cluster.
+
+        Errors: RuntimeError when it runs; TimeoutError, after so many seconds of real time, as while it is cut off from
+        the controller: then it is stopped, and can be started again.
+        """
+        check_wait(timeout)
         if self._server is not None:
             raise RuntimeError(f"broker {self.number} runs already")
-        self._cluster.run_through(self.begin())
+        self._cluster.run_through(self.begin(timeout))
 
     def stop(self) -> None:
         """Stop it cleanly, once others lead what it leads; does nothing if it does not run."""
@@ -654,8 +676,8 @@ class ClusterBroker:
             await self._ending
             self._ending = None
 
-    async def begin(self) -> None:
-        """Start it, on the event loop of the cluster."""
+    async def begin(self, timeout_s: float = START_S) -> None:
+        """As `start`, on the event loop of the cluster."""
         cluster = self._cluster
         await self.has_ended()
         assert cluster._store is not None
@@ -681,10 +703,24 @@ class ClusterBroker:
         )
         server = Server(broker_config.load(options=options), environment, self._has_failed)
         cluster._interception.attach(server)
-        await server.start()
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                await server.start()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise report.explained(TimeoutError(self._not_started(timeout_s)), cluster) from None
         self._server = server
         self._port = next(iter(server.socket_server.ports.values()))
         self._bootstrap_servers = server.socket_server.bootstrap_servers
+
+    def _not_started(self, timeout_s: float) -> str:
+        hindering = [repr(fault) for fault in self._cluster.faults if fault.hinders_brokers()]
+        why = f"; what keeps brokers from each other: {', '.join(hindering)}" if hindering else ""
+        return (
+            f"broker {self.number} is not started: it serves once the controller has told it of the cluster{why}"
+            f" (waited {timeout_s:g} s)"
+        )
 
 
 class _Brokers(list[ClusterBroker]):

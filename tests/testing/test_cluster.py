@@ -3,7 +3,8 @@ cut off from each other."""
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
@@ -126,6 +127,39 @@ def test_a_lone_broker_has_no_session() -> None:
         alone.expire_session(0)
         assert alone.controller() == alone.leader("t") == 0
         assert topic.produce("after").offset == 1
+
+
+class KilledMeanwhile(Cluster):
+    """Broker 1 is killed when something is about to be done to it."""
+
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        if self.brokers[1].is_running:
+            self.brokers[1].kill()
+        return super().call(coroutine)
+
+
+def test_a_broker_that_is_killed_meanwhile_is_not_waited_for() -> None:
+    with KilledMeanwhile() as cluster, pytest.raises(RuntimeError, match="broker 1 ended before it registered again"):
+        cluster.expire_session(1)
+
+
+def test_a_broker_that_is_cut_off_from_the_controller_does_not_start() -> None:
+    """It is told nothing, so that it serves nobody; whoever has it start is told why."""
+    with Cluster() as cluster:
+        cluster.create_topic("t")
+        cluster.wait_in_sync()
+        controller = cluster.controller()
+        started = cluster.brokers[(controller + 1) % 3]
+        started.kill()
+        with cluster.cut(controller, started.number):
+            told = rf"broker {started.number} is not started: .*<cut {controller} <-> {started.number}, .*waited 0\.2 s"
+            with pytest.raises(TimeoutError, match=told):
+                started.start(timeout=0.2)
+            assert not started.is_running
+        started.start()
+        cluster.wait_in_sync()
+        with pytest.raises(TypeError, match="timeout is a number of seconds, not '3'"):
+            started.start("3")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
