@@ -160,7 +160,7 @@ class OtherBrokers:
     def leaderships(self) -> Leaderships:
         """What this broker needs to lead partitions that others follow."""
         return Leaderships(
-            self._clock,
+            self._network_clock,
             self._config.replica_lag_time_max_ms,
             self._metadata.is_alive,
             AlterPartitions(

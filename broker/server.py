@@ -139,6 +139,9 @@ class Broker:
         self._network_timers = self.timers if is_one_time else Timers(self._socket_clock, self._loop, work_s)
         """For answers of other brokers: a test that lets no time pass waits for those all the same."""
         self.housekeeping = Housekeeping(self.timers, self.clock)
+        self._network_housekeeping = (
+            self.housekeeping if is_one_time else Housekeeping(self._network_timers, self._socket_clock)
+        )
         self.metadata = MetadataCache(config.node_id, self.clock)
         self.metrics = RequestMetrics()
         self.unforeseen = UnforeseenErrors(self.clock)
@@ -468,6 +471,7 @@ class Broker:
         self.services = Services(
             node_id=self.node_id,
             clock=self.clock,
+            network_clock=self._socket_clock,
             timers=self.timers,
             unforeseen=self.unforeseen,
             metrics=self.metrics,
@@ -705,7 +709,9 @@ class Broker:
     def _activities(self) -> "list[SetAside[Any]]":
         """Upkeep that may have set somebody aside."""
         fetchers, leaderships = self.replicas.fetchers, self.replicas.leaderships
+        of_network = self._network_housekeeping
         return [
+            *(() if of_network is self.housekeeping else (of_network.set_aside,)),
             *(() if leaderships is None else (leaderships.alter_partitions.set_aside,)),
             *(() if fetchers is None else (fetchers.set_aside,)),
             self.compaction.set_aside,
@@ -738,6 +744,7 @@ class Broker:
         lag.start()
         self._stop_later(lag.stop)
         self._stop_later(self.housekeeping.close)
+        self._stop_later(self._network_housekeeping.close)
         self._schedule_jobs()
         # Whatever takes long is given up first, so that no job has to be waited for.
         for stop in (self.replicas.flusher.stop, self.retention.stop, self.compaction.stop):
@@ -746,7 +753,7 @@ class Broker:
     def _schedule_jobs(self) -> None:
         config, every = self.config, self.housekeeping.every
         every("closing idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
-        self.log_jobs.schedule(self.housekeeping, config)
+        self.log_jobs.schedule(self.housekeeping, self._network_housekeeping, config)
         every("expiring offsets", config.offsets_retention_check_interval_ms, self.groups.expire_offsets)
         every(
             "aborting transactions that timed out",

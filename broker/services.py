@@ -40,6 +40,8 @@ class Services:
 
     node_id: int
     clock: Clock
+    network_clock: Clock
+    """That of what brokers, and sessions, wait for each other."""
     timers: Timers
     unforeseen: UnforeseenErrors
     metrics: RequestMetrics

@@ -71,7 +71,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
         sessions = _admit_replica(replica_id, request, context)
     else:
         return _refuse_replica(request, context)
-    now_ms = services.clock.monotonic_ms()
+    now_ms = services.network_clock.monotonic_ms()
     plan = sessions.plan(
         request.session_id,
         request.session_epoch,
@@ -234,7 +234,7 @@ def _resolve_names(plan: FetchPlan, metadata: "MetadataCache") -> None:
 
 def _response(plan: FetchPlan, results: Results, context: RequestContext) -> FetchResponse:
     # Only a new session is told the time.
-    now_ms = context.services.clock.monotonic_ms() if plan.wants_session else 0
+    now_ms = context.services.network_clock.monotonic_ms() if plan.wants_session else 0
     error, session_id, told = plan.sessions.finish(plan, results, now_ms)
     response = FetchResponse(error_code=error, session_id=session_id)
     topic: FetchableTopicResponse | None = None

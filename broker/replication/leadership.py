@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 class Leaderships:
     """What all leaderships of a broker share, and what they count.
 
-    `lag_ms_max` is `replica.lag.time.max.ms`; `is_alive(broker_id)` whether that broker is registered, as far as the
-    controller has told. `throttle` holds up followers that are not in sync.
+    How long followers lag is told by `clock`, by which their heartbeats are noted, too (`ReplicaFetch`). `lag_ms_max`
+    is `replica.lag.time.max.ms`; `is_alive(broker_id)` whether that broker is registered, as far as the controller has
+    told. `throttle` holds up followers that are not in sync.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from barnabas.wire.errors import ApiError, ErrorCode
 class ReplicaFetch(FetchOperation):
     """One fetch by the replicas on broker `replica_id`, which registered itself with `broker_epoch`.
 
-    `now_ms` is the time by the clock that never goes back.
+    `now_ms` is the time by the clock that never goes back, and that leaderships go by.
     """
 
     _counts = False

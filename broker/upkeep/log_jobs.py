@@ -39,8 +39,8 @@ class LogJobs:
         self._compaction = compaction
         self._clock = clock
 
-    def schedule(self, housekeeping: Housekeeping, config: LiveConfig) -> None:
-        """Have all jobs run from now on."""
+    def schedule(self, housekeeping: Housekeeping, network_housekeeping: Housekeeping, config: LiveConfig) -> None:
+        """Have all jobs run from now on; those that look at other brokers as `network_housekeeping` does."""
         every, logs = housekeeping.every, self._logs
         if config.barnabas_disk_reserve_bytes > 0:
             space = DiskSpace(logs, config.barnabas_disk_reserve_bytes, self._replicas)
@@ -50,7 +50,8 @@ class LogJobs:
         if config.log_cleaner_enable and config.log_cleaner_threads > 0:
             every("compaction", max(config.log_cleaner_backoff_ms, REPEAT_MIN_MS), self._compaction.run)
             config.follow(BrokerConfig.log_cleaner_backoff_ms, partial(self._rest_from_compaction, housekeeping))
-        every("looking at in-sync replicas", config.replica_lag_time_max_ms // 2, self._replicas.look_at_isrs)
+        lag_ms = config.replica_lag_time_max_ms
+        network_housekeeping.every("looking at in-sync replicas", lag_ms // 2, self._replicas.look_at_isrs)
         every("flushing", FLUSH_CHECK_INTERVAL_MS, self._replicas.flusher.flush_due)
         every(
             "writing the recovery point checkpoint",

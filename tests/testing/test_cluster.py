@@ -4,6 +4,7 @@ cut off from each other."""
 import time
 import warnings
 from collections.abc import Coroutine, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -166,6 +167,7 @@ def test_a_broker_that_is_cut_off_from_the_controller_does_not_start() -> None:
 def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back(cluster: Cluster) -> None:
     cluster.create_topic("cut", configs={"min.insync.replicas": 2})
     cluster.wait_in_sync()
+    cluster.clock.advance(timedelta(hours=1))  # by which nobody has fetched later
     leader = cluster.leader("cut")
     # The controller stores the ISR: a leader that does not reach it can let nobody go.
     (controller,) = (number for number, broker in enumerate(cluster.brokers) if broker.server.controller.is_active)
@@ -187,6 +189,25 @@ def test_time_is_that_of_all_brokers(cluster: Cluster) -> None:
     cluster.clock.advance(3_600_000)
     for broker in cluster.brokers:
         assert broker.server.clock.now_ms() - before >= 3_600_000
+
+
+def test_nobody_lags_because_time_was_moved() -> None:
+    """Brokers wait for each other in real time: a follower that is about to fetch is in sync, whatever time it is."""
+    with Cluster(3, replica_lag_time_max_ms=30_000) as cluster:
+        topic = cluster.create_topic("t")
+        cluster.wait_in_sync()
+        leader = cluster.leader("t")
+        leaderships = cluster.brokers[leader].server.replicas.leaderships
+        assert leaderships is not None
+        with cluster.cut(leader, (leader + 1) % 3), cluster.cut(leader, (leader + 2) % 3):
+            producer = Producer({"bootstrap.servers": cluster.brokers[leader].bootstrap_servers, "acks": 1})
+            producer.produce("t", "v")
+            assert producer.flush(30) == 0
+            for _ in range(3):
+                cluster.clock.advance(timedelta(hours=1))
+        cluster.wait_in_sync()
+        assert topic.records()[0].value == b"v"
+        assert (leaderships.isr_shrinks, leaderships.failed_isr_updates) == (0, 0)
 
 
 def test_errors_say_what_is_wrong(cluster: Cluster) -> None:
