@@ -103,6 +103,8 @@ class ConfigRepository:
         self._overrides: dict[tuple[str, str], Mapping[str, str]] = {}
         self._listeners: list[ConfigListener] = []
         self._last_change = -1
+        self._unread: dict[tuple[str, str], None] = {}
+        """Entities of which others have told a change that was not read yet, in the order of that."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._restoring = asyncio.Lock()
@@ -150,6 +152,7 @@ class ConfigRepository:
         """Read everything; returns the entities that have changed."""
         await self.restore()
         await self._watch_changes()
+        self._unread.clear()  # all that there is is read now
         entities = dict.fromkeys(self._overrides)
         for entity_type in ENTITY_TYPES:
             for name in await self._store.get_children(f"{znodes.CONFIG}/{entity_type}"):
@@ -306,9 +309,12 @@ class ConfigRepository:
         for name, path, answer in zip(new, paths, await self._store.get_many(paths), strict=True):
             if answer is None:
                 continue
+            self._note_change(path, answer[0])
             self._last_change = _change_number(name)
-            await self._process_change(path, answer[0])
+        failure = await self._read_changed()
         await self._purge(names)
+        if failure is not None:
+            raise failure
 
     async def _purge(self, names: list[str]) -> None:
         """Delete notifications that are old, the oldest first; what follows slices of younger ones is not looked at, or
@@ -329,13 +335,32 @@ class ConfigRepository:
             if not expired:
                 return
 
-    async def _process_change(self, path: str, payload: bytes) -> None:
+    def _note_change(self, path: str, payload: bytes) -> None:
         try:
-            entity_type, name = znodes.decode_config_change(path, payload)
-            if entity_type in ENTITY_TYPES:
-                await self.refresh(entity_type, [name])
+            entity = znodes.decode_config_change(path, payload)
         except znodes.DamagedZnode as error:
             logger.error("a configuration change is ignored: %s", error)
+        else:
+            if entity[0] in ENTITY_TYPES:
+                self._unread[entity] = None
+
+    async def _read_changed(self) -> StoreUnavailable | None:
+        """Read what has changed. An entity that cannot be read is read again in the next round, and keeps none of the
+        others back; returns why the first of them could not. (Kafka's listener logs that, and passes it over.)
+
+        Raises: ConnectionLost, SessionExpired; what was not read is left for the next round.
+        """
+        failure = None
+        for entity_type, name in list(self._unread):
+            try:
+                await self.refresh(entity_type, [name])
+            except ConnectionLost:
+                raise
+            except StoreUnavailable as error:
+                failure = failure or error
+            else:
+                self._unread.pop((entity_type, name), None)
+        return failure
 
 
 def _change_number(name: str) -> int:

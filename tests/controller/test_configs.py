@@ -8,8 +8,13 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
-from barnabas.controller.configs import CHANGE_EXPIRATION_MS, CHANGE_TIMEOUT_MS, ConfigRepository
-from barnabas.controller.coordination.interface import CoordinationStore
+from barnabas.controller.configs import (
+    CHANGE_EXPIRATION_MS,
+    CHANGE_TIMEOUT_MS,
+    FOLLOWING_RETRY_DELAY_MS,
+    ConfigRepository,
+)
+from barnabas.controller.coordination.interface import CoordinationStore, StoreUnavailable
 from barnabas.wire.errors import ApiError, ErrorCode
 from tools.manual_timers import ManualTimers
 
@@ -111,6 +116,53 @@ async def test_changes_of_others_are_followed(stores: Stores, clock: ManualClock
             pass
         assert repository.overrides("topics", "t") == {"a": "4"}
         assert repository.overrides("clients", "somebody") == {}
+        await repository.stop()
+
+
+async def test_a_change_that_could_not_be_read_is_read_again(stores: Stores, clock: ManualClock) -> None:
+    """And keeps no others back."""
+    async with stores:
+        session, other, timers = await stores.session(), await stores.session(), ManualTimers()
+        repository = ConfigRepository(session, clock, timers)
+        await repository.start()
+        read, failures = session.get_many, [StoreUnavailable("/config/topics/t")]
+
+        async def get_many(paths: Any, watcher: Any = None) -> Any:
+            if "/config/topics/t" in paths and failures:
+                raise failures.pop()
+            return await read(paths, watcher)
+
+        session.get_many = get_many
+        listener = Listener(repository)
+        await change_like_kafka(other, "topics", "t", znodes.encode_config({"min.insync.replicas": "2"}))
+        await timers.has(FOLLOWING_RETRY_DELAY_MS)
+        assert not failures
+        await change_like_kafka(other, "topics", "u", znodes.encode_config({"retention.ms": "7"}))
+        timers.fire(FOLLOWING_RETRY_DELAY_MS)
+        assert sorted([await listener.next(), await listener.next()]) == [("topics", "t"), ("topics", "u")]
+        assert repository.overrides("topics", "t") == {"min.insync.replicas": "2"}
+        await repository.stop()
+
+
+async def test_a_change_that_can_never_be_read_keeps_no_others_back(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        session, other, timers = await stores.session(), await stores.session(), ManualTimers()
+        repository = ConfigRepository(session, clock, timers)
+        await repository.start()
+        read = session.get_many
+
+        async def get_many(paths: Any, watcher: Any = None) -> Any:
+            if "/config/topics/bad" in paths:
+                raise StoreUnavailable("/config/topics/bad")
+            return await read(paths, watcher)
+
+        session.get_many = get_many
+        listener = Listener(repository)
+        for name in ("bad", "t"):
+            await change_like_kafka(other, "topics", name, znodes.encode_config({"retention.ms": "7"}))
+        await timers.has(FOLLOWING_RETRY_DELAY_MS)
+        timers.fire(FOLLOWING_RETRY_DELAY_MS)
+        assert await listener.next() == ("topics", "t")
         await repository.stop()
 
 
