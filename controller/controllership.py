@@ -154,11 +154,11 @@ class Controllership:
             try:
                 await self._elect()
             except ControllerElsewhere:
-                return self.resign("another broker has been elected")
+                return await self._stand_by("another broker has been elected")
             context.is_active = True
             await self._take_over.run()
         elif stat.ephemeral_owner != store.session_id:
-            self.resign("another broker has taken over")
+            await self._stand_by("another broker has taken over")
         elif not context.is_active:
             wait_ms = self._until_renewal_ms()
             if wait_ms > 0:
@@ -169,6 +169,12 @@ class Controllership:
             context.is_active = True
             await self.recover()
         return None
+
+    async def _stand_by(self, reason: str) -> None:
+        """Another broker is the controller. Registrations are read here, too: where that has failed, nobody is told of
+        their next change, and this broker looks again by way of the controller's znode (`recover`)."""
+        self.resign(reason)
+        await self._broker_changes.follow()
 
     async def _elect(self) -> None:
         """Become the controller, without a look at anything else before: partitions wait for it.

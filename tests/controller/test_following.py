@@ -13,6 +13,7 @@ from barnabas.controller.bootstrap import prepare_store
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.context import STOP_PATIENCE_MS
 from barnabas.controller.controller import Controller, ControllerSettings
+from barnabas.controller.controllership import RECOVERY_RETRY_DELAY_MS
 from barnabas.controller.coordination.interface import CoordinationStore, Create, Delete, StoreUnavailable
 from barnabas.controller.operations.broker_changes import Registrations, RegistrationWatch
 from barnabas.controller.operations.topics import NewTopic
@@ -381,6 +382,35 @@ async def test_registrations_that_could_not_be_read_are_read_again(stores: Store
         assert not failures
         await other.close()
         await member.registrations.shows(b1=(FEATURE,))
+        await member.stop()
+
+
+@pytest.mark.parametrize("method", ["exists", "get_children", "get_many"])
+async def test_so_they_are_by_who_stands_by(stores: Stores, clock: ManualClock, method: str) -> None:
+    async with stores:
+        member = await Member(await stores.session(), clock).start()
+        standby, other = Member(await stores.session(), clock, broker_id=2), await stores.session()
+        await standby.configs.start()
+        await standby.controller.start()
+        assert not standby.controller.is_active
+        read, failures = getattr(standby.session, method), [StoreUnavailable("/brokers/ids")]
+
+        async def fails_once(asked: Any, watcher: Any = None) -> Any:
+            paths = [asked] if isinstance(asked, str) else asked
+            if failures and any(path.startswith("/brokers/ids") for path in paths):
+                raise failures.pop()
+            return await read(asked, watcher)
+
+        setattr(standby.session, method, fails_once)
+        payload = znodes.encode_broker(BrokerRegistration(3, ENDPOINTS), 0)
+        await other.create("/brokers/ids/3", payload, ephemeral=True)
+        await standby.timers.has(RECOVERY_RETRY_DELAY_MS)
+        assert not failures
+        standby.timers.fire(RECOVERY_RETRY_DELAY_MS)
+        await standby.registrations.shows(b1=(FEATURE,), b2=(FEATURE,), b3=())
+        await other.close()
+        await standby.registrations.shows(b1=(FEATURE,), b2=(FEATURE,))
+        await standby.stop()
         await member.stop()
 
 
