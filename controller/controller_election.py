@@ -37,7 +37,8 @@ class Deposed(ControllerElsewhere):
 
 
 class ControllerElection:
-    """One broker's candidacy, in each of its sessions anew. `epoch` is that of its last election, 0 before the first.
+    """One broker's candidacy, in each of its sessions anew. `epoch` is that of its last election, 0 before the first;
+    `predecessor_epoch` that of the controller before, its own where nobody has been elected in between.
 
     Every write of the controller goes through `write`, which checks that the epoch is still the newest: a controller
     that does not know yet that it was replaced can change nothing. With each state of a partition it stores up to which
@@ -55,6 +56,7 @@ class ControllerElection:
         self._clock = clock
         self._transaction_bytes_max = transaction_bytes_max
         self.epoch = 0
+        self.predecessor_epoch = 0
         self._epoch_version = 0
         self.registrations_zxid = 0
 
@@ -66,7 +68,7 @@ class ControllerElection:
         payload = znodes.encode_controller(self._broker_id, self._clock.now_ms())
         while True:
             try:
-                await self._raise_epoch([Create(znodes.CONTROLLER, payload, ephemeral=True)])
+                self.predecessor_epoch = await self._raise_epoch([Create(znodes.CONTROLLER, payload, ephemeral=True)])
                 return
             except ConnectionLost:
                 continue
@@ -81,11 +83,13 @@ class ControllerElection:
 
         Raises: CoordinationError.
         """
+        own_epoch = self.epoch
         await self._raise_epoch([])
+        self.predecessor_epoch = own_epoch
 
-    async def _raise_epoch(self, before: list[Operation]) -> None:
-        """Write an epoch above all known ones, together with what comes `before`. A znode that is gone or damaged says
-        nothing, so that this broker's own epoch counts.
+    async def _raise_epoch(self, before: list[Operation]) -> int:
+        """Write an epoch above all known ones, together with what comes `before`; returns the greatest of these. A
+        znode that is gone or damaged says nothing, so that this broker's own epoch counts.
         """
         found = (await self._sessions.store.get_many([znodes.CONTROLLER_EPOCH]))[0]
         epoch, version = self.epoch, 0
@@ -104,6 +108,7 @@ class ControllerElection:
         operations.append(SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version))
         await self._sessions.store.multi(operations)
         self.epoch, self._epoch_version = epoch + 1, version + 1
+        return epoch
 
     async def write(self, groups: Sequence[OperationGroup]) -> None:
         """Write a plan in few transactions, each refused as a whole if the epoch is over. What others have put below a

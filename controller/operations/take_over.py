@@ -7,6 +7,7 @@ What was interrupted is taken up: deletions, reassignments, and what tools ask f
 """
 
 import logging
+from collections.abc import Mapping
 
 from barnabas.controller import requests, znodes
 from barnabas.controller.bootstrap import create_missing, identity
@@ -20,6 +21,7 @@ from barnabas.controller.operations.elections import bring_online
 from barnabas.controller.operations.plan import OperationGroup
 from barnabas.controller.operations.topic_changes import TopicChanges, tell_of_gone
 from barnabas.controller.registration import Registration
+from barnabas.controller.state import TopicState
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +38,13 @@ class TakeOver:
         self._own = own
         self._broker_changes = broker_changes
         self._topic_changes = topic_changes
+        self._loaded_epoch = 0
+        """In which term of this controller the cluster was read last."""
 
     async def run(self) -> None:
         """Take over the cluster."""
         context = self._context
-        known = context.cluster.topics
+        known = self._known()
         await self.restore()
         await self._broker_changes.follow()
         loaded = await self._load()
@@ -69,13 +73,20 @@ class TakeOver:
         if created:
             logger.error("somebody has deleted %s: it is there again", ", ".join(created))
 
+    def _known(self) -> Mapping[str, TopicState]:
+        """What this controller knows of topics from before. Where another one was elected since it last read them, that
+        is out of date: leaders were elected, replicas left ISRs and topics were deleted, and nothing is put back."""
+        context, election = self._context, self._context.election
+        is_valid = self._loaded_epoch in (election.epoch, election.predecessor_epoch)
+        return context.cluster.topics if is_valid else {}
+
     async def _load(self) -> LoadedCluster:
         """Read everything; from here on it is what the controller decides by.
 
         Partitions whose leader has died since, and lives again, are to be elected anew: that was its previous life.
         """
         context, own = self._context, self._own.broker
-        known = context.cluster.topics
+        known = self._known()
         lives = {own.broker_id: self._own.first_epoch}  # it went on when it was registered anew
         watch = self._topic_changes.watch
         watch.begin()
@@ -84,6 +95,7 @@ class TakeOver:
         tell_of_gone([name for name in known if name not in loaded.cluster.topics])
         live = {each: broker for each, broker in loaded.cluster.brokers.items() if context.brokers.reaches(each)}
         live[own.broker_id] = own
+        self._loaded_epoch = context.election.epoch
         context.cluster = loaded.cluster._replace(brokers=live, shutting_down=context.cluster.still_stopping(live))
         context.machine.load(context.cluster, outlived=loaded.outlived)
         context.deletions.begin_anew(context.cluster.deleting)

@@ -9,6 +9,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from tests.controller.cluster import IN_BOTH_STORES, Cluster
 
 pytestmark = IN_BOTH_STORES
@@ -81,6 +82,45 @@ async def test_what_is_refused_is_asked_for_again_where_the_last_time_was_not(cl
         del cluster.broker(2).errors[T]
         fire_retries(cluster, 1)
         await cluster.until(lambda: cluster.controller.cluster.topics["t"].partitions[0].leader == 2)
+
+
+@pytest.mark.parametrize("is_another_between", [False, True])
+async def test_what_somebody_deletes_is_put_back_unless_another_controller_knew_it_last(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, is_another_between: bool
+) -> None:
+    """Which may have elected leaders, and have had replicas leave, that nobody remembers."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2, 3))])])
+        if is_another_between:
+            await elect(cluster, 3)
+            await cluster.until(lambda: "t" in cluster.controller.cluster.topics)
+        await cluster.members[2].session.delete(znodes.partition_state_path("t", 0))
+        before = cluster.controller.epoch
+        await elect(cluster, 1)
+        await cluster.until(lambda: cluster.controller.epoch == before + 1 and cluster.state().leader == 2)
+        await cluster.until(
+            lambda: any(
+                isinstance(each, LeaderAndIsrRequest) and each.controller_epoch == before + 1
+                for each in cluster.broker(2).log
+            )
+        )
+        assert cluster.broker(2).roles[T].is_new == is_another_between
+        assert ("the states of 1 partitions, t-0 first, are gone" in caplog.text) != is_another_between
+
+
+async def test_topics_that_another_controller_has_deleted_are_not_missed(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2, 3))]), NewTopic("u")])
+        await elect(cluster, 3)
+        await cluster.until(lambda: "t" in cluster.controller.cluster.topics)
+        await cluster.controller.delete_topics(["t"])
+        await elect(cluster, 1)
+        await cluster.until(lambda: set(cluster.controller.cluster.topics) == {"u"})
+        assert "somebody else has deleted" not in caplog.text
 
 
 async def test_what_was_decided_stands_where_another_controller_tells_of_it(cluster: Cluster) -> None:
