@@ -14,7 +14,7 @@ from barnabas.controller.configs import (
     FOLLOWING_RETRY_DELAY_MS,
     ConfigRepository,
 )
-from barnabas.controller.coordination.interface import CoordinationStore, StoreUnavailable
+from barnabas.controller.coordination.interface import ConnectionLost, CoordinationStore, StoreUnavailable
 from barnabas.wire.errors import ApiError, ErrorCode
 from tools.manual_timers import ManualTimers
 
@@ -141,6 +141,26 @@ async def test_a_change_that_could_not_be_read_is_read_again(stores: Stores, clo
         timers.fire(FOLLOWING_RETRY_DELAY_MS)
         assert sorted([await listener.next(), await listener.next()]) == [("topics", "t"), ("topics", "u")]
         assert repository.overrides("topics", "t") == {"min.insync.replicas": "2"}
+        await repository.stop()
+
+
+async def test_changes_are_read_again_at_once_where_the_connection_broke(stores: Stores, clock: ManualClock) -> None:
+    async with stores:
+        session, other = await stores.session(), await stores.session()
+        repository = ConfigRepository(session, clock, ManualTimers())
+        await repository.start()
+        read, failures = session.get_many, [ConnectionLost("/config/topics/t")]
+
+        async def get_many(paths: Any, watcher: Any = None) -> Any:
+            if "/config/topics/t" in paths and failures:
+                raise failures.pop()
+            return await read(paths, watcher)
+
+        session.get_many = get_many
+        listener = Listener(repository)
+        await change_like_kafka(other, "topics", "t", znodes.encode_config({"retention.ms": "7"}))
+        assert await listener.next() == ("topics", "t")
+        assert not failures
         await repository.stop()
 
 
