@@ -405,6 +405,7 @@ class Broker:
                 features=SUPPORTED_FEATURES,
                 may_lack_records=self._may_lack_records(),
                 damaged=self.log_manager.damaged(),
+                min_insync_replicas=self.config.min_insync_replicas,  # of the file: dynamic ones are in the store
             ),
             self._channel(),
             self.clock,
@@ -412,7 +413,6 @@ class Broker:
                 TopicDefaults(self.config.num_partitions, self.config.default_replication_factor),
                 delete_topic_enable=self.config.delete_topic_enable,
                 unclean_leader_election_enable=self.config.unclean_leader_election_enable,
-                min_insync_replicas=self.config.min_insync_replicas,
                 auto_leader_rebalance_enable=self.config.auto_leader_rebalance_enable,
                 leader_imbalance_check_interval_ms=self.config.leader_imbalance_check_interval_seconds * 1000,
                 inter_broker_listener=self.config.inter_broker_listener_name,
@@ -428,7 +428,6 @@ class Broker:
         self.config.follow(
             BrokerConfig.unclean_leader_election_enable, self.controller.set_unclean_leader_election_enable
         )
-        self.config.follow(BrokerConfig.min_insync_replicas, self.controller.set_min_insync_replicas)
         self._store.follow(self.configs, self.controller)
         self.producer_ids = ProducerIds(
             ProducerIdBlocks(

@@ -20,6 +20,7 @@ from barnabas.controller.partition_fsm import PartitionStateMachine, PartitionSt
 from barnabas.controller.refusals import Refusals
 from barnabas.controller.sessions import StoreSessions
 from barnabas.controller.state import ClusterState, TopicPartition
+from barnabas.controller.znodes import DEFAULT_ENTITY
 from barnabas.timers import Timers
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import random_topic_id
@@ -32,6 +33,8 @@ Answer = TypeVar("Answer")
 ALLOCATION_TIMEOUT_MS = 5_000
 """How long a producer waits for its id when the store is out of reach."""
 
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+
 STOP_PATIENCE_MS = 3_000
 """How long a stop waits for the event under way; it may be waiting for a store that is out of reach."""
 
@@ -43,7 +46,6 @@ class ControllerSettings(NamedTuple):
     topic_defaults: TopicDefaults = TopicDefaults()
     delete_topic_enable: bool = True
     unclean_leader_election_enable: bool = False
-    min_insync_replicas: int = 1
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: int = 300_000
     inter_broker_listener: str | None = None
@@ -103,10 +105,21 @@ class ControllerContext:
         value = self.configs.overrides("topics", topic).get("unclean.leader.election.enable")
         return self.settings.unclean_leader_election_enable if value is None else value.strip().lower() == "true"
 
-    def min_insync_replicas(self, topic: str) -> int:
-        """`min.insync.replicas` of a topic; one that was garbled is none."""
-        value = self.configs.overrides("topics", topic).get("min.insync.replicas", "").strip()
-        return int(value) if value.isdecimal() else self.settings.min_insync_replicas
+    def commits_alone(self, topic: str, broker_id: int) -> bool:
+        """Whether `min.insync.replicas`, as a broker goes by it for a topic, lets one replica commit; see
+        `leadership.CommitsAlone`."""
+        value = self.configs.overrides("topics", topic).get(MIN_INSYNC_REPLICAS)
+        return self.commits_alone_by_default(broker_id) if value is None else _is_one(value)
+
+    def commits_alone_by_default(self, broker_id: int) -> bool:
+        """The same for topics without a setting of their own. A broker that is not there may, unless something else
+        than its configuration file says otherwise."""
+        for name in (str(broker_id), DEFAULT_ENTITY):
+            value = self.configs.overrides("brokers", name).get(MIN_INSYNC_REPLICAS)
+            if value is not None:
+                return _is_one(value)
+        broker = self.cluster.brokers.get(broker_id)
+        return broker is None or broker.min_insync_replicas < 2
 
     async def ask(self, work: Work, request: AdminRequest[Answer]) -> Answer:
         """Have an operation done for a request, and wait for its answer; called by the task that serves the client.
@@ -183,3 +196,9 @@ class ControllerContext:
     def new_topic_id(self) -> bytes:
         """An id that no other topic has."""
         return random_topic_id(self._random_bytes)
+
+
+def _is_one(min_insync_replicas: str) -> bool:
+    """Whether a setting lets one replica commit. One that was garbled may: a broker goes by another then."""
+    text = min_insync_replicas.strip()
+    return not (text.isdecimal() and 2 <= int(text) < 2**31)

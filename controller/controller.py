@@ -135,7 +135,7 @@ class Controller:
             name=lambda broker: f"broker {broker}",
         )
         self._unclean_elections = UncleanElections(context)
-        self._last_to_leave = LastToLeave(context)
+        LastToLeave(context)
         self.create_topics = CreateTopics(context)
         self.delete_topics = DeleteTopics(context)
         self.allocate_producer_ids = AllocateProducerIds(
@@ -224,10 +224,6 @@ class Controller:
         leaders where they are missing.
         """
         self._unclean_elections.allow(enabled)
-
-    def set_min_insync_replicas(self, count: int) -> None:
-        """Set how many replicas have to be in sync in topics without a setting of their own."""
-        self._last_to_leave.set_default(count)
 
     # -- what clients and other brokers ask of the controller
 

@@ -61,7 +61,8 @@ class BrokerRegistration(NamedTuple):
     """What a broker tells the cluster about itself; `epoch` is the czxid of its registration, -1 before it has one.
 
     One that `may_lack_records` was not stopped before its machine went down: records that it had acknowledged may not
-    have reached its disk. `damaged` are the partitions whose logs it has, and cannot open.
+    have reached its disk. `damaged` are the partitions whose logs it has, and cannot open. `min_insync_replicas` is
+    what its configuration file says; a broker that does not tell (one of Kafka, say) may have left it at one.
     """
 
     broker_id: int
@@ -71,6 +72,7 @@ class BrokerRegistration(NamedTuple):
     features: tuple[SupportedFeature, ...] = ()
     may_lack_records: bool = False
     damaged: "frozenset[TopicPartition]" = frozenset()
+    min_insync_replicas: int = 1
 
     def may_lack(self, partition: "TopicPartition") -> bool:
         """Whether the broker may not have all that it acknowledged of a partition."""
@@ -117,8 +119,9 @@ class PartitionState(NamedTuple):
     """Leader and in-sync replicas of a partition; `partition_epoch` is the version of the znode that holds them.
 
     `left_isr` are replicas that have left the ISR and not joined it again, the last one to leave at the end: the one
-    that lacks least. Where that one may lack more by now, or is no replica any more, NOBODY is at the end. (KIP-966
-    keeps as much for KRaft: eligible leader replicas, and the last known leader.)
+    that lacks least. Where that one may lack what was committed by now, as a leader alone in the ISR was enough to
+    commit, or is no replica any more, NOBODY is at the end. (KIP-966 keeps as much for KRaft: eligible leader replicas,
+    and the last known leader.)
     """
 
     leader: int
@@ -143,6 +146,10 @@ class PartitionState(NamedTuple):
         known = tuple(replica for replica in self.left_isr if replica not in replicas and replica != NOBODY)
         needs_no_mark = not known or self.left_isr[-1] in known
         return self._replace(left_isr=known if needs_no_mark else (*known, NOBODY))
+
+    def with_nobody_left_last(self) -> "PartitionState":
+        """The state in which it is not known who has left the ISR last."""
+        return self._replace(left_isr=(*(replica for replica in self.left_isr if replica != NOBODY), NOBODY))
 
     @property
     def last_to_leave(self) -> int:

@@ -158,6 +158,8 @@ def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:
         fields["may_lack_records"] = True  # ours; Kafka reads the fields it knows
     if broker.damaged:
         fields["damaged"] = [[topic, partition] for topic, partition in sorted(broker.damaged)]  # ours, too
+    if broker.min_insync_replicas != 1:
+        fields["min_insync_replicas"] = broker.min_insync_replicas  # ours, too
     return _encode(fields)
 
 
@@ -180,6 +182,7 @@ def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistrat
             ),
             may_lack_records=fields.get("may_lack_records") is True,
             damaged=frozenset((_text(topic), _integer(index)) for topic, index in fields.get("damaged") or ()),
+            min_insync_replicas=_integer(fields.get("min_insync_replicas", 1)),
         )
 
     return _decode(broker_path(broker_id), payload, read)

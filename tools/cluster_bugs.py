@@ -147,7 +147,9 @@ def controller_epoch_is_unchecked_in_one_write() -> list[Change]:
     from barnabas.controller.operations.announcement import tell_states
 
     async def alter(context: Any, request: Any, asked: Any) -> None:
-        plan, response = alter_partition.plan_alterations(context.cluster, request, context.election.epoch)
+        plan, response = alter_partition.plan_alterations(
+            context.cluster, request, context.election.epoch, context.commits_alone
+        )
         for operations in plan.writes:
             await context.store.multi(list(operations))
         context.adopt(plan)

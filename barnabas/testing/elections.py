@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.admin_request import AdminRequest
 from barnabas.controller.operations.announcement import tell
-from barnabas.controller.operations.leadership import replicas_of
+from barnabas.controller.operations.leadership import marked_if_alone, replicas_of
 from barnabas.controller.operations.plan import Plan, state_update
 from barnabas.controller.state import NO_LEADER, PartitionState
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -90,12 +90,13 @@ async def _elect(
         leader = choose(old, [replica for replica in online if replica in old.isr])
     except ApiError as refused:
         return request.fail(refused)
-    new = old._replace(
+    elected = old._replace(
         leader=leader,
         leader_epoch=old.leader_epoch + 1,
         controller_epoch=context.election.epoch,
         partition_epoch=old.partition_epoch + 1,
     )
+    new = marked_if_alone(name, elected, context.commits_alone)
     plan = Plan(
         ((state_update(name, partition, old, new),),),
         context.cluster.with_states({(name, partition): new}),

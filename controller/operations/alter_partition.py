@@ -9,6 +9,7 @@ from typing import NamedTuple
 from barnabas.controller.admin_request import AdminRequest
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell_states
+from barnabas.controller.operations.leadership import CommitsAlone, marked_if_alone
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import ClusterState, PartitionState, RecoveryState, TopicPartition
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -42,7 +43,7 @@ async def alter_partitions(context: ControllerContext, request: AlterPartitionRe
 async def _alter(
     context: ControllerContext, request: AlterPartitionRequest, asked: AdminRequest[AlterPartitionResponse]
 ) -> None:
-    plan, response = plan_alterations(context.cluster, request, context.election.epoch)
+    plan, response = plan_alterations(context.cluster, request, context.election.epoch, context.commits_alone)
     await context.election.write(plan.writes)
     context.adopt(plan)
     asked.finish(response)
@@ -62,7 +63,9 @@ class Alteration(NamedTuple):
     response: AlterPartitionResponse
 
 
-def plan_alterations(cluster: ClusterState, request: AlterPartitionRequest, controller_epoch: int) -> Alteration:
+def plan_alterations(
+    cluster: ClusterState, request: AlterPartitionRequest, controller_epoch: int, commits_alone: CommitsAlone
+) -> Alteration:
     """Check what a leader asks for, each partition for itself, and grant what is right.
 
     STALE_BROKER_EPOCH for the whole of it if the request is not of the broker's present life.
@@ -92,6 +95,7 @@ def plan_alterations(cluster: ClusterState, request: AlterPartitionRequest, cont
                 continue
             state = _altered(current, wanted, controller_epoch)
             if state is not current:
+                state = marked_if_alone(name, state, commits_alone)
                 writes.append((state_update(*partition, current, state),))
                 states[partition] = state
             answers.append(_grant(wanted, state))

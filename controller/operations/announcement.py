@@ -4,7 +4,12 @@ from collections.abc import Callable, Collection
 
 from barnabas.controller import requests
 from barnabas.controller.context import ControllerContext
-from barnabas.controller.operations.leadership import leader_after_loss, replicas_of
+from barnabas.controller.operations.leadership import (
+    CommitsAlone,
+    leader_after_loss,
+    marked_if_alone,
+    replicas_of,
+)
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import ClusterState, PartitionState, TopicPartition
 
@@ -15,6 +20,7 @@ def plan_offline_replicas(
     partitions: Collection[TopicPartition],
     controller_epoch: int,
     unclean: Callable[[str], bool],
+    commits_alone: CommitsAlone,
 ) -> Plan:
     """Take a live broker's failed replicas out of ISRs and leadership; others lead where they may."""
     failed = cluster.with_offline_replicas(broker_id, partitions)
@@ -25,6 +31,7 @@ def plan_offline_replicas(
         replicas, live = replicas_of(failed, name, partition)
         state = leader_after_loss(replicas, old, {broker_id}, live, controller_epoch, unclean=unclean(name))
         if state is not None:
+            state = marked_if_alone(name, state, commits_alone)
             writes.append((state_update(name, partition, old, state),))
             states[name, partition] = state
     return Plan(tuple(writes), failed.with_states(states), tuple(states))
@@ -69,7 +76,12 @@ async def take_offline(context: ControllerContext, broker_id: int, failed: Colle
     Raises: Deposed, CoordinationError.
     """
     offline = plan_offline_replicas(
-        context.cluster, broker_id, failed, context.election.epoch, context.unclean_election_is_allowed
+        context.cluster,
+        broker_id,
+        failed,
+        context.election.epoch,
+        context.unclean_election_is_allowed,
+        context.commits_alone,
     )
     await context.election.write(offline.writes)
     context.adopt(offline)

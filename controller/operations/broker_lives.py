@@ -14,8 +14,10 @@ from barnabas.controller.operations.announcement import tell, tell_who_lives
 from barnabas.controller.operations.deletion import delete_queued, waits_for
 from barnabas.controller.operations.elections import elect
 from barnabas.controller.operations.leadership import (
+    CommitsAlone,
     leader_after_loss,
     led_by_last_to_leave,
+    marked_if_alone,
     replicas_of,
     without_replica,
 )
@@ -62,7 +64,11 @@ def compare_brokers(
 
 
 def plan_broker_loss(
-    cluster: ClusterState, lost: Collection[int], controller_epoch: int, unclean: Callable[[str], bool]
+    cluster: ClusterState,
+    lost: Collection[int],
+    controller_epoch: int,
+    unclean: Callable[[str], bool],
+    commits_alone: CommitsAlone,
 ) -> Plan:
     """Brokers have died: live members of the ISRs lead what they led, and they leave the ISRs that keep a live member.
     All of it is one batch of writes. `unclean` tells whether a topic allows a leader from outside the ISR.
@@ -81,12 +87,15 @@ def plan_broker_loss(
         replicas, live = replicas_of(left, topic.name, partition)
         state = leader_after_loss(replicas, old, lost, live, controller_epoch, unclean=unclean(topic.name))
         if state is not None:
+            state = marked_if_alone(topic.name, state, commits_alone)
             writes.append((state_update(topic.name, partition, old, state),))
             states[topic.name, partition] = state
     return Plan(tuple(writes), left.with_states(states), tuple(states))
 
 
-def plan_absences(cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int) -> Plan:
+def plan_absences(
+    cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int, commits_alone: CommitsAlone
+) -> Plan:
     """Brokers have died while there was no controller: they leave the ISRs of these partitions, which have live
     leaders.
     """
@@ -98,6 +107,7 @@ def plan_absences(cluster: ClusterState, partitions: Iterable[TopicPartition], c
         replicas, live = replicas_of(cluster, name, partition)
         state = leader_after_loss(replicas, old, absent, live, controller_epoch, unclean=False) if absent else None
         if state is not None:
+            state = marked_if_alone(name, state, commits_alone)
             writes.append((state_update(name, partition, old, state),))
             states[name, partition] = state
     return Plan(tuple(writes), cluster.with_states(states), tuple(states))
@@ -116,12 +126,12 @@ def plan_unproven(
     cluster: ClusterState,
     unproven: Mapping[TopicPartition, Collection[int]],
     controller_epoch: int,
-    min_insync_replicas: Callable[[str], int],
+    commits_alone: CommitsAlone,
 ) -> Plan:
     """Brokers, here by partition, may lack records that they had acknowledged: their machine went down, or a log is
     damaged. They leave the ISRs that have another member, live or not, and get the records from its leader. Where all
-    members are such, who left the ISR last has what was committed, if that takes two replicas (`min_insync_replicas`
-    of a topic), and is waited for; else one of them stays, as nobody has more.
+    members are such, who left the ISR last has what was committed, if that took two replicas, and is waited for; else
+    one of them stays, as nobody has more.
 
     That they are not known any more to have left an ISR late is written with what becomes of the partition next.
 
@@ -134,8 +144,8 @@ def plan_unproven(
         old = cluster.topics[name].partitions.get(partition)
         if old is None:
             continue
-        state = _without_doubted(old, doubted, controller_epoch, may_be_alone=min_insync_replicas(name) < 2)
-        states[name, partition] = state
+        state = _without_doubted(name, old, doubted, controller_epoch, commits_alone)
+        states[name, partition] = state = marked_if_alone(name, state, commits_alone)
         if state.isr != old.isr:
             writes.append((state_update(name, partition, old, state),))
             told.append((name, partition))
@@ -143,13 +153,14 @@ def plan_unproven(
 
 
 def _without_doubted(
-    old: PartitionState, doubted: Collection[int], controller_epoch: int, *, may_be_alone: bool
+    topic: str, old: PartitionState, doubted: Collection[int], controller_epoch: int, commits_alone: CommitsAlone
 ) -> PartitionState:
-    """The state after brokers came to be doubted; `may_be_alone` tells whether one replica has committed by itself."""
+    """The state after brokers came to be doubted. Where nobody else is left in sync, who left last counts, unless the
+    one that stayed has committed alone: as the state's mark tells, and what is set by now."""
     state = old
     for broker_id in doubted:
         state = without_replica(state, broker_id, controller_epoch) or state
-    if not may_be_alone and set(state.isr) <= set(doubted):
+    if set(state.isr) <= set(doubted) and not any(commits_alone(topic, member) for member in state.isr):
         state = led_by_last_to_leave(state, doubted, controller_epoch) or state
     if state.isr == old.isr:
         state = old
@@ -163,7 +174,7 @@ def end_absences(context: ControllerContext) -> Sequence[OperationGroup]:
     controller's task.
     """
     led = context.machine.in_status(PartitionStatus.ONLINE)
-    plan = plan_absences(context.cluster, led, context.election.epoch)
+    plan = plan_absences(context.cluster, led, context.election.epoch, context.commits_alone)
     context.adopt(plan)
     return plan.writes
 
@@ -172,7 +183,7 @@ def doubt(context: ControllerContext, unproven: Mapping[TopicPartition, Collecti
     """Take brokers out of ISRs that may lack records which they had acknowledged; returns the writes of that. In the
     controller's task.
     """
-    plan = plan_unproven(context.cluster, unproven, context.election.epoch, context.min_insync_replicas)
+    plan = plan_unproven(context.cluster, unproven, context.election.epoch, context.commits_alone)
     context.cluster = plan.cluster
     leaderless = [(name, p) for name, p in plan.told if plan.cluster.topics[name].partitions[p].leader == NO_LEADER]
     context.machine.move(leaderless, PartitionStatus.OFFLINE)  # others are as they were: to be elected, or led
@@ -227,7 +238,9 @@ async def govern(context: ControllerContext, found: Mapping[int, BrokerRegistrat
 
 async def _lose(context: ControllerContext, lost: Collection[int]) -> None:
     context.brokers.part_from(lost)
-    plan = plan_broker_loss(context.cluster, lost, context.election.epoch, context.unclean_election_is_allowed)
+    plan = plan_broker_loss(
+        context.cluster, lost, context.election.epoch, context.unclean_election_is_allowed, context.commits_alone
+    )
     await context.election.write(plan.writes)
     context.adopt(plan)
     for broker_id in lost:
@@ -247,7 +260,7 @@ async def _welcome(context: ControllerContext, back: Collection[BrokerRegistrati
     keep_balance(context)
     waiting = context.machine.in_status(PartitionStatus.NEW, PartitionStatus.OFFLINE)
     doubted = lacking(back, waiting)
-    unproven = plan_unproven(context.cluster, doubted, context.election.epoch, context.min_insync_replicas)
+    unproven = plan_unproven(context.cluster, doubted, context.election.epoch, context.commits_alone)
     context.cluster = unproven.cluster
     plan = await elect(context, waiting, unproven.writes)
     plan = plan._replace(told=tuple(dict.fromkeys((*unproven.told, *plan.told))))

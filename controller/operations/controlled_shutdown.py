@@ -11,7 +11,13 @@ from typing import NamedTuple
 from barnabas.controller.admin_request import AdminRequest
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell
-from barnabas.controller.operations.leadership import leader_for_shutdown, replicas_of, without_replica
+from barnabas.controller.operations.leadership import (
+    CommitsAlone,
+    leader_for_shutdown,
+    marked_if_alone,
+    replicas_of,
+    without_replica,
+)
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.requests import UNKNOWN_BROKER_EPOCH
 from barnabas.controller.state import NO_LEADER, ClusterState, PartitionState, TopicPartition
@@ -44,7 +50,7 @@ class Relief(NamedTuple):
     remaining: tuple[TopicPartition, ...]
 
 
-def plan_relief(cluster: ClusterState, broker_id: int, controller_epoch: int) -> Relief:
+def plan_relief(cluster: ClusterState, broker_id: int, controller_epoch: int, commits_alone: CommitsAlone) -> Relief:
     """Give what a broker leads to others. Partitions of which it has the only replica stay as they are: they are gone
     while it is. So do those without a leader: whoever of the ISR comes back first may lead.
     """
@@ -66,13 +72,18 @@ def plan_relief(cluster: ClusterState, broker_id: int, controller_epoch: int) ->
         if state is None:
             remaining.append((topic.name, partition))
         else:
+            state = marked_if_alone(topic.name, state, commits_alone)
             writes.append((state_update(topic.name, partition, old, state),))
             states[topic.name, partition] = state
     return Relief(Plan(tuple(writes), cluster.with_states(states), tuple(states)), tuple(followed), tuple(remaining))
 
 
 def plan_departure(
-    cluster: ClusterState, broker_id: int, followed: Iterable[TopicPartition], controller_epoch: int
+    cluster: ClusterState,
+    broker_id: int,
+    followed: Iterable[TopicPartition],
+    controller_epoch: int,
+    commits_alone: CommitsAlone,
 ) -> Plan:
     """Take a broker that stops out of the ISRs of what it follows."""
     writes: list[OperationGroup] = []
@@ -81,6 +92,7 @@ def plan_departure(
         old = cluster.topics[name].partitions[partition]
         state = without_replica(old, broker_id, controller_epoch)
         if state is not None:
+            state = marked_if_alone(name, state, commits_alone)
             writes.append((state_update(name, partition, old, state),))
             states[name, partition] = state
     return Plan(tuple(writes), cluster.with_states(states), tuple(states))
@@ -109,7 +121,7 @@ async def _relieve(
         return asked.finish(ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE))
     if request.broker_epoch not in (UNKNOWN_BROKER_EPOCH, broker.epoch):
         return asked.finish(ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
-    relief = plan_relief(context.cluster, request.broker_id, context.election.epoch)
+    relief = plan_relief(context.cluster, request.broker_id, context.election.epoch, context.commits_alone)
     logger.info(
         "broker %d stops: %d partition(s) are led by others now, %d by nobody else",
         request.broker_id,
@@ -118,7 +130,9 @@ async def _relieve(
     )
     # Clients wait for what it leads; what it follows goes on without it.
     await _decide(context, request.broker_id, relief.plan, relief.plan.told)
-    departure = plan_departure(context.cluster, request.broker_id, relief.followed, context.election.epoch)
+    departure = plan_departure(
+        context.cluster, request.broker_id, relief.followed, context.election.epoch, context.commits_alone
+    )
     await _decide(context, request.broker_id, departure, relief.followed)
     remaining = [RemainingPartition(topic_name=name, partition_index=index) for name, index in relief.remaining]
     response = ControlledShutdownResponse(remaining_partitions=remaining)

@@ -11,7 +11,12 @@ from enum import Enum
 from barnabas.controller.admin_request import AdminRequest
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell
-from barnabas.controller.operations.leadership import leader_for_offline, preferred_leader, replicas_of
+from barnabas.controller.operations.leadership import (
+    leader_for_offline,
+    marked_if_alone,
+    preferred_leader,
+    replicas_of,
+)
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import NO_LEADER, ClusterState, PartitionState, TopicPartition
 from barnabas.turns import Turns
@@ -111,11 +116,14 @@ async def decide(
     for partition in dict.fromkeys(partitions):
         await turns.after_one()
         try:
-            states[partition] = new = elected(cluster, partition, election_type, epoch)
+            new = marked_if_alone(
+                partition[0], elected(cluster, partition, election_type, epoch), context.commits_alone
+            )
         except ApiError as error:
             results[partition] = error
             continue
         results[partition] = None
+        states[partition] = new
         writes.append((state_update(*partition, cluster.topics[partition[0]].partitions[partition[1]], new),))
     if states:
         logger.info("%d partition(s) get another leader: asked for (%s)", len(states), election_type.name.lower())

@@ -8,7 +8,14 @@ from collections.abc import Callable, Collection, Sequence
 from barnabas.controller import requests, znodes
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell
-from barnabas.controller.operations.leadership import first_leader, leader_for_offline, leaderless, replicas_of
+from barnabas.controller.operations.leadership import (
+    CommitsAlone,
+    first_leader,
+    leader_for_offline,
+    leaderless,
+    marked_if_alone,
+    replicas_of,
+)
 from barnabas.controller.operations.plan import (
     OperationGroup,
     Plan,
@@ -28,6 +35,7 @@ def plan_elections(
     existing: Collection[str],
     controller_epoch: int,
     unclean: Callable[[str], bool],
+    commits_alone: CommitsAlone,
 ) -> Plan:
     """Give new and offline partitions a leader; an offline one that gets none is recorded as leaderless.
 
@@ -53,6 +61,7 @@ def plan_elections(
         elected = leader_for_offline(replicas, old, live, controller_epoch, unclean=unclean(name))
         state = elected or leaderless(old, controller_epoch)
         if state is not None:
+            state = marked_if_alone(name, state, commits_alone)
             writes.append((state_update(name, partition, old, state),))
             states[name, partition] = state
     return Plan(tuple(writes), cluster.with_states(states), tuple(states), frozenset(new) & states.keys())
@@ -76,6 +85,7 @@ async def elect(
         existing,
         context.election.epoch,
         context.unclean_election_is_allowed,
+        context.commits_alone,
     )
     await context.election.write([*repairs, *plan.writes])
     context.adopt(plan)

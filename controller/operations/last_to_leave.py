@@ -1,28 +1,34 @@
-"""Where `min.insync.replicas` of a topic is changed, the replica that has left an ISR last is not known any more to
-have what was committed: while one in-sync replica was enough, that one committed alone.
+"""Who has left an ISR last is not known any more to have what was committed, where `min.insync.replicas` lets the
+leader that is left alone commit, or did so for a while.
 
-*Source*: KIP-966, which forgets eligible leader replicas then.
+A state that is decided while it does is marked (`leadership.marked_if_alone`). Here is what changes between two
+decisions: settings of which the controller hears.
+
+*Source*: KIP-966, which forgets eligible leader replicas where the setting is changed.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
-from barnabas.controller.context import ControllerContext
+from barnabas.controller import znodes
+from barnabas.controller.context import MIN_INSYNC_REPLICAS, ControllerContext
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import NOBODY, ClusterState, PartitionState, TopicPartition
 
+IsConcerned = Callable[[str, int, PartitionState], bool]
+"""Whether a partition of a topic, in this state, is meant."""
 
-def plan_nobody_left_last(cluster: ClusterState, names: Collection[str], controller_epoch: int) -> Plan:
-    """Partitions of these topics that have lost members of their ISR, and have not got them back, forget who was the
+
+def plan_nobody_left_last(cluster: ClusterState, is_concerned: IsConcerned, controller_epoch: int) -> Plan:
+    """Partitions that are concerned, have lost members of their ISR, and have not got them back, forget who was the
     last."""
     writes: list[OperationGroup] = []
     states: dict[TopicPartition, PartitionState] = {}
     for topic, partition in cluster.partitions():
         old = topic.partitions.get(partition)
-        if topic.name not in names or old is None or old.last_to_leave == NOBODY:
+        if old is None or old.last_to_leave == NOBODY or not is_concerned(topic.name, partition, old):
             continue
-        states[topic.name, partition] = state = old._replace(
-            left_isr=(*old.left_isr, NOBODY),
+        states[topic.name, partition] = state = old.with_nobody_left_last()._replace(
             leader_epoch=old.leader_epoch + 1,
             partition_epoch=old.partition_epoch + 1,
             controller_epoch=controller_epoch,
@@ -32,27 +38,41 @@ def plan_nobody_left_last(cluster: ClusterState, names: Collection[str], control
 
 
 class LastToLeave:
-    """Follows the settings of topics, and the broker's own. Its methods may be called by anybody on the event loop, the
-    work is done in the controller's task."""
+    """Follows the settings of topics and of brokers. The work is done in the controller's task."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         context.configs.subscribe(self._config_changed)
 
-    def set_default(self, count: int) -> None:
-        """`min.insync.replicas` of topics without a setting of their own."""
-        context = self._context
-        if count != context.settings.min_insync_replicas:
-            context.settings = context.settings._replace(min_insync_replicas=count)
-            context.events.submit(lambda: self._forget(context.cluster.topics))
-
     def _config_changed(self, entity_type: str, name: str) -> None:
-        if entity_type == "topics" and name in self._context.cluster.topics:
-            self._context.events.submit(lambda: self._forget([name]))
-
-    async def _forget(self, names: Collection[str]) -> None:
         context = self._context
-        plan = plan_nobody_left_last(context.cluster, names, context.election.epoch)
+        if entity_type == "topics" and name in context.cluster.topics:
+            context.events.submit(lambda: self._forget(lambda topic, _partition, _state: topic == name))
+        elif entity_type == "brokers":
+            is_of_gone = MIN_INSYNC_REPLICAS in context.configs.overrides(entity_type, name)
+            broker_id = znodes.broker_id_of(name)
+            concerned = context.cluster.brokers if broker_id is None else [broker_id]
+            alone = [each for each in concerned if context.commits_alone_by_default(each)]
+            if alone or is_of_gone:
+                context.events.submit(lambda: self._forget_of(alone, broker_id, is_of_gone=is_of_gone))
+
+    async def _forget_of(self, alone: Collection[int], broker_id: int | None, *, is_of_gone: bool) -> None:
+        """Forget it where one of these brokers is alone in the ISR of a topic without a setting of its own: it commits
+        so. Where it did and does no more, states are marked already. One that has gone may have known first."""
+        context = self._context
+
+        def is_concerned(topic: str, _partition: int, state: PartitionState) -> bool:
+            if len(state.isr) > 1 or MIN_INSYNC_REPLICAS in context.configs.overrides("topics", topic):
+                return False
+            member = state.isr[0]
+            has_gone = member not in context.cluster.brokers
+            return member in alone or (is_of_gone and has_gone and broker_id in (None, member))
+
+        await self._forget(is_concerned)
+
+    async def _forget(self, is_concerned: IsConcerned) -> None:
+        context = self._context
+        plan = plan_nobody_left_last(context.cluster, is_concerned, context.election.epoch)
         if plan.told:
             await context.election.write(plan.writes)
             context.adopt(plan)

@@ -7,7 +7,7 @@ unclean election, where a topic allows it, departs from that.
 *Source*: kafka 3.9.1 `Election.scala` and `PartitionLeaderElectionAlgorithms` in `PartitionStateMachine.scala`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from barnabas.controller.state import (
     NO_LEADER,
@@ -17,6 +17,21 @@ from barnabas.controller.state import (
     RecoveryState,
     ReplicaAssignment,
 )
+
+CommitsAlone = Callable[[str, int], bool]
+"""Whether a broker that leads a partition of a topic, and is alone in its ISR, commits: `min.insync.replicas` is one
+there."""
+
+
+def marked_if_alone(topic: str, state: PartitionState, commits_alone: CommitsAlone) -> PartitionState:
+    """A state that was decided; where its leader is alone in the ISR and commits so, nobody else will have everything:
+    who left last does not count as the one that has, whatever `min.insync.replicas` will be later.
+
+    To be called for each state before it is written: so every life in which a leader is alone is looked at.
+    """
+    if state.isr == (state.leader,) and state.last_to_leave != NOBODY and commits_alone(topic, state.leader):
+        return state.with_nobody_left_last()
+    return state
 
 
 def first_leader(assignment: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:
@@ -74,7 +89,8 @@ def led_by_last_to_leave(
     """State of a partition whose whole ISR is `doubted`, as its members may lack records that were committed: who has
     left the ISR last is its only member, and leads when it is there. None if that one is doubted, too, or unknown.
 
-    Where `min.insync.replicas` is two or more, nothing is committed without that replica once it has left.
+    Where `min.insync.replicas` is two or more, nothing is committed without that replica once it has left; where it was
+    one while a leader was alone, NOBODY is known to have left last (`marked_if_alone`).
 
     *Source*: KIP-966, whose eligible leader replicas are those that left an ISR that became too small.
     """

@@ -13,7 +13,7 @@ from itertools import islice
 
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell
-from barnabas.controller.operations.leadership import preferred_leader, replicas_of
+from barnabas.controller.operations.leadership import CommitsAlone, marked_if_alone, preferred_leader, replicas_of
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import ClusterState, PartitionState, TopicPartition
 from barnabas.timers import ScheduledCall
@@ -27,7 +27,7 @@ FURTHER_ELECTIONS_DELAY_MS = 1_000
 
 
 def preferred_elections(
-    cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int
+    cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int, commits_alone: CommitsAlone
 ) -> Iterable[tuple[TopicPartition, PartitionState]]:
     """Those of the partitions that their first replica may lead, being live and in sync, and does not lead, each with
     the state in which it does."""
@@ -38,14 +38,18 @@ def preferred_elections(
         replicas, live = replicas_of(cluster, name, partition)
         state = preferred_leader(replicas, old, live, controller_epoch)
         if state is not None:
-            yield (name, partition), state
+            yield (name, partition), marked_if_alone(name, state, commits_alone)
 
 
 def plan_preferred_elections(
-    cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int, elections_max: int
+    cluster: ClusterState,
+    partitions: Iterable[TopicPartition],
+    controller_epoch: int,
+    elections_max: int,
+    commits_alone: CommitsAlone,
 ) -> Plan:
     """Have up to `elections_max` of the partitions led by their first replica, where it may lead."""
-    states = dict(islice(preferred_elections(cluster, partitions, controller_epoch), elections_max))
+    states = dict(islice(preferred_elections(cluster, partitions, controller_epoch, commits_alone), elections_max))
     writes: list[OperationGroup] = [
         (state_update(name, partition, cluster.topics[name].partitions[partition], state),)
         for (name, partition), state in states.items()
@@ -93,7 +97,9 @@ class LeaderBalance:
         if not context.brokers.others:
             return
         partitions = ((topic.name, partition) for topic, partition in context.cluster.partitions())
-        plan = plan_preferred_elections(context.cluster, partitions, context.election.epoch, ELECTIONS_MAX)
+        plan = plan_preferred_elections(
+            context.cluster, partitions, context.election.epoch, ELECTIONS_MAX, context.commits_alone
+        )
         if plan.told:
             logger.info("%d partition(s) are led by their preferred leaders again", len(plan.told))
             await context.election.write(plan.writes)

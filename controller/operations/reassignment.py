@@ -19,7 +19,7 @@ from barnabas.controller.context import ControllerContext
 from barnabas.controller.coordination.interface import SetData
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.elections import bring_online
-from barnabas.controller.operations.leadership import replicas_of, state_among
+from barnabas.controller.operations.leadership import CommitsAlone, marked_if_alone, replicas_of, state_among
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import ClusterState, PartitionState, ReplicaAssignment, TopicPartition
 from barnabas.turns import InPieces, Turns, all_in_turns
@@ -96,7 +96,10 @@ def _check_target(cluster: ClusterState, current: ReplicaAssignment, target: Seq
 
 
 def plan_begin(
-    cluster: ClusterState, wanted: Mapping[TopicPartition, ReplicaAssignment], controller_epoch: int
+    cluster: ClusterState,
+    wanted: Mapping[TopicPartition, ReplicaAssignment],
+    controller_epoch: int,
+    commits_alone: CommitsAlone,
 ) -> InPieces[Transfer]:
     """Phases U and A: partitions get these assignments, which stand in the znodes before anybody hears of them. Who was
     being added and is so no more loses its replica. All are told in a new leader epoch."""
@@ -108,7 +111,7 @@ def plan_begin(
         if turns.is_over():
             yield
     after = cluster.with_assignments(changed)
-    states, writes = yield from _states_among(cluster, after, changed, controller_epoch)
+    states, writes = yield from _states_among(cluster, after, changed, controller_epoch, commits_alone)
     plan = Plan((*_assignment_writes(after, changed), *writes), after.with_states(states), tuple(states))
     return Transfer(plan, (), _lost(cluster, changed))
 
@@ -126,7 +129,7 @@ def is_complete(cluster: ClusterState, partition: TopicPartition) -> bool:
 
 
 def plan_completion(
-    cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int
+    cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int, commits_alone: CommitsAlone
 ) -> InPieces[Transfer]:
     """Phase B: those of the partitions whose new replicas are all in sync are left to them. The topics' znodes are
     written last: until then another controller would do all of it again."""
@@ -138,13 +141,17 @@ def plan_completion(
         if turns.is_over():
             yield
     after = cluster.with_assignments(changed)
-    states, writes = yield from _states_among(cluster, after, changed, controller_epoch)
+    states, writes = yield from _states_among(cluster, after, changed, controller_epoch, commits_alone)
     plan = Plan(tuple(writes), after.with_states(states), tuple(states))
     return Transfer(plan, _assignment_writes(after, changed), _lost(cluster, changed))
 
 
 def _states_among(
-    cluster: ClusterState, after: ClusterState, changed: Iterable[TopicPartition], controller_epoch: int
+    cluster: ClusterState,
+    after: ClusterState,
+    changed: Iterable[TopicPartition],
+    controller_epoch: int,
+    commits_alone: CommitsAlone,
 ) -> Generator[None, None, tuple[dict[TopicPartition, PartitionState], list[OperationGroup]]]:
     """The states of partitions when only the replicas that they have `after` count, and the writes of those."""
     states: dict[TopicPartition, PartitionState] = {}
@@ -157,7 +164,8 @@ def _states_among(
         if old is None:
             continue
         replicas, live = replicas_of(after, name, index)
-        states[name, index] = new = state_among(replicas, old, live, controller_epoch)
+        new = marked_if_alone(name, state_among(replicas, old, live, controller_epoch), commits_alone)
+        states[name, index] = new
         writes.append((state_update(name, index, old, new),))
     return states, writes
 
@@ -238,7 +246,7 @@ async def begin(
     for (name, index), assignment in wanted.items():
         logger.info("%s-%d: reassigning to %s", name, index, list(assignment.target_replicas))
         await turns.after_one()
-    transfer = await all_in_turns(plan_begin(context.cluster, wanted, context.election.epoch))
+    transfer = await all_in_turns(plan_begin(context.cluster, wanted, context.election.epoch, context.commits_alone))
     await context.election.write(transfer.plan.writes)
     if request is not None and results is not None:
         request.finish(results)
@@ -257,7 +265,9 @@ async def advance(context: ControllerContext, partitions: Collection[TopicPartit
     """
     if partitions is None:
         partitions = reassigned(context.cluster)
-    transfer = await all_in_turns(plan_completion(context.cluster, partitions, context.election.epoch))
+    transfer = await all_in_turns(
+        plan_completion(context.cluster, partitions, context.election.epoch, context.commits_alone)
+    )
     if not transfer.plan.told:
         return
     await context.election.write(transfer.plan.writes)

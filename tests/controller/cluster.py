@@ -194,6 +194,7 @@ class ClusterMember:
                 (EndPoint("PLAINTEXT", "localhost", 9090 + broker_id),),
                 may_lack_records=broker_id in cluster.lacking,
                 damaged=cluster.damaged.get(broker_id, frozenset()),
+                min_insync_replicas=cluster.min_insync_replicas.get(broker_id, 1),
             ),
             ClusterChannel(cluster, broker_id),
             cluster.clock,
@@ -214,6 +215,8 @@ class Cluster:
         self.clock = clock
         self.settings = ControllerSettings()
         self.members: dict[int, ClusterMember] = {}
+        self.min_insync_replicas: dict[int, int] = {}
+        """What brokers have in their files when they start, by id; others have the default."""
         self.news = asyncio.Event()
         self.lacking: set[int] = set()
         """Those whose machines go down before they start again."""

@@ -89,6 +89,13 @@ def test_who_left_the_isr_is_noted_in_a_field_that_kafka_passes_over() -> None:
     assert znodes.decode_partition_state("t", 0, payload, 9) == shrunk
 
 
+def test_a_broker_tells_how_many_it_wants_in_sync_in_a_field_that_kafka_passes_over() -> None:
+    broker = REGISTRATION._replace(min_insync_replicas=2)
+    payload = znodes.encode_broker(broker, 1_700_000_000_000)
+    assert json.loads(payload) == json.loads(BROKER) | {"min_insync_replicas": 2}
+    assert znodes.decode_broker(1, payload, 42) == broker
+
+
 @pytest.mark.parametrize(("ours", "kafkas"), WRITTEN)
 def test_written_as_kafka_writes(ours: bytes, kafkas: str) -> None:
     assert json.loads(ours) == json.loads(kafkas)

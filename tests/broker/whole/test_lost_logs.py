@@ -138,6 +138,24 @@ def test_the_last_one_in_sync_does_not_lead_without_its_log(
 
 
 @pytest.mark.slow
+def test_that_two_have_to_be_in_sync_by_now_does_not_help_who_lost_what_it_acknowledged_alone() -> None:
+    """The default was raised in the files of all brokers while they were stopped."""
+    with Cluster(replica_lag_time_max_ms=2000, min_insync_replicas=1) as cluster:
+        cluster.create_topic(TOPIC)
+        write(cluster)
+        cluster.wait_in_sync()
+        last = stop_all(cluster)
+        lose(last, "log")
+        cluster._configs["min.insync.replicas"] = "2"
+        for broker in reversed(cluster.brokers):
+            broker.start()
+        wait_for(cluster, -1, {last.number})
+        elect_unclean(cluster)
+        cluster.wait_in_sync()
+        assert read(cluster) == RECORDS, "who left last is elected: it has most"
+
+
+@pytest.mark.slow
 def test_where_all_have_died_the_one_with_an_empty_disk_waits_for_the_others(cluster: Cluster) -> None:
     for broker in cluster.brokers:
         broker.kill()

@@ -21,6 +21,11 @@ TOPIC_ID = bytes(15) + b"\7"
 REPLICAS = (1, 2, 3)
 
 
+def never_alone(_topic: str, _broker_id: int) -> bool:
+    """What is committed takes two replicas."""
+    return False
+
+
 def broker(broker_id: int, epoch: int | None = None) -> BrokerRegistration:
     """Broker N; its epoch is 100 + N unless another is given."""
     endpoint = EndPoint("PLAINTEXT", "localhost", 9090 + broker_id)

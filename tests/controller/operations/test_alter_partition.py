@@ -16,7 +16,7 @@ from barnabas.wire.messages.alter_partition import (
     RequestPartitionData,
     RequestTopicData,
 )
-from tests.controller.operations.clusters import EPOCH, REPLICAS, TOPIC_ID, after, cluster, state
+from tests.controller.operations.clusters import EPOCH, REPLICAS, TOPIC_ID, after, cluster, never_alone, state
 
 OLD = state(1, (1, 2))
 
@@ -37,9 +37,8 @@ def alter(
     topic_id: bytes = TOPIC_ID,
 ) -> Any:
     topics = [RequestTopicData(topic_id=topic_id, partitions=list(partitions))]
-    return plan_alterations(
-        before, AlterPartitionRequest(broker_id=sender[0], broker_epoch=sender[1], topics=topics), EPOCH
-    )
+    request = AlterPartitionRequest(broker_id=sender[0], broker_epoch=sender[1], topics=topics)
+    return plan_alterations(before, request, EPOCH, never_alone)
 
 
 def outcome(before: ClusterState, asked: RequestPartitionData, **arguments: Any) -> str:

@@ -10,7 +10,17 @@ from barnabas.controller.operations.broker_lives import (
     plan_unproven,
 )
 from barnabas.controller.state import NO_LEADER, NOBODY, RecoveryState, ReplicaAssignment, TopicState
-from tests.controller.operations.clusters import EPOCH, REPLICAS, after, broker, cluster, every_state, state, subsets
+from tests.controller.operations.clusters import (
+    EPOCH,
+    REPLICAS,
+    after,
+    broker,
+    cluster,
+    every_state,
+    never_alone,
+    state,
+    subsets,
+)
 
 
 def test_who_came_went_bounced_and_changed() -> None:
@@ -29,7 +39,7 @@ def test_every_loss(live: tuple[int, ...], unclean: bool) -> None:
         for lost in subsets(live)[1:]:
             cases += 1
             left = [broker_id for broker_id in live if broker_id not in lost]
-            plan = plan_broker_loss(cluster({0: old}, live), lost, EPOCH, lambda _topic: unclean)
+            plan = plan_broker_loss(cluster({0: old}, live), lost, EPOCH, lambda _topic: unclean, never_alone)
             assert sorted(plan.cluster.brokers) == left
             new = after(plan, old)
             in_sync = [member for member in old.isr if member in left]
@@ -57,7 +67,7 @@ def test_a_loss_is_one_batch_and_leaves_deletions_alone() -> None:
     gone = TopicState("gone", bytes(16), {0: ReplicaAssignment((1,))}, {0: state(1, (1,))})
     before = before.with_topics([gone]).with_deleting(["gone"])
     before = before.with_offline_replicas(1, [("t", 0)])._replace(shutting_down=frozenset({1}))
-    plan = plan_broker_loss(before, [1], EPOCH, lambda _topic: False)
+    plan = plan_broker_loss(before, [1], EPOCH, lambda _topic: False, never_alone)
     assert plan.told == (("t", 0), ("t", 2))
     assert len(plan.writes) == 2
     assert plan.cluster.offline_replicas == {}
@@ -73,7 +83,9 @@ def test_who_may_lack_records_is_in_no_isr_that_has_another_member(
     for old in every_state(REPLICAS):
         brokers = [broker(member)._replace(may_lack_records=member in doubted) for member in REPLICAS]
         lacks = lacking(brokers, [("t", 0)])
-        new = after(plan_unproven(cluster({0: old}), lacks, EPOCH, lambda _: min_insync_replicas), old)
+        new = after(
+            plan_unproven(cluster({0: old}), lacks, EPOCH, lambda _topic, _broker: min_insync_replicas < 2), old
+        )
         assert not set(new.left_isr) & set(doubted), "who is doubted is not known to lack least"
         if set(old.isr) - set(doubted):
             assert new.isr == tuple(member for member in old.isr if member not in doubted)
@@ -88,7 +100,7 @@ def test_who_left_last_has_what_two_had_to_have(min_insync_replicas: int, isr: t
     old = state(NO_LEADER, (1,))._replace(left_isr=(2, 3))
     brokers = [broker(1)._replace(may_lack_records=True), broker(2), broker(3)]
     lacks = lacking(brokers, [("t", 0)])
-    plan = plan_unproven(cluster({0: old}), lacks, EPOCH, lambda _: min_insync_replicas)
+    plan = plan_unproven(cluster({0: old}), lacks, EPOCH, lambda _topic, _broker: min_insync_replicas < 2)
     new = plan.cluster.topics["t"].partitions[0]
     assert (new.leader, new.isr, len(plan.writes)) == (NO_LEADER, isr, isr != old.isr)
     assert new.leader_epoch - old.leader_epoch == new.partition_epoch - old.partition_epoch == (isr != old.isr)
@@ -98,23 +110,23 @@ def test_who_left_last_has_what_two_had_to_have(min_insync_replicas: int, isr: t
 def test_where_who_left_last_is_doubted_too_one_of_the_isr_stays() -> None:
     old = state(NO_LEADER, (1,))._replace(left_isr=(2, 3))
     brokers = [broker(member)._replace(may_lack_records=member != 2) for member in REPLICAS]
-    plan = plan_unproven(cluster({0: old}), lacking(brokers, [("t", 0)]), EPOCH, lambda _: 2)
+    plan = plan_unproven(cluster({0: old}), lacking(brokers, [("t", 0)]), EPOCH, never_alone)
     assert (plan.writes, plan.told) == ((), ())
     new = plan.cluster.topics["t"].partitions[0]
     assert (new.isr, new.left_isr) == ((1,), (2, NOBODY)), "2 lacks what was committed since; it lacks least of those"
-    again = plan_unproven(plan.cluster, lacking(brokers[:1], [("t", 0)]), EPOCH, lambda _: 2)
+    again = plan_unproven(plan.cluster, lacking(brokers[:1], [("t", 0)]), EPOCH, never_alone)
     assert again.told == (), "2 is not taken for the last that left"
 
 
 def test_who_has_a_damaged_log_is_not_in_the_isr_of_its_partition() -> None:
     brokers = [broker(1)._replace(damaged=frozenset({("t", 0)})), broker(2)]
     states = {0: state(NO_LEADER, (1, 2, 3)), 1: state(NO_LEADER, (1, 2, 3))}
-    plan = plan_unproven(cluster(states), lacking(brokers, [("t", 0), ("t", 1)]), EPOCH, lambda _: 2)
+    plan = plan_unproven(cluster(states), lacking(brokers, [("t", 0), ("t", 1)]), EPOCH, never_alone)
     assert {key: new.isr for key, new in plan.cluster.topics["t"].partitions.items()} == {0: (2, 3), 1: (1, 2, 3)}
     assert len(plan.writes) == 1
 
 
 def test_a_replica_that_failed_does_not_lead() -> None:
     before = cluster({0: state(1, (1, 2, 3))}).with_offline_replicas(2, [("t", 0)])
-    plan = plan_broker_loss(before, [1], EPOCH, lambda _topic: False)
+    plan = plan_broker_loss(before, [1], EPOCH, lambda _topic: False, never_alone)
     assert after(plan, state(1, (1, 2, 3))).leader == 3

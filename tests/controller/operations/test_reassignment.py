@@ -21,7 +21,7 @@ from barnabas.controller.operations.reassignment import (
 from barnabas.controller.state import NO_LEADER, ClusterState, PartitionState, ReplicaAssignment
 from barnabas.turns import InPieces, in_turns
 from barnabas.wire.errors import ApiError, ErrorCode
-from tests.controller.operations.clusters import EPOCH, TOPIC_ID, broker, cluster, state
+from tests.controller.operations.clusters import EPOCH, TOPIC_ID, broker, cluster, never_alone, state
 
 T = ("t", 0)
 BROKERS = (1, 2, 3, 4, 5, 6)
@@ -39,7 +39,7 @@ def made(plan: Callable[..., InPieces[Transfer]], *arguments: Any) -> Transfer:
 
 
 def moved_to(before: ClusterState, *target: int) -> Transfer:
-    return made(plan_begin, before, {T: check_reassignment(before, T, target)}, EPOCH)
+    return made(plan_begin, before, {T: check_reassignment(before, T, target)}, EPOCH, never_alone)
 
 
 def assignment(of: ClusterState) -> ReplicaAssignment:
@@ -67,10 +67,10 @@ def test_the_example_of_kafka() -> None:
     assert told.path == "/brokers/topics/t/partitions/0/state"
     assert begun.lost == {}
     assert not is_complete(after, T)
-    assert made(plan_completion, after, [T], EPOCH).plan.told == ()
+    assert made(plan_completion, after, [T], EPOCH, never_alone).plan.told == ()
     assert not is_complete(with_isr(after, 1, 2, 3, 4, 5), T)
 
-    done = made(plan_completion, with_isr(after, 1, 2, 3, 4, 5, 6), [T], EPOCH)
+    done = made(plan_completion, with_isr(after, 1, 2, 3, 4, 5, 6), [T], EPOCH, never_alone)
     assert assignment(done.plan.cluster) == ReplicaAssignment((4, 5, 6))
     assert (partition(done.plan.cluster).leader, partition(done.plan.cluster).isr) == (4, (4, 5, 6))
     assert [group[0].path for group in done.plan.writes] == ["/brokers/topics/t/partitions/0/state"]
@@ -82,7 +82,7 @@ def test_the_example_of_kafka() -> None:
 def test_a_leader_that_stays_leads_on() -> None:
     after = moved_to(started((1, 2, 3)), 3, 4, 1).plan.cluster
     assert assignment(after) == ReplicaAssignment((3, 4, 1, 2), (4,), (2,))
-    done = made(plan_completion, with_isr(after, 1, 2, 3, 4), [T], EPOCH)
+    done = made(plan_completion, with_isr(after, 1, 2, 3, 4), [T], EPOCH, never_alone)
     assert (partition(done.plan.cluster).leader, partition(done.plan.cluster).isr) == (1, (1, 3, 4))
     assert done.lost == {2: (T,)}
 
@@ -106,7 +106,7 @@ def test_a_reassignment_is_replaced_by_another() -> None:
 def test_a_reassignment_is_cancelled() -> None:
     first = with_isr(moved_to(started((1, 2)), 3, 4).plan.cluster, 1, 2, 3)
     led = first.with_states({T: partition(first)._replace(leader=3)})
-    back = made(plan_begin, led, {T: check_reassignment(led, T, None)}, EPOCH)
+    back = made(plan_begin, led, {T: check_reassignment(led, T, None)}, EPOCH, never_alone)
     assert assignment(back.plan.cluster) == ReplicaAssignment((1, 2))
     assert back.lost == {3: (T,), 4: (T,)}
     assert (partition(back.plan.cluster).leader, partition(back.plan.cluster).isr) == (1, (1, 2))
@@ -177,7 +177,10 @@ def test_whatever_happens_in_between(data: st.DataObject) -> None:
                 wanted = check_reassignment(of, T, asked)
             except ApiError:
                 continue
-            of, target = settled(of, made(plan_begin, of, {T: wanted}, EPOCH), hosts), tuple(asked or origin)
+            of, target = (
+                settled(of, made(plan_begin, of, {T: wanted}, EPOCH, never_alone), hosts),
+                tuple(asked or origin),
+            )
         elif kind == "isr" and partition(of).leader != NO_LEADER:
             live = [each for each in assignment(of).replicas if each in of.brokers]
             isr = {*data.draw(st.lists(st.sampled_from(live))), partition(of).leader}
@@ -185,9 +188,9 @@ def test_whatever_happens_in_between(data: st.DataObject) -> None:
         elif kind == "brokers":
             live = {*data.draw(st.lists(st.sampled_from(BROKERS), unique=True)), *partition(of).isr}
             of = of._replace(brokers={each: broker(each) for each in live})
-        of = settled(of, made(plan_completion, of, [T], EPOCH), hosts)
+        of = settled(of, made(plan_completion, of, [T], EPOCH, never_alone), hosts)
     of = with_isr(of._replace(brokers={each: broker(each) for each in BROKERS}), *assignment(of).replicas)
-    of = settled(of, made(plan_completion, of, [T], EPOCH), hosts)
+    of = settled(of, made(plan_completion, of, [T], EPOCH, never_alone), hosts)
     assert assignment(of) == ReplicaAssignment(target)
     assert hosts == set(target)
 

@@ -1,0 +1,159 @@
+"""Who is left alone in an ISR, commits alone, and loses its log: nobody leads in its place, as nobody has everything.
+
+`min.insync.replicas` is what it was for that leader while it was alone, in whichever of the places it is set, and
+whatever it is when the log is gone.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from barnabas.clock import ManualClock
+from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.state import NO_LEADER, NOBODY
+from barnabas.wire.errors import ErrorCode
+from tests.controller.cluster import IN_BOTH_STORES, Cluster
+
+pytestmark = IN_BOTH_STORES
+
+T = ("t", 0)
+MIN = "min.insync.replicas"
+DEFAULT = "<default>"
+
+
+@pytest.fixture
+def cluster(stores: Any, clock: ManualClock) -> Cluster:
+    """Brokers 2 and 3 have the topic t, 1 is the controller; two replicas must be in sync by the files of all."""
+    cluster = Cluster(stores, clock)
+    cluster.min_insync_replicas = {1: 2, 2: 2, 3: 2}
+    return cluster
+
+
+async def leave_alone(cluster: Cluster, configs: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Have 2 lead t, and be alone in its ISR."""
+    (outcome,) = await cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2, 3))], configs=configs)])
+    assert outcome.error is ErrorCode.NONE
+    await cluster.until(lambda: all(T in cluster.broker(each).roles for each in (2, 3)))
+    await cluster.stop(3)
+    await cluster.until(lambda: cluster.state().isr == (2,))
+
+
+async def change(cluster: Cluster, entity: tuple[str, str], **configs: str) -> None:
+    wanted = {name.replace("_", "."): value for name, value in configs.items()}
+    await cluster.members[2].configs.change(*entity, lambda _: wanted)
+
+
+async def lose_log_of_leader(cluster: Cluster) -> None:
+    """Have 2 start again with a damaged log, and 3 with what it has."""
+    if not cluster.members[2].is_dead:
+        await cluster.stop(2)
+    cluster.damaged[2] = frozenset({T})
+    await cluster.start(3, 2)
+    await cluster.until(lambda: T in cluster.broker(2).roles)
+    await cluster.settled()
+
+
+def is_led_by_nobody_else(cluster: Cluster) -> bool:
+    """The harness has 2 lead; a broker whose log is damaged refuses that."""
+    return cluster.state().leader == 2 and cluster.state().isr == (2,)
+
+
+async def test_what_took_two_the_other_has(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await leave_alone(cluster)
+        assert cluster.state().left_isr == (3,)
+        await lose_log_of_leader(cluster)
+        assert (cluster.state().leader, cluster.state().isr) == (3, (3,))
+
+
+@pytest.mark.parametrize("all_stop", [False, True])
+async def test_a_default_that_was_raised_while_brokers_were_stopped(cluster: Cluster, all_stop: bool) -> None:
+    async with cluster:
+        cluster.min_insync_replicas = {}
+        await cluster.start(1, 2, 3)
+        await leave_alone(cluster)
+        assert cluster.state().left_isr == (3, NOBODY)
+        await cluster.stop(2)
+        cluster.min_insync_replicas = {1: 2, 2: 2, 3: 2}
+        if all_stop:
+            await cluster.stop(1)
+            await cluster.start(1)
+        await lose_log_of_leader(cluster)
+        assert is_led_by_nobody_else(cluster)
+
+
+async def test_a_default_that_was_lowered_for_one_life(cluster: Cluster) -> None:
+    """It led alone with two, with one, and with two."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await leave_alone(cluster)
+        for minimum, left in ((1, (3, NOBODY)), (2, (3, NOBODY))):
+            await cluster.stop(2)
+            cluster.min_insync_replicas[2] = minimum
+            await cluster.start(2)
+            await cluster.until(lambda: cluster.state().leader == 2)
+            assert cluster.state().left_isr == left
+        await lose_log_of_leader(cluster)
+        assert is_led_by_nobody_else(cluster)
+
+
+@pytest.mark.parametrize("entity", [None, ("brokers", "2"), ("brokers", DEFAULT), ("topics", "t")])
+async def test_one_replica_is_enough_for_the_leader_alone(cluster: Cluster, entity: tuple[str, str] | None) -> None:
+    """By its file, its own dynamic setting, that of all, or that of the topic: each goes before what comes first."""
+    async with cluster:
+        if entity is None:
+            cluster.min_insync_replicas = {1: 2, 2: 1, 3: 2}
+        await cluster.start(1, 2, 3)
+        if entity is not None and entity[0] == "brokers":
+            await change(cluster, entity, min_insync_replicas="1")
+            await cluster.until(lambda: cluster.members[1].configs.overrides(*entity))
+        await leave_alone(cluster, {MIN: "1"} if entity == ("topics", "t") else {})
+        assert cluster.state().left_isr == (3, NOBODY)
+        await lose_log_of_leader(cluster)
+        assert is_led_by_nobody_else(cluster)
+
+
+@pytest.mark.parametrize("entity", [("brokers", "2"), ("brokers", DEFAULT), ("topics", "t")])
+async def test_one_replica_is_enough_from_now_on(cluster: Cluster, entity: tuple[str, str]) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await leave_alone(cluster)
+        for other in (("brokers", "1"), ("brokers", "3")):
+            await change(cluster, other, min_insync_replicas="1")
+        await change(cluster, ("brokers", "2"), log_retention_ms="1000")
+        await change(cluster, ("brokers", DEFAULT), log_retention_ms="1000")
+        await cluster.until(lambda: cluster.members[1].configs.overrides("brokers", DEFAULT))
+        await cluster.settled()
+        assert cluster.state().left_isr == (3,), "the leader commits nothing alone"
+        await change(cluster, entity, min_insync_replicas="1")
+        await cluster.until(lambda: cluster.state().left_isr == (3, NOBODY))
+        await change(cluster, entity, min_insync_replicas="2")
+        await lose_log_of_leader(cluster)
+        assert is_led_by_nobody_else(cluster)
+
+
+async def test_of_topics_with_a_setting_of_their_own_brokers_change_nothing(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await leave_alone(cluster, {MIN: "2"})
+        for entity in (("brokers", "2"), ("brokers", DEFAULT)):
+            await change(cluster, entity, min_insync_replicas="1")
+            await cluster.until(lambda each=entity: cluster.members[1].configs.overrides(*each))
+        await cluster.settled()
+        assert cluster.state().left_isr == (3,)
+        await lose_log_of_leader(cluster)
+        assert cluster.state().leader == 3
+
+
+async def test_a_leader_that_is_gone_may_have_heard_of_a_setting_first(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        await leave_alone(cluster)
+        await cluster.stop(2)
+        await cluster.until(lambda: cluster.state().leader == NO_LEADER)
+        for value in ("1", "2"):
+            await cluster.members[1].configs.change("brokers", "2", lambda _, value=value: {MIN: value})
+        await cluster.until(lambda: cluster.state().left_isr == (3, NOBODY))
