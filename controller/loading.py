@@ -13,7 +13,14 @@ from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import CoordinationStore, Delete, SetData, Stat, Watcher
 from barnabas.controller.operations.broker_changes import registered
 from barnabas.controller.operations.plan import OperationGroup, parent_paths, restored_states
-from barnabas.controller.state import BrokerRegistration, ClusterState, PartitionState, TopicPartition, TopicState
+from barnabas.controller.state import (
+    NOBODY,
+    BrokerRegistration,
+    ClusterState,
+    PartitionState,
+    TopicPartition,
+    TopicState,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -22,25 +29,28 @@ class LoadedCluster(NamedTuple):
     """The cluster as found, and the writes that mend what was left half-done; `cluster` already counts on them.
 
     `outlived` are the partitions whose leader has died and is registered anew since it was elected; `unproven` those
-    with members of the ISR that were registered since then and may lack records, and which these are. `left_out` are
-    the topics whose znode cannot be read: brokers have logs of them.
+    with members of the ISR that were registered since then and may lack records, and which these are. `alone` are those
+    with an ISR of one, of which it is known who left that last, with the zxids at which their states were written.
+    `left_out` are the topics whose znode cannot be read: brokers have logs of them.
     """
 
     cluster: ClusterState
     repairs: tuple[OperationGroup, ...]
     outlived: frozenset[TopicPartition]
     unproven: Mapping[TopicPartition, Sequence[int]]
+    alone: Mapping[TopicPartition, int]
     left_out: tuple[str, ...]
 
 
 class LoadedStates(NamedTuple):
     """Topics with the states of their partitions, the writes that create lost ones anew, and, as in `LoadedCluster`,
-    the partitions that are `outlived` and `unproven`."""
+    the partitions that are `outlived`, `unproven` and `alone`."""
 
     topics: list[TopicState]
     repairs: list[OperationGroup]
     outlived: list[TopicPartition]
     unproven: dict[TopicPartition, list[int]]
+    alone: dict[TopicPartition, int]
 
 
 async def load_cluster(
@@ -92,7 +102,12 @@ async def load_cluster(
         deleting=frozenset({topic.name for topic in loaded.topics}.intersection(queued)),
     )
     return LoadedCluster(
-        cluster, (*repairs, *loaded.repairs), frozenset(loaded.outlived), loaded.unproven, tuple(left_out)
+        cluster,
+        (*repairs, *loaded.repairs),
+        frozenset(loaded.outlived),
+        loaded.unproven,
+        loaded.alone,
+        tuple(left_out),
     )
 
 
@@ -131,6 +146,7 @@ async def with_states(
     lost: dict[TopicPartition, PartitionState] = {}
     outlived: list[TopicPartition] = []
     unproven: dict[TopicPartition, list[int]] = {}
+    alone: dict[TopicPartition, int] = {}
     lacking = {member: broker for member, broker in brokers.items() if broker.may_lack_records or broker.damaged}
     for (topic, partition), answer in zip(wanted, answers, strict=True):
         key = (topic.name, partition)
@@ -141,6 +157,8 @@ async def with_states(
             continue
         try:
             states[key] = znodes.decode_partition_state(*key, answer[0], answer[1].version)
+            if len(states[key].isr) == 1 and states[key].last_to_leave != NOBODY:
+                alone[key] = answer[1].mzxid
             decided_zxid = znodes.decided_zxid(answer[0], answer[1].mzxid)
             if lives.get(states[key].leader, -1) > decided_zxid:
                 outlived.append(key)
@@ -156,7 +174,7 @@ async def with_states(
         topic.with_partitions({p: states[topic.name, p] for p in topic.assignments if (topic.name, p) in states})
         for topic in topics
     ]
-    return LoadedStates(complete, repairs, outlived, unproven)
+    return LoadedStates(complete, repairs, outlived, unproven, alone)
 
 
 async def _restoration(store: CoordinationStore, lost: Mapping[TopicPartition, PartitionState]) -> list[OperationGroup]:

@@ -2,16 +2,17 @@
 leader that is left alone commit, or did so for a while.
 
 A state that is decided while it does is marked (`leadership.marked_if_alone`). Here is what changes between two
-decisions: settings of which the controller hears.
+decisions: settings of which the controller hears, and those that were changed while there was none.
 
 *Source*: KIP-966, which forgets eligible leader replicas where the setting is changed.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from barnabas.controller import znodes
 from barnabas.controller.context import MIN_INSYNC_REPLICAS, ControllerContext
 from barnabas.controller.operations.announcement import tell
+from barnabas.controller.operations.leadership import marked_if_alone
 from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import NOBODY, ClusterState, PartitionState, TopicPartition
 
@@ -77,3 +78,35 @@ class LastToLeave:
             await context.election.write(plan.writes)
             context.adopt(plan)
             await tell(context, plan)
+
+
+async def forget_missed(context: ControllerContext, written: Mapping[TopicPartition, int]) -> Sequence[OperationGroup]:
+    """Forget it in those of these partitions, with the zxids at which their states were written, whose settings, or
+    those of the only broker in sync, were written later: nobody may have been the controller then. Also where the state
+    is not marked, and should be. Returns the writes of that. In the controller's task.
+
+    Raises: CoordinationError.
+    """
+    cluster = context.cluster
+
+    def entities(topic: str, state: PartitionState) -> list[tuple[str, str]]:
+        return [("topics", topic), ("brokers", znodes.DEFAULT_ENTITY), *(("brokers", str(each)) for each in state.isr)]
+
+    wanted = dict.fromkeys(
+        entity for name, partition in written for entity in entities(name, cluster.topics[name].partitions[partition])
+    )
+    answers = await context.store.get_many([znodes.config_path(*entity) for entity in wanted])
+    set_at = {entity: answer[1].mzxid for entity, answer in zip(wanted, answers, strict=True) if answer is not None}
+
+    def is_concerned(topic: str, partition: int, state: PartitionState) -> bool:
+        written_at = written.get((topic, partition))
+        if written_at is None:
+            return False
+        if any(set_at.get(entity, -1) > written_at for entity in entities(topic, state)):
+            return True
+        is_led = state.leader in cluster.brokers
+        return is_led and marked_if_alone(topic, state, context.commits_alone) is not state
+
+    plan = plan_nobody_left_last(cluster, is_concerned, context.election.epoch)
+    context.cluster = plan.cluster  # who leads is elected, and told, afterwards
+    return plan.writes

@@ -18,6 +18,7 @@ from barnabas.controller.operations.announcement import tell_who_lives
 from barnabas.controller.operations.broker_changes import BrokerChanges
 from barnabas.controller.operations.deletion import delete_queued, drop_unwanted_deletions
 from barnabas.controller.operations.elections import bring_online
+from barnabas.controller.operations.last_to_leave import forget_missed
 from barnabas.controller.operations.plan import OperationGroup
 from barnabas.controller.operations.topic_changes import TopicChanges, tell_of_gone
 from barnabas.controller.registration import Registration
@@ -58,6 +59,8 @@ class TakeOver:
             ids = {topic.topic_id for topic in known.values()}
             new = [topic.name for topic in loaded.cluster.topics.values() if topic.topic_id not in ids]
             await context.configs.refresh("topics", new)
+        if loaded.alone:
+            repairs += await forget_missed(context, loaded.alone)
         repairs += self._shrink_isrs(loaded)
         everything = [(topic.name, partition) for topic, partition in context.cluster.partitions()]
         if context.cluster.deleting:

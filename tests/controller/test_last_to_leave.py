@@ -157,3 +157,53 @@ async def test_a_leader_that_is_gone_may_have_heard_of_a_setting_first(cluster: 
         for value in ("1", "2"):
             await cluster.members[1].configs.change("brokers", "2", lambda _, value=value: {MIN: value})
         await cluster.until(lambda: cluster.state().left_isr == (3, NOBODY))
+
+
+@pytest.mark.parametrize(
+    ("entity", "left"),
+    [
+        (("topics", "t"), (3, NOBODY)),
+        (("brokers", "2"), (3, NOBODY)),
+        (("brokers", DEFAULT), (3, NOBODY)),
+        (("brokers", "1"), (3,)),
+        (None, (3,)),
+    ],
+)
+async def test_what_was_set_while_nobody_was_the_controller(
+    cluster: Cluster, entity: tuple[str, str] | None, left: tuple[int, ...]
+) -> None:
+    """One replica was enough in the meantime, and is not any more."""
+    async with cluster:
+        await cluster.start(1, 2, 3, 4)
+        await leave_alone(cluster)
+        await cluster.members[1].configs.stop()  # it does nothing any more, and its session goes on for a while
+        for value in ("1", "2") if entity is not None else ():
+            assert entity is not None
+            await change(cluster, entity, min_insync_replicas=value)
+            await cluster.until(lambda each=entity, value=value: _has_heard(cluster, 4, each, value))
+        await cluster.stop(1)
+        await cluster.until(lambda: cluster.state().leader == 2)
+        await cluster.settled()
+        assert cluster.state().left_isr == left
+        await cluster.until(lambda: cluster.broker(2).roles[T].partition_epoch == cluster.state().partition_epoch)
+        await lose_log_of_leader(cluster)
+        assert is_led_by_nobody_else(cluster) == (NOBODY in left)
+
+
+def _has_heard(cluster: Cluster, broker_id: int, entity: tuple[str, str], value: str) -> bool:
+    return cluster.members[broker_id].configs.overrides(*entity).get(MIN) == value
+
+
+async def test_a_state_that_is_not_marked_though_one_is_enough_is_marked_by_the_next_controller(
+    cluster: Cluster,
+) -> None:
+    """What was set shortly before the state was written, and the controller had not heard of."""
+    async with cluster:
+        await cluster.start(1, 2, 3, 4)
+        await cluster.members[1].configs.stop()
+        await change(cluster, ("brokers", "2"), min_insync_replicas="1")
+        await leave_alone(cluster)
+        assert cluster.state().left_isr == (3,)
+        await cluster.until(lambda: _has_heard(cluster, 4, ("brokers", "2"), "1"))
+        await cluster.stop(1)
+        await cluster.until(lambda: cluster.state().left_isr == (3, NOBODY))
