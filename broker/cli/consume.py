@@ -21,16 +21,20 @@ from barnabas.broker.cli.output import (
     ClientError,
     complain,
     counted,
+    tell_delay,
     with_client,
 )
 from barnabas.broker.cli.records import ESCAPES, FIELDS, Writer, for_terminal, formatter, json_lines
 from barnabas.broker.client.client import KafkaClient, no_partition
 from barnabas.broker.client.consumer import LATEST, READ_COMMITTED, Fetcher, Positions, TopicPartition
-from barnabas.broker.client.group import GroupMember
+from barnabas.broker.client.group import COORDINATOR_TIMEOUT_S, GroupMember
+from barnabas.broker.client.patience import Patience
 from barnabas.broker.client.places import BeforeEnd, Earliest, Place, offsets_at
 
 FETCH_WAIT_MS = 500
 COMMIT_INTERVAL_S = 5.0
+COMMIT_TRIED_S = 1.0
+"""So long reading stands still for a coordinator that is away."""
 
 
 class IsolationLevel(StrEnum):
@@ -59,7 +63,7 @@ class Reading:
         )
         for move in moved:
             complain(str(move))
-        return Fetcher(positions, committed | offsets, isolation_level=self.isolation_level)
+        return Fetcher(positions, committed | offsets, isolation_level=self.isolation_level, on_delay=tell_delay)
 
     async def end(self, positions: Positions, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int] | None:
         """The offsets to stop at: the ends of now; None without `until_end`. Errors: ClientError."""
@@ -178,7 +182,7 @@ def consume(
             fetcher = await reading.fetcher(positions, {}, partitions)
             await _print_records(fetcher, wanted, end, write, out)
         else:
-            member = GroupMember(client, group, topics, positions)
+            member = GroupMember(client, group, topics, positions, on_delay=tell_delay)
             await _print_as_member(member, positions, reading, wanted, write, out)
 
     try:
@@ -266,6 +270,7 @@ async def _print_as_member(
 ) -> None:
     loop = asyncio.get_running_loop()
     fetcher: Fetcher | None = None
+    commits = Patience(None, tell_delay)
     tells_where = reading.is_start_chosen
     try:
         goes_on = not wanted.is_enough
@@ -281,13 +286,24 @@ async def _print_as_member(
                 due_s = loop.time() + COMMIT_INTERVAL_S
                 goes_on = await _print_records(fetcher, wanted, end, write, out, partial(_is_due, member, due_s))
                 if not member.must_rejoin:
-                    await member.commit(fetcher.positions)
+                    await _commit(member, fetcher, commits, is_last=not goes_on)
     finally:
         # Also after Ctrl-C: what was printed is committed, and others get the partitions at once.
         if fetcher is not None and not member.must_rejoin:
             with contextlib.suppress(ClientError):
-                await member.commit(fetcher.positions)
+                await member.commit(fetcher.positions, timeout_s=0)
         await member.leave()
+
+
+async def _commit(member: GroupMember, fetcher: Fetcher, commits: Patience, *, is_last: bool) -> None:
+    """Commit what was read. While there is more to read, the next commit makes up for one that fails."""
+    try:
+        await member.commit(fetcher.positions, COORDINATOR_TIMEOUT_S if is_last else COMMIT_TRIED_S)
+        commits.reset()
+    except ClientError as error:
+        if is_last:
+            raise
+        commits.note(error)
 
 
 def _tell_where(member: GroupMember, committed: Collection[TopicPartition], all_: Collection[TopicPartition]) -> None:

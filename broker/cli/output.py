@@ -144,6 +144,13 @@ def complain(text: str) -> None:
     sys.stderr.write(f"barnabas: {escape(text)}\n")
 
 
+def tell_delay(error: ClientError, left_s: float | None) -> None:
+    """What is wrong, and for how long that will be tried again."""
+    complain(
+        f"{error}; trying again until that is over" if left_s is None else f"{error}; trying for another {left_s:.0f} s"
+    )
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things: `1 record`, `2 records`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
@@ -194,5 +201,6 @@ __all__ = [
     "print_table",
     "report",
     "say",
+    "tell_delay",
     "with_client",
 ]

@@ -16,7 +16,14 @@ from typing import Annotated, BinaryIO, Protocol
 import typer
 
 from barnabas.broker.cli import completion
-from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, complain, counted, with_client
+from barnabas.broker.cli.output import (
+    DEFAULT_BOOTSTRAP_SERVERS,
+    BootstrapServers,
+    complain,
+    counted,
+    tell_delay,
+    with_client,
+)
 from barnabas.broker.cli.records import ESCAPES, Lines, NewRecord, record_from_json, unescaped
 from barnabas.broker.cli.values import MOMENT_HELP, MOMENT_METAVAR, key_values, moment_ms
 from barnabas.broker.client.client import ClientError, KafkaClient
@@ -139,7 +146,7 @@ def produce(
     )
 
     async def work(client: KafkaClient) -> int:
-        producer = Producer(client, topic, compression=CompressionType[compression.name], on_delay=_tell_delay)
+        producer = Producer(client, topic, compression=CompressionType[compression.name], on_delay=tell_delay)
         try:
             with _opened(path) as source, _progress(path, quiet) as progress:
                 async with producer:
@@ -188,10 +195,6 @@ async def _send_lines(
     except asyncio.CancelledError:
         await producer.flush()
         raise
-
-
-def _tell_delay(error: ClientError, left_s: float) -> None:
-    complain(f"{error}; trying for another {left_s:.0f} s")
 
 
 async def _lines(source: BinaryIO, progress: Progress) -> AsyncIterator[tuple[list[bytes], bool]]:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import barnabas
+from barnabas.broker.client.errors import BrokerUnavailable, ClientError, ResponseError, check
 from barnabas.broker.configuration.config import parse_address
 from barnabas.wire import codec, messages
 from barnabas.wire.errors import ErrorCode, ProtocolError
@@ -39,32 +40,10 @@ _HTTP: Final = int.from_bytes(b"HTTP")
 R = TypeVar("R", bound=Message)
 
 
-class ClientError(Exception):
-    """Something that ends a command; the text says what, in words for people."""
-
-
-class BrokerUnavailable(ClientError):
-    """No answer from an address: refused, unknown host, closed, or silent for too long."""
-
-
-class ResponseError(ClientError):
-    """A broker answered with an error code."""
-
-    def __init__(self, error: ErrorCode, what: str, message: str | None = None) -> None:
-        super().__init__(f"{what}: {message or error.message} ({error.name})")
-        self.error = error
-
-
 def no_partition(topic: str, missing: Iterable[int], count: int) -> str:
     """That a topic of `count` partitions lacks some."""
     there = "the only one is 0" if count == 1 else f"they are 0 to {count - 1}"
     return f"{topic} has no partition {', '.join(map(str, sorted(missing)))}: {there}"
-
-
-def check(code: int, what: str, message: str | None = None) -> None:
-    """Raise ResponseError unless `code` is 0; `what` tells what was being done."""
-    if code:
-        raise ResponseError(ErrorCode.of(code), what, message)
 
 
 def similar(name: str, others: Collection[str]) -> list[str]:
@@ -375,3 +354,18 @@ class KafkaClient:
             else:
                 return connection
         raise BrokerUnavailable("; ".join(failures))
+
+
+__all__ = [
+    "RETRY_BACKOFF_S",
+    "TRANSACTION_COORDINATOR",
+    "BrokerConnection",
+    "BrokerUnavailable",
+    "ClientError",
+    "KafkaClient",
+    "ResponseError",
+    "check",
+    "no_partition",
+    "parse_bootstrap_servers",
+    "similar",
+]

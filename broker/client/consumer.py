@@ -6,14 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from barnabas.broker.client.client import (
-    RETRY_BACKOFF_S,
-    BrokerUnavailable,
-    ClientError,
-    KafkaClient,
-    ResponseError,
-    check,
-)
+from barnabas.broker.client.client import KafkaClient
+from barnabas.broker.client.errors import ClientError, ResponseError, check
+from barnabas.broker.client.patience import Patience, TellDelay, passes, tell_nobody
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from barnabas.wire.messages.list_offsets import (
@@ -34,6 +29,8 @@ PARTITION_BYTES: Final = 4 * 1024 * 1024
 READ_COMMITTED: Final = 1
 
 _NO_TOPIC_ID: Final = bytes(16)
+_NOT_THERE: Final = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
+"""Passes where a topic is being created; nobody reads those."""
 
 TopicPartition = tuple[str, int]
 
@@ -67,20 +64,22 @@ class Positions:
 
     async def refresh(self, topics: Collection[str]) -> None:
         """Ask for `topics` until none of them has a passing trouble. Errors: ClientError."""
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        patience = Patience(self._timeout_s, final=_NOT_THERE)
         while True:
-            self._metadata = await self.client.metadata(sorted(topics))
-            errors = [
-                (topic.name, ErrorCode.of(topic.error_code)) for topic in self._metadata.topics if topic.error_code
-            ]
-            for name, error in errors:
-                final = not error.retriable or error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if final or asyncio.get_running_loop().time() > deadline:
-                    await self.client.check_topic(name or "", error)
-            if not errors:
-                self._note_leaders()
+            try:
+                await self.look(topics)
                 return
-            await asyncio.sleep(RETRY_BACKOFF_S)
+            except ClientError as error:
+                await patience.after(error)
+
+    async def look(self, topics: Collection[str]) -> None:
+        """Ask for `topics` once; what was known stays where one of them has a trouble. Errors: ClientError."""
+        metadata = await self.client.metadata(sorted(topics))
+        errors = [(topic.name or "", ErrorCode.of(topic.error_code)) for topic in metadata.topics if topic.error_code]
+        for name, error in sorted(errors, key=lambda one: one[1].retriable and one[1] not in _NOT_THERE):
+            await self.client.check_topic(name, error)
+        self._metadata = metadata
+        self._note_leaders()
 
     def _note_leaders(self) -> None:
         for topic in self._metadata.topics:
@@ -129,23 +128,23 @@ class Positions:
         Errors: ClientError, when a partition has no leader for too long.
         """
         found: dict[TopicPartition, int] = {}
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        patience = Patience(self._timeout_s)
         missing = set(partitions)
         while True:
-            problem: Exception | None = None
+            problem: ClientError | None = None
             for node_id, names in self.by_leader(missing).items():
                 try:
                     found |= await self._offsets_of(node_id, names, timestamp, isolation_level)
-                except (ResponseError, BrokerUnavailable) as error:
-                    if isinstance(error, ResponseError) and not error.error.retriable:
+                except ClientError as error:
+                    if not passes(error):
                         raise
                     problem = error
             missing -= found.keys()
             if not missing:
                 return found
-            if asyncio.get_running_loop().time() > deadline:
-                raise problem or ResponseError(ErrorCode.LEADER_NOT_AVAILABLE, f"cannot ask for offsets of {missing}")
-            await asyncio.sleep(RETRY_BACKOFF_S)
+            await patience.after(
+                problem or ResponseError(ErrorCode.LEADER_NOT_AVAILABLE, f"cannot ask for offsets of {missing}")
+            )
             await self.refresh({topic for topic, _ in partitions})
 
     async def _offsets_of(
@@ -173,16 +172,24 @@ class Positions:
 class Fetcher:
     """Reads partitions from given positions on; `positions` holds the next offset of each.
 
-    `drained` holds the partitions that had nothing more when the last answer about them came.
+    `drained` holds the partitions that had nothing more when the last answer about them came. Brokers that are away,
+    all of them perhaps, are asked again for ever; `on_delay` is told of it once until they answer.
     """
 
     def __init__(
-        self, positions: Positions, start: Mapping[TopicPartition, int], *, isolation_level: int = READ_COMMITTED
+        self,
+        positions: Positions,
+        start: Mapping[TopicPartition, int],
+        *,
+        isolation_level: int = READ_COMMITTED,
+        on_delay: TellDelay = tell_nobody,
     ) -> None:
         self.positions = dict(start)
         self.drained: set[TopicPartition] = set()
         self._where = positions
         self._isolation_level = isolation_level
+        self._patience = Patience(None, on_delay)
+        self._problem: ClientError | None = None
 
     async def fetch(self, max_wait_ms: int, max_records: int | None = None) -> AsyncIterator[ConsumedBatch]:
         """The records that are there, or that come within `max_wait_ms`; ends after one round over all leaders.
@@ -194,17 +201,19 @@ class Fetcher:
         tasks = [
             asyncio.ensure_future(self._fetch_from(node_id, names, max_wait_ms)) for node_id, names in by_leader.items()
         ]
-        if not tasks:
-            await self._again()
-            return
+        self._problem = self._leaderless(by_leader)
+        is_empty = True
         try:
             for task in tasks:
                 try:
                     response = await task
-                except BrokerUnavailable:
-                    await self._again()
+                except ClientError as error:
+                    if not passes(error):
+                        raise
+                    self._problem = error
                     continue
                 async for batch in self._batches(response):
+                    is_empty = False
                     if max_records is not None and len(batch.records) >= max_records:
                         last = batch.records[max_records - 1]
                         self.positions[batch.topic, batch.partition] = last.offset + 1
@@ -213,14 +222,32 @@ class Fetcher:
                     if max_records is not None:
                         max_records -= len(batch.records)
                     yield batch
+            if self._problem is None:
+                self._patience.reset()
+            else:
+                await self._again(self._problem, waits=is_empty)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _again(self) -> None:
-        await asyncio.sleep(RETRY_BACKOFF_S)
-        await self._where.refresh({topic for topic, _ in self.positions})
+    def _leaderless(self, by_leader: Mapping[int, Collection[TopicPartition]]) -> ClientError | None:
+        for topic, index in self.positions.keys() - {each for names in by_leader.values() for each in names}:
+            return ResponseError(ErrorCode.LEADER_NOT_AVAILABLE, f"cannot read {topic}-{index}")
+        return None
+
+    async def _again(self, problem: ClientError, *, waits: bool) -> None:
+        """Look who leads what by now. Where nobody tells, the next fetch fails, too, and the one after it is later."""
+        if waits:
+            await self._patience.after(problem)
+        else:
+            self._patience.note(problem)
+        try:
+            await self._where.look({topic for topic, _ in self.positions})
+        except ClientError as error:
+            if isinstance(error, ResponseError) and error.error in _NOT_THERE:
+                raise
+            self._patience.note(error)
 
     async def _fetch_from(self, node_id: int, names: list[TopicPartition], max_wait_ms: int) -> FetchResponse:
         topics: dict[str, FetchTopic] = {}
@@ -246,7 +273,6 @@ class Fetcher:
         return response
 
     async def _batches(self, response: FetchResponse) -> AsyncIterator[ConsumedBatch]:
-        stale = False
         # While there is something for others, a partition without any may only have found no room.
         is_empty = not any(answer.records for topic in response.responses for answer in topic.partitions)
         for topic in response.responses:
@@ -256,7 +282,7 @@ class Fetcher:
                 if partition not in self.positions:
                     continue
                 if answer.error_code:
-                    stale |= await self._handle_error(partition, ErrorCode.of(answer.error_code))
+                    await self._handle_error(partition, ErrorCode.of(answer.error_code))
                 elif answer.records:
                     self.drained.discard(partition)
                     try:
@@ -267,18 +293,19 @@ class Fetcher:
                         raise ClientError(f"cannot read {where}: {error}") from error
                 elif is_empty:
                     self.drained.add(partition)
-        if stale:
-            await self._again()
 
-    async def _handle_error(self, partition: TopicPartition, error: ErrorCode) -> bool:
-        """Whether metadata has to be refreshed. Errors: ClientError for what does not pass."""
+    async def _handle_error(self, partition: TopicPartition, error: ErrorCode) -> None:
+        """What passes is a problem that others may know more of. Errors: ClientError for what does not pass."""
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
             found = await self._where.offsets([partition], EARLIEST)
             self.positions[partition] = found[partition]
-            return False
-        if not error.retriable and error is not ErrorCode.FENCED_LEADER_EPOCH:
-            check(error, f"cannot read {partition[0]}-{partition[1]}")
-        return True
+            return
+        what = f"cannot read {partition[0]}-{partition[1]}"
+        if error is ErrorCode.FENCED_LEADER_EPOCH:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # it has another one by now, as far as it matters here
+        if not error.retriable:
+            check(error, what)
+        self._problem = ResponseError(error, what)
 
     def _decode(self, partition: TopicPartition, answer: PartitionData) -> Iterator[ConsumedBatch]:
         """The records of one partition from its position on, without control records and aborted transactions."""

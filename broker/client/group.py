@@ -9,15 +9,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from barnabas.broker.client.client import (
-    RETRY_BACKOFF_S,
-    BrokerUnavailable,
-    ClientError,
-    KafkaClient,
-    ResponseError,
-    check,
-)
+from barnabas.broker.client.client import KafkaClient
 from barnabas.broker.client.consumer import Positions, TopicPartition
+from barnabas.broker.client.errors import ClientError, ResponseError, check
+from barnabas.broker.client.patience import Patience, TellDelay, patiently, tell_nobody
 from barnabas.wire import codec
 from barnabas.wire.errors import ErrorCode, ProtocolError
 from barnabas.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
@@ -44,6 +39,10 @@ RANGE: Final = "range"
 SESSION_TIMEOUT_MS: Final = 45_000
 REBALANCE_TIMEOUT_MS: Final = 60_000
 HEARTBEAT_INTERVAL_S: Final = 3.0
+COORDINATOR_TIMEOUT_S: Final = 60.0
+"""So long a coordinator may be away while offsets are looked up, or committed for the last time."""
+
+REJOIN_BACKOFF_S: Final = 0.1
 
 # From version 10 on offsets are asked for by topic id; the names serve us as well.
 OFFSETS_BY_NAME_MAX: Final = 9
@@ -69,7 +68,10 @@ def assign_range(
 
 
 class GroupMember:
-    """One member; `join` before anything else, and again when `must_rejoin`. Owned by one task."""
+    """One member; `join` before anything else, and again when `must_rejoin`. Owned by one task.
+
+    `on_delay` is told once what keeps it from joining, which is tried for ever.
+    """
 
     def __init__(
         self,
@@ -81,6 +83,7 @@ class GroupMember:
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        on_delay: TellDelay = tell_nobody,
     ) -> None:
         self.must_rejoin = False
         self._client = client
@@ -90,6 +93,7 @@ class GroupMember:
         self._heartbeat_interval_s = heartbeat_interval_s
         self._session_timeout_ms = session_timeout_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms
+        self._on_delay = on_delay
         self._member_id = ""
         self._generation = -1
         self._heartbeats: asyncio.Task[None] | None = None
@@ -97,16 +101,17 @@ class GroupMember:
     async def join(self) -> list[TopicPartition]:
         """Take part in a rebalance; returns the partitions that are ours. Errors: ClientError."""
         await self._stop_heartbeats()
+        patience = Patience(None, self._on_delay)
         while True:
             try:
                 partitions = await self._rebalance()
-            except (ResponseError, BrokerUnavailable) as error:
-                if isinstance(error, ResponseError):
-                    if error.error is ErrorCode.UNKNOWN_MEMBER_ID:
-                        self._member_id = ""
-                    elif error.error not in _REJOIN and not error.error.retriable:
-                        raise
-                await asyncio.sleep(RETRY_BACKOFF_S)
+            except ClientError as error:
+                if not isinstance(error, ResponseError) or error.error not in _REJOIN:
+                    await patience.after(error)
+                    continue
+                if error.error is ErrorCode.UNKNOWN_MEMBER_ID:
+                    self._member_id = ""
+                await asyncio.sleep(REJOIN_BACKOFF_S)
             else:
                 self.must_rejoin = False
                 self._heartbeats = asyncio.create_task(self._beat(), name=f"heartbeats of {self.group}")
@@ -177,11 +182,18 @@ class GroupMember:
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Offsets that the group committed earlier; partitions without one are left out. Errors: ClientError."""
-        return await fetch_committed(self._client, self.group, partitions)
+        return await patiently(lambda: fetch_committed(self._client, self.group, partitions), COORDINATOR_TIMEOUT_S)
 
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Store positions. Errors: ClientError; a rebalance is none: `must_rejoin` is set."""
-        if not offsets:
+    async def commit(self, offsets: Mapping[TopicPartition, int], timeout_s: float = COORDINATOR_TIMEOUT_S) -> None:
+        """Store positions; while the coordinator is away, try again for so long.
+
+        Errors: ClientError; a rebalance is none: `must_rejoin` is set.
+        """
+        if offsets:
+            await patiently(lambda: self._commit(offsets), timeout_s)
+
+    async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.must_rejoin:
             return
         node_id = await self._client.coordinator(self.group)
         request = commit_request(self.group, offsets, self._generation, self._member_id)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from barnabas.broker.client.client import (
-    RETRY_BACKOFF_S,
-    BrokerUnavailable,
-    ClientError,
-    KafkaClient,
-    ResponseError,
-    check,
-    no_partition,
-)
+from barnabas.broker.client.client import KafkaClient, no_partition
+from barnabas.broker.client.errors import ClientError, ResponseError, check
+from barnabas.broker.client.patience import Patience, TellDelay, patiently, tell_nobody
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.wire.messages.metadata import MetadataResponseTopic
@@ -33,9 +28,6 @@ BATCH_BYTES: Final = 256 * 1024
 
 CREATION_TIMEOUT_S: Final = 3.0
 """How long a topic may be unknown before we believe that nobody creates it."""
-
-DELAY_TOLD_AFTER_S: Final = 1.0
-"""Elections and the like are over by then."""
 
 QUEUED_BATCHES_MAX: Final = 2
 """Batches that wait per partition before `send` waits."""
@@ -81,7 +73,8 @@ class Producer:
     """Writes to one topic; `async with Producer(...)` sends everything before it ends. Owned by one task.
 
     Records without a key fill one batch after the other, partition by partition. acks=all; retries do not duplicate.
-    `on_delay` is told once what keeps a batch from being written, and for how many seconds that will be tried again.
+    `on_delay` is told what keeps batches from being written, and for how many seconds that will be tried again: once,
+    until all of them are written.
     """
 
     def __init__(
@@ -92,7 +85,7 @@ class Producer:
         compression: CompressionType = CompressionType.NONE,
         timeout_s: float = 120.0,
         batch_bytes: int = BATCH_BYTES,
-        on_delay: Callable[[ClientError, float], None] = lambda _error, _left_s: None,
+        on_delay: TellDelay = tell_nobody,
     ) -> None:
         self.topic = topic
         self.acknowledged_count = 0
@@ -101,7 +94,7 @@ class Producer:
         self._timeout_s = timeout_s
         self._batch_bytes = batch_bytes
         self._on_delay = on_delay
-        self._has_told_delay = False
+        self._delayed: set[int] = set()
         self._metadata = MetadataResponseTopic()
         self._partitions: list[_Partition] = []
         self._senders: list[asyncio.Task[None]] = []
@@ -110,7 +103,7 @@ class Producer:
         self._error: ClientError | None = None
 
     async def __aenter__(self) -> Producer:
-        await self._refresh(allow_auto_topic_creation=True)
+        await self._refresh(Patience(self._timeout_s, self._on_delay), allow_auto_topic_creation=True)
         await self._get_producer_id()
         indexes = sorted(partition.partition_index for partition in self._metadata.partitions)
         self._partitions = [_Partition(index) for index in indexes]
@@ -131,15 +124,13 @@ class Producer:
         return len(self._partitions)
 
     async def _get_producer_id(self) -> None:
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-        while True:
+        async def attempt() -> InitProducerIdResponse:
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
             response: InitProducerIdResponse = await self._client.send(request)
-            error = ErrorCode.of(response.error_code)
-            if not error.retriable or asyncio.get_running_loop().time() > deadline:
-                check(error, "cannot get a producer id")
-                break
-            await asyncio.sleep(RETRY_BACKOFF_S)
+            check(response.error_code, "cannot get a producer id")
+            return response
+
+        response = await patiently(attempt, self._timeout_s)
         self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
 
     async def send(
@@ -210,25 +201,22 @@ class Producer:
             base_sequence=partition.sequence,
         )
         partition.sequence = (partition.sequence + len(records)) % _SEQUENCES
-        started_s = asyncio.get_running_loop().time()
+        patience = Patience(self._timeout_s, partial(self._tell_delay, partition.index))
         while True:
             try:
                 await self._try_batch(partition.index, batch)
-                return
-            except (ResponseError, BrokerUnavailable) as error:
-                if isinstance(error, ResponseError):
-                    if error.error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                        return  # an earlier try was stored, only its answer got lost
-                    if not error.error.retriable:
-                        raise
-                waited_s = asyncio.get_running_loop().time() - started_s
-                if waited_s > self._timeout_s:
-                    raise
-                if waited_s > DELAY_TOLD_AFTER_S and not self._has_told_delay:
-                    self._has_told_delay = True
-                    self._on_delay(error, self._timeout_s - waited_s)
-            await asyncio.sleep(RETRY_BACKOFF_S)
-            await self._refresh()
+                break
+            except ClientError as error:
+                if isinstance(error, ResponseError) and error.error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                    break  # an earlier try was stored, only its answer got lost
+                await patience.after(error)
+            await self._refresh(patience)
+        self._delayed.discard(partition.index)
+
+    def _tell_delay(self, index: int, error: ClientError, left_s: float | None) -> None:
+        if not self._delayed:
+            self._on_delay(error, left_s)
+        self._delayed.add(index)
 
     async def _try_batch(self, index: int, batch: bytearray) -> None:
         request = ProduceRequest(
@@ -255,18 +243,23 @@ class Producer:
                 return partition.leader_id
         raise ResponseError(ErrorCode.LEADER_NOT_AVAILABLE, f"cannot write to partition {index} of {self.topic}")
 
-    async def _refresh(self, *, allow_auto_topic_creation: bool = False) -> None:
-        started_s = asyncio.get_running_loop().time()
+    async def _refresh(self, patience: Patience, *, allow_auto_topic_creation: bool = False) -> None:
+        creation: Patience | None = None
         while True:
-            response = await self._client.metadata([self.topic], allow_auto_topic_creation=allow_auto_topic_creation)
-            topic = response.topics[0]
-            if not topic.error_code:
+            try:
+                response = await self._client.metadata(
+                    [self.topic], allow_auto_topic_creation=allow_auto_topic_creation
+                )
+                topic = response.topics[0]
+                check(topic.error_code, f"topic {self.topic}")
                 self._metadata = topic
                 return
-            error = ErrorCode.of(topic.error_code)
-            waited_s = asyncio.get_running_loop().time() - started_s
-            # A topic that is being created is not known yet; where the broker does not create any it never will be.
-            limit_s = CREATION_TIMEOUT_S if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else self._timeout_s
-            if not error.retriable or waited_s > limit_s:
-                await self._client.check_topic(self.topic, topic.error_code)
-            await asyncio.sleep(RETRY_BACKOFF_S)
+            except ClientError as error:
+                if not isinstance(error, ResponseError) or error.error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    await patience.after(error)
+                    continue
+                # One that is being created is not known yet; where the broker does not create any it never will be.
+                creation = creation or Patience(CREATION_TIMEOUT_S)
+                if creation.is_over:
+                    await self._client.check_topic(self.topic, error.error)
+                await creation.after(error)

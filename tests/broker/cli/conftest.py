@@ -1,9 +1,11 @@
-"""A broker on a thread, and `run`, which runs one command in this process."""
+"""A broker on a thread; `run`, which runs one command in this process, and `start`, for commands that go on."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ class Done:
 
 
 Run = Callable[..., Done]
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +55,26 @@ def run(broker: Broker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.M
         return Done(status, captured.out, captured.err)
 
     return command
+
+
+@pytest.fixture
+def start(broker: Broker) -> Iterator[Start]:
+    """Starts commands against the module's broker, and ends those that still run."""
+    processes = []
+
+    def process(*arguments: str) -> subprocess.Popen[bytes]:
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-u", "-m", "barnabas", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers},
+            )
+        )
+        return processes[-1]
+
+    yield process
+    for each in processes:
+        each.kill()
+        each.communicate()

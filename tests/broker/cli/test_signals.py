@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,29 +17,6 @@ from barnabas.testing import Broker
 pytestmark = pytest.mark.slow
 Run = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[bytes]]
-
-
-@pytest.fixture
-def start(broker: Broker) -> Iterator[Start]:
-    """Starts commands against the module's broker, and ends those that still run."""
-    processes = []
-
-    def process(*arguments: str) -> subprocess.Popen[bytes]:
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-u", "-m", "barnabas", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers},
-            )
-        )
-        return processes[-1]
-
-    yield process
-    for each in processes:
-        each.kill()
-        each.communicate()
 
 
 @pytest.mark.parametrize(
