@@ -80,9 +80,13 @@ class Plan:
         return sorted({*self.to_elect} - {*self.targets, *self.awaited})
 
     def as_document(self) -> dict[str, Any]:
-        """The moves as `--json` prints them."""
+        """The moves as `--json` prints them: those that are to be begun, and those that were before."""
+        awaited = [
+            {"topic": topic, "partition": index, "to": list(self.situation.moving[topic, index].target)}
+            for topic, index in self.awaited
+        ]
         elections = [{"topic": topic, "partition": index} for topic, index in self.elections]
-        return {"moves": self.as_rows(), "elections": elections}
+        return {"moves": self.as_rows(), "awaited": awaited, "elections": elections}
 
     def as_rows(self) -> list[dict[str, Any]]:
         """The partitions whose replicas change."""

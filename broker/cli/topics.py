@@ -164,7 +164,7 @@ def create(
     )
 
     async def work(client: KafkaClient) -> list[Outcome]:
-        response = await client.send_to_controller(request)
+        response = await client.send_to_controller(request, may_repeat=False)
         return [_created(topic, if_not_exists, validate_only, len(client.node_ids())) for topic in response.topics]
 
     report(with_client(bootstrap_servers, work), as_json)
@@ -296,7 +296,7 @@ def alter(
             timeout_ms=_TIMEOUT_MS,
             validate_only=validate_only,
         )
-        result = (await client.send_to_controller(request)).results[0]
+        result = (await client.send_to_controller(request, may_repeat=False)).results[0]
         check(result.error_code, f"cannot add partitions to {topic}", result.error_message)
 
     async def change_configs(client: KafkaClient, validate_only: bool) -> None:
@@ -344,7 +344,7 @@ def delete(
             request.topics = [DeleteTopicState(name=name) for name in topics]
         else:
             request.topic_names = topics
-        response = await client.send_to_controller(request)
+        response = await client.send_to_controller(request, may_repeat=False)
         return [_deleted(result, if_exists) for result in response.responses]
 
     report(with_client(bootstrap_servers, work), as_json)

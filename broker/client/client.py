@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import barnabas
 from barnabas.broker.client.errors import BrokerUnavailable, ClientError, ResponseError, check
+from barnabas.broker.client.patience import Patience
 from barnabas.broker.configuration.config import parse_address
 from barnabas.wire import codec, messages
 from barnabas.wire.errors import ErrorCode, ProtocolError
@@ -218,6 +219,11 @@ class BrokerConnection:
                 await self._writer.wait_closed()
 
 
+def _is_of_no_controller(response: Any) -> bool:
+    entries = [entry for name in ("topics", "results", "responses") for entry in getattr(response, name, ())]
+    return any(getattr(each, "error_code", 0) == ErrorCode.NOT_CONTROLLER for each in (response, *entries))
+
+
 def _error_code(body: memoryview, position: int) -> int:
     return int.from_bytes(body[position : position + 2], "big", signed=True)
 
@@ -263,10 +269,30 @@ class KafkaClient:
         connection = await self._connection(node_id)
         return await connection.send(request, max_version=max_version, wait_s=wait_s)
 
-    async def send_to_controller(self, request: Message, *, wait_s: float = 0.0) -> Any:
-        """The response of the controller, or of any broker where nobody knows it. Errors: ClientError."""
-        known = self.controller_id in self._addresses
-        return await self.send(request, self.controller_id if known else None, wait_s=wait_s)
+    async def send_to_controller(self, request: Message, *, wait_s: float = 0.0, may_repeat: bool = True) -> Any:
+        """The response of the controller, or of any broker where nobody knows it. Errors: ClientError.
+
+        Who is the controller is asked again while that one is away, or is it no more. Without `may_repeat` not where it
+        was sent the request and went: it may have done it, and the next one would find that it is done already.
+        """
+        patience = Patience(self._timeout_s)
+        while True:
+            was_sent = False
+            try:
+                known = self.controller_id in self._addresses
+                connection = await self._connection(self.controller_id if known else None)
+                was_sent = True
+                response = await connection.send(request, wait_s=wait_s)
+                if patience.is_over or not _is_of_no_controller(response):
+                    return response
+                problem: ClientError = ResponseError(ErrorCode.NOT_CONTROLLER, f"the broker at {connection.address}")
+            except BrokerUnavailable as error:
+                if was_sent and not may_repeat:
+                    raise
+                problem = error
+            await patience.after(problem)
+            with contextlib.suppress(BrokerUnavailable):
+                await self.metadata([])
 
     async def supports(self, request_class: type[Message], version: int, node_id: int | None = None) -> bool:
         """Whether requests of this class would be sent in `version` or a newer one. Errors: ClientError."""

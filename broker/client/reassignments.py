@@ -10,6 +10,7 @@ from typing import Any, Final
 from barnabas.broker.client.client import ClientError, KafkaClient, check
 from barnabas.broker.client.configs import BROKER, TOPIC, alter_configs, describe_configs
 from barnabas.broker.client.consumer import TopicPartition
+from barnabas.broker.client.patience import patiently
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -185,8 +186,12 @@ async def throttle(client: KafkaClient, rate: int, moves: Mapping[TopicPartition
     """Have the replicas that move fetched with so many bytes per second and broker at most (KIP-73).
 
     Whatever is left behind when this is interrupted, one broker has a rate: that is how `unthrottle` knows.
-    Errors: ClientError.
+    Brokers that have just died are asked until the cluster knows it. Errors: ClientError.
     """
+    await patiently(lambda: _throttle(client, rate, moves), TROUBLE_S_MAX)
+
+
+async def _throttle(client: KafkaClient, rate: int, moves: Mapping[TopicPartition, Reassignment]) -> None:
     await client.metadata([])
     brokers = {each for one in moves.values() for each in (*one.replicas, *one.adding)}
     for broker in sorted(brokers.intersection(client.node_ids())):
@@ -203,7 +208,12 @@ async def throttle(client: KafkaClient, rate: int, moves: Mapping[TopicPartition
 
 async def unthrottle(client: KafkaClient) -> bool:
     """Take away the throttles of all brokers that are there and of all topics; whether there were any.
-    kafka-reassign-partitions --verify does the same. Errors: ClientError."""
+    kafka-reassign-partitions --verify does the same. Brokers that have just died are asked until the cluster knows it.
+    Errors: ClientError."""
+    return await patiently(lambda: _unthrottle(client), TROUBLE_S_MAX)
+
+
+async def _unthrottle(client: KafkaClient) -> bool:
     topics = [topic.name or "" for topic in (await client.metadata(None)).topics]
     brokers = [(BROKER, str(broker)) for broker in client.node_ids()]
     rated = _with_own(await describe_configs(client, brokers, _RATES))

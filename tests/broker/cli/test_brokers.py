@@ -219,6 +219,8 @@ def test_a_rebalance_that_is_interrupted_goes_on(broker: Cluster, run: Run) -> N
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGINT
+    planned = run("brokers", "rebalance", "--json").json
+    assert (planned["moves"], [each["topic"] for each in planned["awaited"]]) == ([], ["stages"] * 4)
     with begun() as process:
         broker.heal()
         out, err = process.communicate(timeout=60)

@@ -8,6 +8,7 @@ from barnabas.broker.cli.brokers import plan_of_drain
 from barnabas.broker.cli.moves import Situation
 from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.placement import BrokerPlace, PartitionPlace, Placement
+from barnabas.broker.client.reassignments import Reassignment
 
 
 def situation(live: list[int], *replicas: tuple[int, ...]) -> Situation:
@@ -44,3 +45,11 @@ def test_one_that_could_have_its_partitions_is_named() -> None:
 def test_two_that_are_lost_may_be_drained_one_after_the_other() -> None:
     plan = plan_of_drain(situation([1, 4, 5], (1, 2, 3), (1, 3)), 2)
     assert {each: set(new) for each, new in plan.targets.items()} == {("t", 0): {1, 4, 5}}
+
+
+def test_what_is_on_its_way_already_is_told_to_programs_too() -> None:
+    there = situation([1, 2, 4], (1, 4), (1, 2))
+    there = Situation(there.placement, {("t", 0): Reassignment((1, 2, 4), (4,), (2,))})
+    document = plan_of_drain(there, 2).as_document()
+    assert document["awaited"] == [{"topic": "t", "partition": 0, "to": [1, 4]}]
+    assert [(move["partition"], move["to"]) for move in document["moves"]] == [(1, [1, 4])]
