@@ -30,6 +30,7 @@ from barnabas.broker.cli.output import (
 from barnabas.broker.cli.values import key_values
 from barnabas.broker.client.client import ClientError, KafkaClient, check
 from barnabas.broker.client.configs import TOPIC, alter_configs, describe_configs
+from barnabas.broker.client.errors import timed_out
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import (
@@ -178,6 +179,7 @@ def _created(topic: CreatableTopicResult, if_not_exists: bool, validate_only: bo
         why = f"{topic.error_message or error.message} ({error.name})"
         if error is ErrorCode.INVALID_REPLICATION_FACTOR:
             why += f"; the cluster has {counted(broker_count, 'broker')}"
+        why += timed_out(error, "it may still be created")
         return Outcome({"topic": topic.name, "created": False}, f"cannot create {topic.name}: {why}", is_failure=True)
     done = "could be" if validate_only else "is"
     return Outcome({"topic": topic.name, "created": not validate_only}, f"{topic.name} {done} created")
@@ -297,7 +299,9 @@ def alter(
             validate_only=validate_only,
         )
         result = (await client.send_to_controller(request, may_repeat=False)).results[0]
-        check(result.error_code, f"cannot add partitions to {topic}", result.error_message)
+        message = result.error_message or ErrorCode.of(result.error_code).message
+        message += timed_out(result.error_code, "they may still be added")
+        check(result.error_code, f"cannot add partitions to {topic}", message)
 
     async def change_configs(client: KafkaClient, validate_only: bool) -> None:
         await alter_configs(
@@ -355,7 +359,7 @@ def _deleted(result: DeletableTopicResult, if_exists: bool) -> Outcome:
     if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and if_exists:
         return Outcome({"topic": name, "deleted": False}, f"{name} does not exist")
     if error:
-        why = f"{result.error_message or error.message} ({error.name})"
+        why = f"{result.error_message or error.message} ({error.name})" + timed_out(error, "it may still be deleted")
         return Outcome({"topic": name, "deleted": False}, f"cannot delete {name}: {why}", is_failure=True)
     return Outcome({"topic": name, "deleted": True}, f"{name} is deleted")
 

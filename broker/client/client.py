@@ -28,6 +28,12 @@ from barnabas.wire.schema import Message
 
 RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
 RETRY_BACKOFF_S: Final = 0.1
+ANSWER_S: Final = 5.0
+"""So long the answer may take that a request was not done within the time which it names."""
+SETUP_S: Final = 10.0
+"""So long one address may take to be connected to, and then for its first answer, while there are others to be tried;
+Kafka's socket.connection.setup.timeout.ms."""
+
 DEFAULT_PORT: Final = 9092
 
 GROUP_COORDINATOR: Final = 0
@@ -88,13 +94,17 @@ class BrokerConnection:
         """Whether requests can be sent."""
         return self._writer is not None and not self._writer.is_closing()
 
-    async def open(self) -> None:
-        """Connect and ask which versions the broker speaks. Errors: BrokerUnavailable."""
+    async def open(self, limit_s: float | None = None) -> None:
+        """Connect and ask which versions the broker speaks, each within `limit_s`, or as long as any request may take.
+
+        Errors: BrokerUnavailable.
+        """
+        limit_s = self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(limit_s):
                 reader, self._writer = await asyncio.open_connection(self._host, self._port)
         except TimeoutError as error:
-            raise BrokerUnavailable(f"no broker answers at {self.address} (waited {self._timeout_s:g} s)") from error
+            raise BrokerUnavailable(f"no broker answers at {self.address} (waited {limit_s:g} s)") from error
         except OSError as error:
             # asyncio words errors for programmers; unknown hosts have no errno of the system's.
             number = error.errno or 0
@@ -103,14 +113,14 @@ class BrokerConnection:
         except (OverflowError, UnicodeError) as error:  # what a broker says of another one may be anything
             raise BrokerUnavailable(f"no broker can be at {self.address:.300}: that is no address") from error
         self._receiving = asyncio.create_task(self._receive(reader), name=f"responses of {self.address}")
-        await self._negotiate()
+        await self._negotiate(limit_s)
 
-    async def _negotiate(self) -> None:
+    async def _negotiate(self, limit_s: float) -> None:
         request = ApiVersionsRequest(
             client_software_name="barnabas", client_software_version=barnabas.__version__.replace("+", "-")
         )
         for version in (3, 0):
-            body, position = await self._exchange(request, version)
+            body, position = await self._exchange(request, version, limit_s)
             # A broker that does not know version 3 answers in version 0, with this error (KIP-511).
             if version and _error_code(body, position) == ErrorCode.UNSUPPORTED_VERSION:
                 continue
@@ -135,12 +145,14 @@ class BrokerConnection:
         return highest
 
     async def send(self, request: Message, *, max_version: int | None = None, wait_s: float = 0.0) -> Any:
-        """The response to `request`. `wait_s` is how long the broker may take on purpose (fetches, joins).
+        """The response to `request`. `wait_s` is how long the broker may take on purpose (fetches, joins); what names
+        its own timeout may be answered when that is over.
 
         Errors: BrokerUnavailable (closed, silent), ClientError (no common version, nonsense).
         """
         version = self.version_of(type(request), max_version)
-        body, position = await self._exchange(request, version, wait_s)
+        limit_s = max(self._timeout_s + wait_s, getattr(request, "timeout_ms", 0) / 1000 + ANSWER_S)
+        body, position = await self._exchange(request, version, limit_s)
         return await self._decode(request, version, body, position)
 
     async def _decode(self, request: Message, version: int, body: memoryview, position: int) -> Any:
@@ -150,7 +162,7 @@ class BrokerConnection:
             await self.close()
             raise self._not_kafka(error) from error
 
-    async def _exchange(self, request: Message, version: int, wait_s: float = 0.0) -> tuple[memoryview, int]:
+    async def _exchange(self, request: Message, version: int, limit_s: float) -> tuple[memoryview, int]:
         if self._writer is None:
             raise BrokerUnavailable(f"the connection to {self.address} is closed")
         self._correlation_id += 1
@@ -160,14 +172,14 @@ class BrokerConnection:
         self._waiting.append((self._correlation_id, request.API_KEY, version, answer))
         self._writer.writelines([_LENGTH.pack(sum(map(len, parts))), *parts])
         try:
-            async with asyncio.timeout(self._timeout_s + wait_s):
+            async with asyncio.timeout(limit_s):
                 await self._writer.drain()
                 return await answer
         except TimeoutError as error:
             await self.close()
             name = messages.API_NAMES[request.API_KEY]
             raise BrokerUnavailable(
-                f"the broker at {self.address} did not answer {name} within {self._timeout_s + wait_s:g} s"
+                f"the broker at {self.address} did not answer {name} within {limit_s:g} s"
             ) from error
         except OSError as error:
             await self.close()
@@ -235,11 +247,17 @@ class KafkaClient:
     """
 
     def __init__(
-        self, bootstrap_servers: str, *, client_id: str = "barnabas-cli", request_timeout_s: float = 30.0
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "barnabas-cli",
+        request_timeout_s: float = 30.0,
+        setup_timeout_s: float = SETUP_S,
     ) -> None:
         self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
         self._client_id = client_id
         self._timeout_s = request_timeout_s
+        self._setup_timeout_s = setup_timeout_s
         self._connections: dict[int | None, BrokerConnection] = {}
         self._opening: dict[int | None, asyncio.Lock] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
@@ -367,10 +385,12 @@ class KafkaClient:
 
     async def _open_one_of(self, addresses: Sequence[tuple[str, int]]) -> BrokerConnection:
         failures = []
-        for host, port in dict.fromkeys(addresses):
+        different = dict.fromkeys(addresses)
+        limit_s = self._setup_timeout_s if len(different) > 1 else None
+        for host, port in different:
             connection = BrokerConnection(host, port, self._client_id, self._timeout_s)
             try:
-                await connection.open()
+                await connection.open(limit_s)
             except BrokerUnavailable as error:
                 await connection.close()
                 failures.append(str(error))
@@ -383,6 +403,7 @@ class KafkaClient:
 
 
 __all__ = [
+    "ANSWER_S",
     "RETRY_BACKOFF_S",
     "TRANSACTION_COORDINATOR",
     "BrokerConnection",

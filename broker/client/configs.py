@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from barnabas.broker.client.client import ClientError, KafkaClient, check
+from barnabas.broker.client.client import ANSWER_S, KafkaClient
+from barnabas.broker.client.errors import ClientError, check, timed_out
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -120,6 +122,8 @@ async def alter_configs(
         resources=[AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)],
         validate_only=validate_only,
     )
-    response: IncrementalAlterConfigsResponse = await client.send(request, _node_of((kind, name)))
+    response: IncrementalAlterConfigsResponse = await client.send(request, _node_of((kind, name)), wait_s=ANSWER_S)
     result = response.responses[0]
-    check(result.error_code, f"cannot change {resource_text((kind, name))}", result.error_message)
+    message = result.error_message or ErrorCode.of(result.error_code).message
+    message += timed_out(result.error_code, "the change may still come into effect")
+    check(result.error_code, f"cannot change {resource_text((kind, name))}", message)

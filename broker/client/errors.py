@@ -21,6 +21,11 @@ class ResponseError(ClientError):
         self.error = error
 
 
+def timed_out(code: int, what: str) -> str:
+    """What to add to the text of a change that was not done in time: nobody knows whether it will be."""
+    return f"; {what}" if code == ErrorCode.REQUEST_TIMED_OUT else ""
+
+
 def check(code: int, what: str, message: str | None = None) -> None:
     """Raise ResponseError unless `code` is 0; `what` tells what was being done."""
     if code:

@@ -51,6 +51,21 @@ def test_validate_only_creates_nothing(run: Run) -> None:
     assert (refused.status, "INVALID_CONFIG" in refused.err) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("api", "line", "told"),
+    [
+        ("CreateTopics", ["topics", "create", "late"], "it may still be created"),
+        ("DeleteTopics", ["topics", "delete", "late"], "it may still be deleted"),
+        ("CreatePartitions", ["topics", "alter", "late", "-p", "9"], "they may still be added"),
+        ("IncrementalAlterConfigs", ["configs", "alter", "topic", "late", "-s", "flush.ms=1"], "may still come into"),
+    ],
+)
+def test_what_was_not_done_in_time_may_be_later(broker: Broker, run: Run, api: Any, line: list[str], told: str) -> None:
+    with broker.faults.fail(api, "REQUEST_TIMED_OUT"):
+        done = run(*line)
+    assert (done.status, "REQUEST_TIMED_OUT" in done.err, told in done.err) == (1, True, True), done.err
+
+
 def test_hostile_names_do_not_reach_the_terminal(run: Run) -> None:
     done = run("topics", "create", "a\x1b[2J\nb")
     assert done.status == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,11 +22,12 @@ from barnabas.broker.client.client import (
     KafkaClient,
     parse_bootstrap_servers,
 )
-from barnabas.broker.client.configs import TOPIC, describe_configs
+from barnabas.broker.client.configs import TOPIC, alter_configs, describe_configs
 from barnabas.broker.client.consumer import EARLIEST, LATEST, ConsumedBatch, Fetcher, Positions
 from barnabas.broker.client.group import GroupMember, assign_range, describe_assignment, fetch_committed
 from barnabas.broker.client.producer import Producer, murmur2, partition_for
 from barnabas.testing import Broker
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.describe_configs import DescribeConfigsResponse
 from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from barnabas.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
@@ -124,6 +126,32 @@ def test_nobody_there() -> None:
 
     with pytest.raises(BrokerUnavailable, match=r"no broker answers at 127\.0\.0\.1:1 \(connection refused\)"):
         asyncio.run(work())
+
+
+def test_an_address_that_hangs_does_not_keep_from_the_next_one(broker: Broker) -> None:
+    """As that of a process that stands still, whose kernel takes connections."""
+
+    async def work(silent: str) -> str | None:
+        servers = f"{silent},{broker.bootstrap_servers}"
+        async with asyncio.timeout(30), KafkaClient(servers, request_timeout_s=60, setup_timeout_s=0.2) as client:
+            return client.cluster_id
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert asyncio.run(work(f"127.0.0.1:{server.getsockname()[1]}"))
+
+
+def test_an_answer_that_comes_when_the_time_of_its_request_is_over_is_waited_for(broker: Broker) -> None:
+    """It says what is known of the change."""
+
+    async def work() -> None:
+        async with KafkaClient(broker.bootstrap_servers, request_timeout_s=0.2) as client:
+            topics = [CreatableTopic(name="slow", num_partitions=1, replication_factor=1)]
+            await client.send_to_controller(CreateTopicsRequest(topics=topics, timeout_ms=200))
+            await alter_configs(client, TOPIC, "slow", set_to={"flush.ms": "5"})
+
+    with broker.faults.delay(["CreateTopics", "IncrementalAlterConfigs"], 500) as delay:
+        asyncio.run(work())
+    assert delay.hits == 2
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 2**31 - 1), ("127.0.0.1", -1), ("x" * 70, 9092), ("a..b", 1)])
