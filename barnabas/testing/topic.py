@@ -129,12 +129,14 @@ class Topic:
 
     async def _wait_records(self, count: int, timeout_s: float) -> list[Record]:
         """Look, wait for as many offsets as there are records missing, look again: not every offset is a record, so
-        only a look can tell. Looks are not cut short by the timeout, waits are."""
+        only a look can tell, also of what there is when the time is over. Looks are not cut short by the timeout, waits
+        are."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         owner = self._owner
         changed = asyncio.Event()
         ends: _Ends = {}
+        is_over = False
 
         def is_of_another_broker() -> None:
             ends.clear()  # whatever is there now is new
@@ -156,13 +158,15 @@ class Topic:
                 if records is not None and len(records) >= count:
                     return records
                 held = len(records or ())
+                if is_over:
+                    error = TimeoutError(f"after {timeout_s:g} s topic {self.name} holds {held} records, not {count}")
+                    described = report.describe_records(records or [])
+                    raise report.explained(error, cast("Owner", owner), described)
                 try:
                     async with asyncio.timeout_at(deadline):
                         await _wait_for_offsets(owner, self.name, ends, count - held, changed)
                 except TimeoutError:
-                    error = TimeoutError(f"after {timeout_s:g} s topic {self.name} holds {held} records, not {count}")
-                    described = report.describe_records(records or [])
-                    raise report.explained(error, cast("Owner", owner), described) from None
+                    is_over = True
 
     async def _records_if_any(self) -> list[Record] | None:
         """The records of the partitions that are led now, or None when there is no such topic or it went while it was

@@ -137,6 +137,28 @@ def test_waiting_in_vain(broker: Broker) -> None:
         broker.topic("t").wait_records(2, timeout=0.05)
 
 
+@pytest.mark.parametrize("how", ["produce", "delete_topic", "reset"])
+def test_what_there_is_when_the_time_is_over_is_told(broker: Broker, how: str) -> None:
+    """And not what there was when the wait began."""
+    topic = broker.create_topic("t")
+    topic.produce("before")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(topic.wait_records, 3, timeout=0.5)
+        await_waiter(broker)
+        if how == "produce":
+            topic.produce("meanwhile")
+        elif how == "delete_topic":
+            broker.delete_topic("t")
+        else:
+            broker.reset()
+        with pytest.raises(TimeoutError) as error:
+            waiting.result()
+    told = str(error.value).splitlines()
+    assert told[0] == f"after 0.5 s topic t holds {2 if how == 'produce' else 0} records, not 3"
+    assert ("  t-0 offset 1: key None, value b'meanwhile'" in told) == (how == "produce")
+    assert ("  t-0 offset 0: key None, value b'before'" in told) == (how == "produce")
+
+
 def transactional_producer(broker: Broker) -> Producer:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "tx", "log_level": 0})
     producer.init_transactions(10)
