@@ -44,7 +44,7 @@ from barnabas.testing.lifetime import Lifetime
 from barnabas.testing.log_lines import Lines, OwnStoreWorker, OwnThreads
 from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
-from barnabas.testing.roles import POLL_S, Roles
+from barnabas.testing.roles import IN_SYNC_S, POLL_S, Roles
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.state_faults import OfflinePartition
 from barnabas.testing.topic import Led, Topic
@@ -58,6 +58,9 @@ METADATA_FILE: Final = "metadata.sqlite"
 
 START_S: Final = 30.0
 """How long a broker may take to start: a cluster holds little, and who takes longer waits for the controller."""
+
+AHEAD_S: Final = 2.0
+"""How long a broker that starts keeps the next one waiting: who takes longer waits for what a fault keeps away."""
 
 NEED_OTHERS: Final = frozenset({"default.replication.factor", "min.insync.replicas"})
 """Keys of which a configuration without ZooKeeper is warned, because a broker seems to be alone."""
@@ -130,6 +133,8 @@ class Cluster(Lifetime, Roles, Recordable):
         self._thread: threading.Thread | None = None
         self._store: EmbeddedStore | None = None
         self._cluster_id = ""
+        self._turn = asyncio.Lock()
+        """Of who ends all brokers, and begins them."""
         self._numbers = itertools.count(1)
         self._snapshots: list[Snapshot] = []
         self._directory = Path()
@@ -187,8 +192,7 @@ class Cluster(Lifetime, Roles, Recordable):
             return
         try:
             self.faults.forget()  # first: a broker that is paused, or cut off, gives none of the others its leave
-            self.run_through(self._end_cleanly("stopped"))
-            self.run_through(self._calls.end())
+            self.run_through(self._end_in_turn())
             if self._store is not None:
                 self.run_through(self._store.close())
         finally:
@@ -201,32 +205,49 @@ class Cluster(Lifetime, Roles, Recordable):
             self._remove_data()
             self._directory = Path()
 
-    def restart(self) -> None:
+    def restart(self, timeout: float = IN_SYNC_S) -> None:
         """Stop all brokers cleanly, the last one first, and start them again on the same data and ports; those that
         did not run run then, too, and all are in sync on return. Calls that are under way end with an error that says
-        so.
+        so. Faults stay, and may be removed meanwhile.
 
         Errors: RuntimeError when the cluster does not run; TimeoutError as of `wait_in_sync`, as while one is cut off,
-        and as of a broker's `start`: the others run then.
+        and as of a broker's `start`, with the pause or the cut that it waits for: the others run then. `timeout` is in
+        seconds of real time, for either; a stop ends by itself.
         """
+        check_wait(timeout)
         self.check_started()
-        self.run_through(self._restart())
-        self.wait_in_sync()
+        self.run_through(self._restart(min(timeout, START_S)))
+        self.wait_in_sync(timeout)
 
-    async def _restart(self) -> None:
+    async def _restart(self, timeout_s: float) -> None:
+        async with self._turn:
+            try:
+                await self._end_cleanly("was restarted")
+                await self._calls.end()
+                await self._begin_all(timeout_s)
+            finally:
+                self._calls.go_on()
+
+    async def _begin_all(self, timeout_s: float) -> None:
+        """Begin all brokers, one after the other, but for those that take long. Raises TimeoutError for the first one
+        that does not start; the others run then."""
+        starts: list[asyncio.Task[None]] = []
         try:
-            await self._end_cleanly("was restarted")
-            await self._calls.end()
-            late: list[TimeoutError] = []
             for broker in self.brokers:
-                try:
-                    await broker.begin()
-                except TimeoutError as error:
-                    late.append(error)
-            if late:
-                raise late[0]
+                starts.append(asyncio.create_task(broker.begin(timeout_s)))
+                await asyncio.wait(starts[-1:], timeout=AHEAD_S)
+            await asyncio.wait(starts)
         finally:
-            self._calls.go_on()
+            for start in starts:
+                start.cancel()
+            ends = await asyncio.gather(*starts, return_exceptions=True)
+        for error in filter(None, ends):
+            raise error
+
+    async def _end_in_turn(self) -> None:
+        async with self._turn:
+            await self._end_cleanly("stopped")
+            await self._calls.end()
 
     async def _end_cleanly(self, what: str) -> None:
         """Stop all brokers, the last one first; calls that are under way are told `what` happened."""
@@ -304,21 +325,22 @@ class Cluster(Lifetime, Roles, Recordable):
         self.run_through(self._begin_again(between, what))
 
     async def _begin_again(self, between: Callable[[], None], what: str) -> None:
-        self._calls.pause(what)
-        try:
-            await self._end_at_once()
-            await self._calls.end()
-            between()
-            await self._open_store()
-            for broker in self.brokers:
-                await broker.begin()
-            await self._until_in_sync()
-            await self._elect_preferred()
-        except BaseException:
-            await self._end_at_once()
-            raise
-        finally:
-            self._calls.go_on()
+        async with self._turn:
+            self._calls.pause(what)
+            try:
+                await self._end_at_once()
+                await self._calls.end()
+                between()
+                await self._open_store()
+                for broker in self.brokers:
+                    await broker.begin()
+                await self._until_in_sync()
+                await self._elect_preferred()
+            except BaseException:
+                await self._end_at_once()
+                raise
+            finally:
+                self._calls.go_on()
 
     async def _end_at_once(self) -> None:
         """The metadata store goes before the brokers, so that nobody is elected for those who have gone; and whoever
@@ -367,6 +389,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self._lines.here()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             self._loop = loop = runner.get_loop()
+            self._turn = asyncio.Lock()
             self._calls.begin(loop)
             loop.call_soon(started.set)
             loop.run_forever()
@@ -711,6 +734,7 @@ class ClusterBroker:
                 raise
             raise report.explained(TimeoutError(self._not_started(timeout_s)), cluster) from None
         self._server = server
+        cluster._interception.attach(server)  # faults may have been made, and removed, meanwhile
         self._port = next(iter(server.socket_server.ports.values()))
         self._bootstrap_servers = server.socket_server.bootstrap_servers
 

@@ -58,6 +58,10 @@ class Contents(ABC):
         """As `call`, from a coroutine on another event loop."""
 
     @abstractmethod
+    def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`, also where none of the brokers of a cluster runs, and while they are restarted."""
+
+    @abstractmethod
     def live_servers(self) -> Sequence[Server]:
         """The brokers that run."""
 
@@ -172,7 +176,8 @@ class Contents(ABC):
         async def tell() -> str:
             return report.describe(cast("Owner", self))
 
-        return self.call(tell())
+        # Also while brokers end, and others begin: what keeps them from that may be what is asked for.
+        return (self.run_through if self.live_servers() else self.call)(tell())
 
     def controlling(self) -> Server | None:
         """The broker that is the controller."""

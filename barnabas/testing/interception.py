@@ -41,6 +41,11 @@ class Owner(Protocol):
     faults: Faults
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has an event loop: a cluster has one also where none of its brokers runs."""
+        ...
+
+    @property
     def is_of_another_process(self) -> bool:
         """Whether it runs in the process that this one was forked from."""
         ...
@@ -63,7 +68,7 @@ class Owner(Protocol):
         ...
 
     def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, also where none of the brokers of a cluster runs."""
+        """As `call`, also where none of the brokers of a cluster runs, and while they are restarted."""
         ...
 
     def live_servers(self) -> Sequence[Server]:
@@ -157,20 +162,21 @@ class Interception:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, action: Callable[[], None]) -> None:
-        """Do something on the event loop of the broker that runs, and return when it is done.
+        """Do something on the event loop of the broker that runs, and return when it is done: of a cluster also while
+        its brokers end, and others begin, which may wait for the end of a fault.
 
         Errors: RuntimeError in a process that was forked: the broker would hear nothing of it.
         """
         if self.owner.is_of_another_process:
             raise of_another_process()
-        if not self.owner.live_servers() or self._is_on_loop():
+        if not self.owner.is_running or self._is_on_loop():
             action()
             return
 
         async def act() -> None:
             action()
 
-        self.owner.call(act())
+        self.owner.run_through(act())
 
     def _is_on_loop(self) -> bool:
         try:

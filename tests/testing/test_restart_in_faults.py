@@ -1,0 +1,150 @@
+"""A restart while something is wrong ends, and what is wrong can be mended meanwhile: by another thread, as there is
+no other way out."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from barnabas.testing import Broker, Cluster
+from barnabas.testing.request import Request
+from tests.testing.control_client import Answer, ControlClient
+from tools.barnabas_process import BarnabasControl
+
+FAULTS: dict[str, Callable[[Broker | Cluster], Any]] = {
+    "pause": lambda owner: owner.faults.pause(broker=1),
+    "disk_slow": lambda owner: owner.faults.disk_slow(1),
+    "hold": lambda owner: owner.faults.hold(),
+    "drop": lambda owner: owner.faults.drop(),
+    "refuse": lambda owner: owner.faults.refuse(broker=1),
+    "disk_full": lambda owner: owner.faults.disk_full(),
+    "disk_fails": lambda owner: owner.faults.disk_fails(broker=1),
+    "leader_away": lambda owner: owner.faults.leader_away("t"),
+    "partition_offline": lambda owner: owner.faults.partition_offline("t"),
+}
+TOLD = ("LeaderAndIsr", "UpdateMetadata")
+"""What the controller tells brokers while others stop and start."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broker_restarts_in_any_fault(fault: str) -> None:
+    with Broker(node_id=1) as broker:
+        broker.create_topic("t")
+        FAULTS[fault](broker)
+        broker.restart()
+        broker.faults.clear()
+        broker.restart()  # after which a disk that broke is as it was
+        assert broker.topic("t").records() == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_restart_of_a_cluster_ends_in_any_fault(fault: str) -> None:
+    """In a TimeoutError, where one of the brokers cannot start."""
+    with Cluster() as cluster:
+        cluster.create_topic("t")
+        cluster.wait_in_sync()
+        FAULTS[fault](cluster)
+        with suppress(TimeoutError):
+            cluster.restart(timeout=0.5)
+        cluster.faults.clear()
+        for broker in cluster.brokers:
+            if not broker.is_running:
+                broker.start()
+        cluster.restart()
+        assert cluster.topic("t").records() == []
+
+
+def test_who_cannot_start_is_told_with_what_keeps_it_from_that() -> None:
+    with Cluster() as cluster:
+        with cluster.faults.pause(broker=1):
+            told = r"^broker 1 is not started: .*what keeps brokers from each other: <pause \(broker=1\).*waited 0\.5 s"
+            with pytest.raises(TimeoutError, match=told):
+                cluster.restart(timeout=0.5)
+            assert [broker.is_running for broker in cluster.brokers] == [True, False, True]
+        cluster.brokers[1].start()
+        cluster.wait_in_sync()
+
+
+@pytest.mark.parametrize("how", ["remove", "clear", "reset"])
+def test_a_fault_may_be_removed_while_brokers_restart(how: str) -> None:
+    with Cluster() as cluster, ThreadPoolExecutor(1) as pool:
+        cluster.create_topic("t")
+        cluster.wait_in_sync()
+        pause = cluster.faults.pause(broker=1)
+        told = noticed(cluster, 1)
+        restarting = pool.submit(cluster.restart, 20)
+        assert told.wait(30)
+        assert "faults:\n  <pause (broker=1)" in cluster.report()
+        if how == "remove":
+            pause.remove()
+        elif how == "clear":
+            cluster.faults.clear()
+        else:
+            cluster.reset()
+        restarting.result(30)
+        cluster.wait_in_sync()
+
+
+def test_a_cut_may_be_healed_while_brokers_restart() -> None:
+    with Cluster() as cluster, ThreadPoolExecutor(1) as pool:
+        cluster.create_topic("t")
+        cluster.wait_in_sync()
+        cluster.cut(0, 1)
+        told = noticed(cluster, 2)
+        restarting = pool.submit(cluster.restart, 20)
+        assert told.wait(30)
+        cluster.cut(0, 2).remove()
+        cluster.heal()
+        restarting.result(30)
+
+
+def noticed(cluster: Cluster, broker: int) -> threading.Event:
+    """Set when the controller tells a broker something, which is of a restart that goes on."""
+    told = threading.Event()
+
+    def notice(request: Request) -> bool:
+        told.set()
+        return False
+
+    cluster.faults.hold(TOLD, broker=broker, from_brokers=True, predicate=notice)
+    return told
+
+
+def test_nobody_waits_for_a_restart_to_stop_the_cluster() -> None:
+    cluster = Cluster().start()
+    with ThreadPoolExecutor(1) as pool:
+        cluster.create_topic("t")
+        cluster.wait_in_sync()
+        cluster.faults.pause(broker=1)
+        told = noticed(cluster, 1)
+        restarting = pool.submit(cluster.restart, 20)
+        assert told.wait(30)
+        cluster.stop()
+        with suppress(RuntimeError):  # of the wait for all to be in sync
+            restarting.result(30)
+    assert not cluster.is_running
+
+
+def test_over_http_a_pause_ends_while_brokers_restart_and_so_does_the_server() -> None:
+    with BarnabasControl() as process, ThreadPoolExecutor(1) as pool:
+        control = ControlClient(process.url)
+        control.done("POST", "/brokers", name="three", brokers=3)
+        control.done("POST", "/brokers/three/create_topic", name="t")
+        control.done("POST", "/brokers/three/wait_in_sync")
+        fault, restarting = stuck_in_a_restart(control, pool)
+        assert control.done("DELETE", f"/brokers/three/faults/{fault}")["hits"] > 0
+        assert restarting.result(60).status == 200
+        stuck_in_a_restart(control, pool)
+        process.stop(timeout_s=10)
+
+
+def stuck_in_a_restart(control: ControlClient, pool: ThreadPoolExecutor) -> tuple[int, Future[Answer]]:
+    """The number of the fault that has a cluster restart for long, and what the restart will answer."""
+    fault = control.done("POST", "/brokers/three/pause", node=1)["fault"]
+    restarting = pool.submit(control.ask, "POST", "/brokers/three/restart")
+    while all(node["is_running"] for node in control.done("GET", "/brokers/three")["nodes"]):
+        control.done("GET", "/brokers/three/report")
+    return fault, restarting
