@@ -40,6 +40,7 @@ from barnabas.testing.request import OF_BROKERS_ALONE
 from barnabas.testing.requests import ask
 from barnabas.testing.roles import Roles
 from barnabas.testing.snapshot import Snapshot
+from barnabas.testing.state_faults import check_is_online, is_offline
 from barnabas.testing.topic import Led, Topic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages import API_NAMES
@@ -138,6 +139,7 @@ class Broker(Lifetime, Roles, Recordable):
             except BaseException:
                 self._forget()
                 raise
+            self.faults.end_undone()
             report.started(self)
         return self
 
@@ -177,6 +179,7 @@ class Broker(Lifetime, Roles, Recordable):
             elif self._listeners is None:
                 raise _not_running()
             self._begin()
+            self.faults.end_undone()
 
     def kill(self) -> None:
         """End as `kill -9` would end a broker's process: connections are cut in the middle of requests, and the files
@@ -369,10 +372,19 @@ class Broker(Lifetime, Roles, Recordable):
         """The broker that coordinates a group, if anybody does."""
         return self.server
 
-    def led(self, name: str, partition: int) -> Led:
-        """A partition, which this broker leads."""
+    def led(self, name: str, partition: int) -> Led | None:
+        """A partition, which this broker leads, unless a fault has nobody lead it."""
         check_partition(self.known_topic(name), partition)
-        return Led(self.server, self.server.replicas.partition_or_error(name, partition))
+        hosted = self.server.replicas.partition_or_error(name, partition)
+        if not hosted.state.is_leader and is_offline(self.faults, name, partition):
+            return None
+        return Led(self.server, hosted)
+
+    async def leading(self, name: str, partition: int) -> Led:
+        """As `led`. Errors: ApiError, LEADER_NOT_AVAILABLE where a fault has nobody lead it."""
+        if self.led(name, partition) is None:
+            check_is_online(self.faults, name, partition)
+        return await super().leading(name, partition)
 
     def _life_or_error(self) -> BrokerThread:
         life = self._life

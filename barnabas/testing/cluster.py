@@ -46,7 +46,7 @@ from barnabas.testing.recording import Recordable
 from barnabas.testing.requests import ask
 from barnabas.testing.roles import IN_SYNC_S, POLL_S, Roles
 from barnabas.testing.snapshot import Snapshot
-from barnabas.testing.state_faults import OfflinePartition
+from barnabas.testing.state_faults import check_is_online
 from barnabas.testing.topic import Led, Topic
 from barnabas.testing.waiting import NothingMoreComes, check_wait
 from barnabas.threads import OsThreads
@@ -218,6 +218,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self.check_started()
         self.run_through(self._restart(min(timeout, START_S)))
         self.wait_in_sync(timeout)
+        self.faults.end_undone()
 
     async def _restart(self, timeout_s: float) -> None:
         async with self._turn:
@@ -584,10 +585,7 @@ class Cluster(Lifetime, Roles, Recordable):
         running = {server.node_id for server in self.live_servers()}
         if any(state is None or state.leader in running for state in states):
             return
-        for fault in self.faults:
-            if isinstance(fault, OfflinePartition) and (fault.topic, fault.partition) == (name, partition):
-                told = f"{name}-{partition} is offline by a fault: remove() it first"
-                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, told)
+        check_is_online(self.faults, name, partition)
         replicas = {replica for state in states if state is not None for replica in state.replicas}
         if not replicas & running:
             at = ", ".join(map(str, sorted(replicas)))
@@ -663,6 +661,7 @@ class ClusterBroker:
         if self._server is not None:
             raise RuntimeError(f"broker {self.number} runs already")
         self._cluster.run_through(self.begin(timeout))
+        self._cluster.faults.end_undone()
 
     def stop(self) -> None:
         """Stop it cleanly, once others lead what it leads; does nothing if it does not run."""

@@ -316,6 +316,10 @@ class StateFault(Fault):
         super().is_hit(request)
         return False
 
+    def is_undone(self) -> bool:
+        """Whether something else has undone it already. Broker's loop only."""
+        return False
+
     def remove(self) -> None:
         if self._is_being_undone or self not in self.among:
             return
@@ -414,6 +418,10 @@ class FaultList:
         """Have no faults any more, of a broker whose state goes: there is nothing to be undone."""
         self._end(self._faults)
 
+    def end_undone(self) -> None:
+        """Have no faults any more that something else has undone, the start of a broker above all."""
+        self._interception.run(lambda: self._end([fault for fault in self.of_state() if fault.is_undone()]))
+
     def of_state(self) -> list[StateFault]:
         """The faults of what the broker keeps, which are undone when they are removed."""
         return [fault for fault in self if isinstance(fault, StateFault)]
@@ -436,6 +444,10 @@ class FaultList:
     def is_of_another_process(self) -> bool:
         """Whether they are of the process that this one was forked from."""
         return self._interception.owner.is_of_another_process
+
+    def is_led(self, topic: str, partition: int) -> bool:
+        """Whether a broker leads a partition, by its own word. Broker's loop only."""
+        return self._interception.owner.led_by_its_word(topic, partition) is not None
 
     def on_loop(self, action: Callable[[], None]) -> None:
         """Do something on the broker's event loop, and return when it is done."""

@@ -5,7 +5,7 @@ state stays sound."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -23,7 +23,7 @@ from barnabas.broker.coordinators.groups.events import (
 from barnabas.testing import elections
 from barnabas.testing.contents import check_partition
 from barnabas.testing.durations import Duration, whole_ms
-from barnabas.testing.lasting import FaultList, StateFault
+from barnabas.testing.lasting import Fault, FaultList, StateFault
 from barnabas.testing.selection import Matcher
 from barnabas.testing.topic import Topic, topic_name
 from barnabas.testing.waiting import with_timeout
@@ -83,8 +83,9 @@ class HangingTransaction(StateFault):
 
 
 class OfflinePartition(StateFault):
-    """A partition that nobody leads, until `remove()` has it led again, by the broker that led it before if that can.
-    Its hits are requests that are about it and need its leader, or ask who that is."""
+    """A partition that nobody leads, until `remove()` has it led again, by the broker that led it before if that can,
+    or something else has, as the start of a broker. Its hits are requests that are about it and need its leader, or ask
+    who that is."""
 
     def __init__(
         self, among: FaultList, topic: str, partition: int, former_leader: int, lead_again: Callable[[], None]
@@ -94,6 +95,28 @@ class OfflinePartition(StateFault):
         self.topic = topic
         self.partition = partition
         self.former_leader = former_leader
+
+    def is_undone(self) -> bool:
+        return self.among.is_led(self.topic, self.partition)
+
+    def is_hit(self, request: Request) -> bool:
+        if self.is_undone():
+            self.among.tell_loop(self.among.end_undone)
+            return False
+        return super().is_hit(request)
+
+
+def is_offline(faults: Iterable[Fault], topic: str, partition: int) -> bool:
+    """Whether one of these faults has nobody lead a partition."""
+    found = (each for each in faults if isinstance(each, OfflinePartition))
+    return any((each.topic, each.partition) == (topic, partition) for each in found)
+
+
+def check_is_online(faults: Iterable[Fault], topic: str, partition: int) -> None:
+    """Errors: ApiError LEADER_NOT_AVAILABLE for a partition that nobody leads because of one of these faults."""
+    if is_offline(faults, topic, partition):
+        told = f"{topic}-{partition} is offline by a fault: remove() it first"
+        raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, told)
 
 
 class StateFaults(FaultList):
@@ -147,7 +170,7 @@ class StateFaults(FaultList):
     def partition_offline(self, topic: str | Topic, partition: int = 0) -> OfflinePartition:
         """Have nobody lead a partition, as when all its replicas are away, until the fault is removed: metadata says
         LEADER_NOT_AVAILABLE, and who asks for it all the same hears NOT_LEADER_OR_FOLLOWER. Its brokers keep what they
-        have. Somebody leads it also when a broker is started."""
+        have. Somebody leads it also when a broker is started, which ends the fault."""
         topic = topic_name(topic)
         former: list[int] = []
 

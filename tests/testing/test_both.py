@@ -259,3 +259,41 @@ def test_records_are_there_when_the_leader_has_died(cluster: Cluster) -> None:
         cluster.brokers[leader].start()
         cluster.wait_in_sync()
     assert len(topic.wait_records(21)) == 21
+
+
+def test_what_is_offline_is_told_by_the_fault_and_not_counted(owner: Owner, name: str) -> None:
+    topic = owner.create_topic(name, partitions=2)
+    for partition in range(2):
+        topic.produce("v", partition=partition)
+    with owner.faults.partition_offline(name, 1):
+        told = rf"^LEADER_NOT_AVAILABLE: {name}-1 is offline by a fault: remove\(\) it first$"
+        for ask in (lambda: topic.produce("w", partition=1), topic.records, lambda: topic.delete_records(partition=1)):
+            with pytest.raises(ApiError, match=told):
+                ask()
+        assert len(topic.wait_records(1)) == 1
+        with pytest.raises(TimeoutError, match="holds 1 records, not 2"):
+            topic.wait_records(2, timeout=0.05)
+    assert len(topic.wait_records(2)) == 2
+
+
+@pytest.mark.parametrize("make", [Broker, Cluster])
+def test_a_restart_ends_what_it_undoes(make: type[Owner]) -> None:
+    """Somebody leads the partition then: nobody meets the fault any more, so it is not listed, and counts nothing."""
+    with make() as owner:
+        owner.create_topic("t")
+        owner.wait_in_sync()
+        offline = owner.faults.partition_offline("t")
+        owner.restart()
+        assert list(owner.faults) == []
+        hits = offline.hits
+        producer = Producer({"bootstrap.servers": owner.bootstrap_servers})
+        producer.produce("t", "v")
+        assert producer.flush(30) == 0
+        assert offline.hits == hits
+        if isinstance(owner, Cluster):
+            offline = owner.faults.partition_offline("t")
+            owner.faults.move_leader("t")
+            producer.produce("t", "v")
+            assert producer.flush(30) == 0
+            owner.faults.clear()
+            assert list(owner.faults) == []
