@@ -171,11 +171,12 @@ class Broker(Lifetime, Roles, Recordable):
             warnings.warn(told, stacklevel=3)
 
     def restart(self) -> None:
-        """Stop cleanly (unless it was killed) and start again on the same data and the same port."""
+        """Stop cleanly (unless it was killed) and start again on the same data and the same port. Calls that are under
+        way, waits too, end with an error that says so."""
         with self._lock:
             if self._life is not None:
                 life, self._life = self._life_or_error(), None
-                life.end()
+                life.end(what="was restarted")
             elif self._listeners is None:
                 raise _not_running()
             self._begin()

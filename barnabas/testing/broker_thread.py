@@ -75,10 +75,11 @@ class BrokerThread:
         serves then, and `end` is due."""
         self._calls.run_through(self._replace(config, between, is_clean, what))
 
-    def end(self, *, is_crash: bool = False) -> None:
-        """Stop the broker, cleanly or as a crash would; returns when its threads are gone. Raises what stopping
-        raised."""
+    def end(self, *, is_crash: bool = False, what: str = "stopped") -> None:
+        """Stop the broker, cleanly or as a crash would; returns when its threads are gone. Calls that are under way
+        end with an error that says `what` happened. Raises what stopping raised."""
         self._is_crash = is_crash
+        self._calls.ends_as = what
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join()
         self._ended.result()
@@ -103,7 +104,7 @@ class BrokerThread:
         if not self._is_unwanted:
             await ending.wait()
             server = self.server
-        self._calls.pause("stopped")
+        self._calls.pause(self._calls.ends_as)
         if self._is_crash:
             await server.crash()
         else:

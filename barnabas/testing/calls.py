@@ -24,6 +24,8 @@ class Calls:
         self._check_ready = check_ready
         self._running: dict[asyncio.Task[Any], str] = {}
         """What runs for others, and what comes over the brokers that were asked, once these are about to end."""
+        self.ends_as = "stopped"
+        """What is about to happen to the owner, when its event loop ends."""
         self._lock = threading.Lock()
         self._asked: dict[Future[Any], Coroutine[Any, Any, Any]] | None = None
         """What threads wait for; None where no event loop runs."""
@@ -142,4 +144,4 @@ class Calls:
             raise RuntimeError(f"the {self._owner} {what} meanwhile") from None
 
     def _stopped(self) -> RuntimeError:
-        return RuntimeError(f"the {self._owner} stopped meanwhile")
+        return RuntimeError(f"the {self._owner} {self.ends_as} meanwhile")

@@ -3,11 +3,14 @@
 import asyncio
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode, Record
+from barnabas.testing.waiting import brokers_of
 
 Owner = Broker | Cluster
 
@@ -297,3 +300,34 @@ def test_a_restart_ends_what_it_undoes(make: type[Owner]) -> None:
             assert producer.flush(30) == 0
             owner.faults.clear()
             assert list(owner.faults) == []
+
+
+@pytest.mark.parametrize("make", [Broker, Cluster])
+def test_waits_over_a_restart(make: type[Owner]) -> None:
+    """Those of a single broker end with its event loop, and say why."""
+    with make() as owner, ThreadPoolExecutor(2) as pool:
+        topic = owner.create_topic("t")
+        owner.wait_in_sync()
+        fault = owner.faults.hold("Heartbeat")
+        waits: list[Future[Any]] = [
+            pool.submit(topic.wait_records, 1, timeout=20),
+            pool.submit(fault.wait_hits, timeout=20),
+        ]
+        while owner.call(waiting_calls()) < 2:
+            pass
+        owner.restart()
+        if isinstance(owner, Broker):
+            for wait in waits:
+                with pytest.raises(RuntimeError, match=r"^the broker was restarted meanwhile$"):
+                    wait.result(30)
+            return
+        topic.produce("v")
+        assert values(waits[0].result(30)) == [b"v"]
+        fault.remove()
+        with pytest.raises(RuntimeError, match="no more come"):
+            waits[1].result(30)
+
+
+async def waiting_calls() -> int:
+    """How many calls wait for something."""
+    return sum(brokers_of(task) is not None for task in asyncio.all_tasks())

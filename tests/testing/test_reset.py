@@ -420,7 +420,7 @@ def test_who_waited_leaves_nothing_behind(broker: Broker) -> None:
         (lambda broker: broker.reset(), "the broker was reset meanwhile"),
         (lambda broker: broker.snapshot(), "the broker was started anew for a snapshot meanwhile"),
         (lambda broker: broker.restore(broker.snapshot()), "the broker was started anew for a snapshot meanwhile"),
-        (lambda broker: broker.restart(), "the broker stopped meanwhile"),
+        (lambda broker: broker.restart(), "the broker was restarted meanwhile"),
     ],
     ids=["reset", "snapshot", "restore", "restart"],
 )
