@@ -7,14 +7,16 @@ import errno
 import logging
 import random
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from barnabas.testing.effects import Disconnect, Effect, Park
 from barnabas.testing.faulty_disk import Refusing
+from barnabas.testing.log_lines import current_test
 from barnabas.testing.selection import Limits, Matcher
 from barnabas.testing.waiting import NothingMoreComes, check_may_block, check_wait, wait_until, with_timeout
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from barnabas.testing.waiting import Listeners
 
 logger = logging.getLogger(__name__)
+
+ENDED_MAX: Final = 10
+"""How many faults that have ended are told of."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Fault")
@@ -375,6 +380,8 @@ class FaultList:
     def __init__(self, interception: Interception) -> None:
         self._interception = interception
         self._faults: tuple[Fault, ...] = ()
+        self._ended: deque[tuple[str, str]] = deque(maxlen=ENDED_MAX)
+        """In which test the last ones have ended, and what they were."""
 
     def __iter__(self) -> Iterator[Fault]:
         return iter(self._faults)
@@ -417,6 +424,11 @@ class FaultList:
     def forget(self) -> None:
         """Have no faults any more, of a broker whose state goes: there is nothing to be undone."""
         self._end(self._faults)
+
+    def ended_in_test(self) -> list[str]:
+        """What the last faults were that have ended in the test that pytest runs; none where it runs none."""
+        running = current_test()
+        return [told for test, told in list(self._ended) if running and test == running]
 
     def end_undone(self) -> None:
         """Have no faults any more that something else has undone, the start of a broker above all."""
@@ -470,6 +482,7 @@ class FaultList:
             ending = [fault for fault in self._faults if fault in faults]
             self._faults = tuple(fault for fault in self._faults if fault not in ending)
             for fault in ending:
+                self._ended.append((current_test(), repr(fault)))
                 fault.ended()
                 self.tell_loop(fault.changed)  # who waits for it waits in vain
             if ending:

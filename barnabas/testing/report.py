@@ -110,7 +110,7 @@ def describe(owner: Owner) -> str:
         ("topics", list(_topics(owner))),
         ("groups", [line for server in servers for line in _groups(server)]),
         ("transactions", [line for server in servers for line in _transactions(server)]),
-        ("faults", [repr(fault) for fault in owner.faults]),
+        ("faults", [*map(repr, owner.faults), *(f"ended: {told}" for told in owner.faults.ended_in_test())]),
         ("last requests", _requests(owner.last_recording)),
         ("log", log_lines.of_this_broker()[-LOG_LINES_MAX:]),
     ]

@@ -797,7 +797,7 @@ def test_verbs_of_clusters_are_not_for_single_brokers(broker: Asked) -> None:
 
 OF_PYTHON = {
     "add", "clear", "forget", "of_state", "prepare_snapshot", "remove", "on_loop", "tell_loop", "wait", "wait_async",
-    "is_of_another_process",
+    "is_of_another_process", "end_undone", "ended_in_test", "is_led",
 }  # fmt: skip
 """What is a method, and over HTTP a path of faults, or what methods need of each other."""
 

@@ -331,6 +331,29 @@ def test_a_failing_test_that_got_a_broker_with_other_things(pytester: pytest.Pyt
 
 
 @pytest.mark.slow
+def test_faults_that_ended_in_the_test_are_told(pytester: pytest.Pytester) -> None:
+    """By the end of its `with` block a fault is over, when what it has brought about is told; those of other tests are
+    no news."""
+    pytester.makepyfile("""
+        def test_one(kafka_broker):
+            with kafka_broker.faults.fail("Heartbeat", 16):
+                pass
+
+        def test_two(kafka_broker):
+            for times in range(1, 13):
+                with kafka_broker.faults.fail("Produce", 6, times=times):
+                    pass
+            with kafka_broker.faults.hold("Fetch"):
+                assert "faults:\\n  <hold Fetch, 0 hits>\\n  ended: <fail Produce" in kafka_broker.report()
+            assert False
+    """)
+    text = pytester.runpytest_subprocess(*OPTIONS).stdout.str()
+    told = re.findall(r"^  ended: <(.*)>$", text, re.M)
+    failing = [f"fail Produce NOT_LEADER_OR_FOLLOWER (times={times}), 0 hits" for times in range(4, 13)]
+    assert told == [*failing, "hold Fetch, 0 hits"]
+
+
+@pytest.mark.slow
 def test_what_was_waited_for_is_shown_where_the_test_waited(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         def test_it(kafka_broker):
