@@ -1,5 +1,6 @@
 """The commands in docs/testing-other-languages.md are run as they stand, but for ports and names."""
 
+import json
 import os
 import re
 import shutil
@@ -46,6 +47,21 @@ def test_commands(process: BarnabasControl, block: str) -> None:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert len(lines) > 2
+
+
+def test_answers_are_as_shown(process: BarnabasControl) -> None:
+    """The page has one, to the command above it."""
+    control = ControlClient(process.url)
+    [shown] = map(json.loads, blocks("json"))
+    [(fields, verb)] = re.findall(r"^curl -sS --json '(.*)' http://127\.0\.0\.1:8099(\S+)$", CURLS[0], re.MULTILINE)
+    answer = control.done("POST", verb, **json.loads(fields))
+    try:
+        number = answer["fault"]
+        assert answer == {**shown, "fault": number, "id": number}
+        assert list(answer) == list(shown)
+        assert control.done("GET", "/brokers/main/faults")["faults"] == [answer]
+    finally:
+        control.done("DELETE", "/brokers/main/faults")
 
 
 @pytest.mark.parametrize(
