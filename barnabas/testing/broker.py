@@ -24,7 +24,6 @@ from barnabas.testing.broker_thread import BrokerThread
 from barnabas.testing.contents import (
     CREATE_TOPICS_VERSION,
     SMALL_INTERNAL_TOPICS,
-    check,
     check_partition,
     given_configs,
     of_another_process,
@@ -304,7 +303,7 @@ class Broker(Lifetime, Roles, Recordable):
 
         async def create() -> None:
             [result] = (await ask(self.server, request, CREATE_TOPICS_VERSION)).topics
-            check(result.error_code, result.error_message)
+            self._check_created(result.error_code, result.error_message)
 
         self.call(create())
         return self.topic(name)

@@ -31,7 +31,6 @@ from barnabas.testing.contents import (
     ADMIN_TIMEOUT_MS,
     CREATE_TOPICS_VERSION,
     SMALL_INTERNAL_TOPICS,
-    check,
     given_configs,
     of_another_process,
     topic_creation,
@@ -446,7 +445,7 @@ class Cluster(Lifetime, Roles, Recordable):
         async def create() -> None:
             controller = await self.eventually(self.controlling, "no broker is the controller")
             [result] = (await ask(controller, request, CREATE_TOPICS_VERSION)).topics
-            check(result.error_code, result.error_message)
+            self._check_created(result.error_code, result.error_message)
             await self.eventually(
                 lambda: all(server.metadata.topic(name) is not None for server in self.live_servers()) or None,
                 f"not every broker knows {name}",

@@ -80,6 +80,14 @@ class Contents(ABC):
         """A handle on a topic, which need not exist yet."""
         return self._topics.setdefault(name, Topic(self, name))
 
+    def _check_created(self, error_code: int, message: str | None) -> None:
+        """Raise what an answer to CreateTopics says: ApiError, unless it is no error. Where the time is over it names
+        the faults that may be why."""
+        hindering = [repr(fault) for fault in cast("Owner", self).faults if fault.hinders_brokers()]
+        if error_code == ErrorCode.REQUEST_TIMED_OUT and hindering:
+            message = f"{message or ErrorCode.REQUEST_TIMED_OUT.name}; there is {', '.join(hindering)}"
+        check(error_code, message)
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic; it is gone on return.
 

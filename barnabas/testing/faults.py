@@ -94,7 +94,7 @@ class Faults(StateFaults):
     ) -> Fault:
         """`addressed` are roles of `entries` beside those that `where` has: the entries that tell them have the error,
         all of them."""
-        matcher, limits = split_keywords(api, where)
+        matcher, limits = split_keywords(api, where, ("message", "record_errors", "whole", "after_work"))
 
         def effect(fault: Fault) -> Fail:
             return Fail(failure, matcher.addressed | addressed, matcher.is_meant, whole, after_work)
@@ -161,7 +161,7 @@ class Faults(StateFaults):
             raise ValueError(f"answers are garbled in the ways {', '.join(WAYS)}, not {way}")
         if way == RECORDS:
             api = _answered_with_records(api)
-        matcher, limits = split_keywords(api, where)
+        matcher, limits = split_keywords(api, where, ())
         return self.add(
             AnswerFault(
                 self,
@@ -175,7 +175,7 @@ class Faults(StateFaults):
     def throttle(self, api: Api | Collection[Api] | None, duration: Duration, **where: Unpack[Matching]) -> Fault:
         """Answer at once, but say that the client is beyond its quota and must wait so long (`throttle_time_ms`), and
         begin no other request of its connection meanwhile, as Kafka does (KIP-219)."""
-        matcher, limits = split_keywords(api, where)
+        matcher, limits = split_keywords(api, where, ())
         effect = Throttle(whole_ms(duration))
         return self.add(Fault(self, f"throttle {api_names(api)}", matcher, limits, lambda fault: effect))
 
@@ -199,7 +199,8 @@ class Faults(StateFaults):
     def leader_away(self, topic: str | Topic, partition: int | None = None) -> FaultGroup:
         """Have all partitions of a topic, or one, without a leader until the fault is removed: metadata says
         LEADER_NOT_AVAILABLE of each (not of the topic, as a broker of Kafka would not, and of which librdkafka's
-        consumers take it that there is no such topic), and who asks the former leader hears NOT_LEADER_OR_FOLLOWER."""
+        consumers take it that there is no such topic), and who asks the former leader hears NOT_LEADER_OR_FOLLOWER.
+        The topic need not exist yet; of one that is misspelt `hits` stays 0 (`repr` has both)."""
         topic = topic_name(topic)
         where: Matching = {"topic": topic} if partition is None else {"topic": topic, "partition": partition}
         nobody_leads = entries.Failure(ErrorCode.LEADER_NOT_AVAILABLE)
@@ -319,8 +320,8 @@ def error_code(error: Any) -> int:
     if not isinstance(error, str | int) or isinstance(error, bool):
         raise TypeError(f"an error is its name, its number or an ErrorCode, not {error!r:.100}")
     if isinstance(error, str):
-        code = ErrorCode.__members__.get(error)
-        near = difflib.get_close_matches(error.upper(), ErrorCode.__members__, 1)
+        code = ErrorCode.NONE if error.upper() == "NONE" else ErrorCode.__members__.get(error)
+        near = difflib.get_close_matches(error.upper(), [code.name for code in ErrorCode if code], 1)
         valid = f"did you mean {near[0]!r}?" if near else "its name is to be one of barnabas.wire.errors.ErrorCode"
     else:
         code = _CODES.get(error)
@@ -353,11 +354,13 @@ def _record_errors(
     return record_errors
 
 
-def split_keywords(api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> tuple[Matcher, Limits]:
-    """Which requests a fault is for, and how often it comes, of the keywords of `Matching`. Errors: ValueError,
-    TypeError."""
+def split_keywords(
+    api: Api | Collection[Api] | None, where: Mapping[str, Any], others: Collection[str] = ("after_work",)
+) -> tuple[Matcher, Limits]:
+    """Which requests a fault is for, and how often it comes, of the keywords of `Matching`; `others` are those that its
+    verb has besides. Errors: ValueError, TypeError."""
     limits = {name: where[name] for name in ("times", "after", "every", "probability", "seed") if name in where}
-    matcher = Matcher(api, {name: value for name, value in where.items() if name not in limits})
+    matcher = Matcher(api, {name: value for name, value in where.items() if name not in limits}, others)
     matcher.check_can_match()
     return matcher, Limits(**limits)
 

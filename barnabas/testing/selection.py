@@ -129,7 +129,10 @@ class Matcher:
     Kafka does not have, and where nothing, or a number below 0, is named; TypeError for a keyword that is none, or a
     value that such keywords do not have."""
 
-    def __init__(self, api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> None:
+    def __init__(
+        self, api: Api | Collection[Api] | None, where: Mapping[str, Any], others: Collection[str] = ()
+    ) -> None:
+        """`others` are keywords that may be said besides, for who has none of either."""
         self.api_keys = api_keys(api)
         self._predicate: Callable[[Request], bool] | None = where.get("predicate")
         self.is_of_brokers = bool(where.get("from_brokers", False))
@@ -138,7 +141,9 @@ class Matcher:
         self.addressed = frozenset(self._of_entries)
         unknown = set(where) - {*_OF_REQUEST, *_OF_ENTRIES, "predicate", "from_brokers"}
         if unknown:
-            raise TypeError(f"no such keyword: {', '.join(sorted(unknown))}; there are {', '.join(_KEYWORDS)}")
+            raise TypeError(
+                f"no such keyword: {', '.join(sorted(unknown))}; there are {', '.join((*_KEYWORDS, *others))}"
+            )
         if self._predicate is not None and not callable(self._predicate):
             raise TypeError(f"predicate is a function of a Request, not {self._predicate!r:.100}")
 

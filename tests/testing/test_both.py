@@ -331,3 +331,14 @@ def test_waits_over_a_restart(make: type[Owner]) -> None:
 async def waiting_calls() -> int:
     """How many calls wait for something."""
     return sum(brokers_of(task) is not None for task in asyncio.all_tasks())
+
+
+@pytest.mark.parametrize("make", [Broker, Cluster])
+def test_what_keeps_a_topic_from_being_created_is_told(make: type[Owner]) -> None:
+    with make() as owner, ThreadPoolExecutor(1) as pool:
+        full = owner.faults.disk_full()
+        creating = pool.submit(owner.create_topic, "t")
+        full.wait_hits()
+        owner.clock.advance(31_000)
+        with pytest.raises(ApiError, match=r"^REQUEST_TIMED_OUT: .*; there is <disk_full, .* hits>$"):
+            creating.result(60)

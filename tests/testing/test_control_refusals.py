@@ -80,6 +80,8 @@ def exchange(
         (b'{"error": 1, "probability": 0}', "probability of POST /brokers/{broker}/fail is to be a number above 0"),
         (b'{"error": 1, "after_work": "yes"}', "after_work of POST /brokers/{broker}/fail is to be true or false"),
         (b'{"error": "NONE"}', "the error NONE (0) says that nothing failed"),
+        (b'{"error": "none"}', "the error NONE (0) says that nothing failed"),
+        (b'{"error": 1, "api": "LeaderAndIsr"}', 'clients do not: add "from_brokers": true'),
         (b'{"error": 999}', "Kafka has no error 999: its numbers are"),
         (b'{"error": 1, "api": "Heartbeat", "topic": "t"}', "no request of Heartbeat says topic: leave that out"),
         (b'{"error": 1, "record_errors": {"-1": "y"}}', "by the index of a record in its batch, 0 or more, not -1"),
@@ -106,6 +108,8 @@ def test_fields_that_make_no_sense(control: ControlClient, body: bytes, told: st
     [
         ("GET", "/brokers/nobody", 404, "there is no broker 'nobody', but main: POST /brokers starts one"),
         ("POST", "/brokers/main/fial", 404, "did you mean POST /brokers/{broker}/fail?"),
+        ("POST", "/groups/wait", 404, "did you mean POST /brokers/{broker}/wait_group?"),
+        ("POST", "/faults/1/wai", 404, "did you mean POST /brokers/{broker}/faults/{fault}/wait?"),
         ("GET", "/brokers/main/record", 404, "did you mean GET /brokers/{broker}/records?"),
         ("POST", "/brokers/main/record", 404, "did you mean POST /brokers/{broker}/recorded?"),
         ("DELETE", "/brokers/main/record", 404, "did you mean DELETE /brokers/{broker}/recorded?"),

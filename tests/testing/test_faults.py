@@ -286,6 +286,15 @@ def test_faults_outlive_a_restart_and_not_a_stop() -> None:
         (lambda faults: faults.fail("Produce", "NONE"), ValueError, r"^the error NONE \(0\) says that nothing failed"),
         (lambda faults: faults.fail("Produce", ErrorCode.NONE), ValueError, "nothing failed"),
         (lambda faults: faults.fail("Produce", "invalid_record"), ValueError, "did you mean 'INVALID_RECORD'"),
+        (lambda faults: faults.fail("Produce", "none"), ValueError, r"^the error NONE \(0\) says that nothing failed"),
+        (lambda faults: faults.fail("Produce", "NO"), ValueError, "no error 'NO': its name is to be one of barnabas"),
+        (
+            lambda faults: faults.fail("Produce", 6, tims=1),
+            TypeError,
+            "times, after, .*, record_errors, whole, after_w",
+        ),
+        (lambda faults: faults.hold(after_wrok=True), TypeError, "seed, after_work$"),
+        (lambda faults: faults.throttle("Produce", 1, after_work=True), TypeError, "seed$"),
         (lambda faults: faults.fail("Produce", "?"), ValueError, "no error '\\?': its name is to be one of barnabas"),
         (
             lambda faults: faults.fail("Produce", 999),

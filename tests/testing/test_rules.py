@@ -7,6 +7,7 @@ import pytest
 
 from barnabas.testing import Broker
 from barnabas.testing.control import rules
+from barnabas.testing.control.fields import Refused
 from barnabas.testing.control.rules import Rules
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
 from tests.testing.test_faults import ask, codes, error, produce
@@ -89,6 +90,14 @@ def test_an_error_is_said_in_any_way_that_kcl_takes(broker: Broker, said: str | 
 def test_an_error_that_is_none_is_refused(broker: Broker, said: str) -> None:
     with pytest.raises(ValueError, match="error"):
         make(broker, {"error": said})
+    assert len(broker.faults) == 0
+
+
+def test_what_only_brokers_ask_for_is_no_rule(broker: Broker) -> None:
+    """Rules have no field for that."""
+    told = "^rules are of what clients ask, and only brokers ask each other for LeaderAndIsr: POST fail with"
+    with pytest.raises(Refused, match=told):
+        make(broker, {"keys": ["leaderandisr"]})
     assert len(broker.faults) == 0
 
 

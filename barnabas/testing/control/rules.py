@@ -16,6 +16,8 @@ from barnabas.testing.control.fields import Field, Kind, Refused, accept
 from barnabas.testing.effects import Answer, Delay, Effect, Fail, GoOn, Passage
 from barnabas.testing.faults import api_names, error_code, split_keywords
 from barnabas.testing.lasting import Fault, FaultGroup, Lasting
+from barnabas.testing.request import BETWEEN_BROKERS
+from barnabas.testing.selection import api_keys
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import API_NAMES
 
@@ -148,6 +150,9 @@ def _rule(faults: Faults, rule: dict[str, Any]) -> Fault:
 
     does = "observe" if is_observer else "fail"
     what = "" if is_observer else f" {ErrorCode.of(failure.code).name}"
+    if (asked := api_keys(api)) and asked <= BETWEEN_BROKERS:
+        told = f"rules are of what clients ask, and only brokers ask each other for {api_names(api)}"
+        raise Refused(400, f'{told}: POST fail with "from_brokers": true is of that')
     matcher, limits = split_keywords(api, rule)
     made = _Rule(faults, f"{does} {api_names(api)}{what}", matcher, limits, effect)
     made.is_observer, made.is_whole = is_observer, bool(is_whole)

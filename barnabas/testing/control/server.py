@@ -324,8 +324,12 @@ def _has_token(authorization: str, token: str) -> bool:
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 
 
+_GROUPS_WAIT: Final = "/groups/wait"
+"""Where kfake has what is `wait_group` here."""
+
+
 def _no_path(method: str, path: str) -> str:
-    last = path.rstrip("/").rpartition("/")[2]
+    last = "wait_group" if path.rstrip("/").endswith(_GROUPS_WAIT) else path.rstrip("/").rpartition("/")[2]
     verbs = [verb for verb in VERBS if not verb.path.endswith("}")]
     for found in ([verb for verb in verbs if verb.method == method], verbs):
         words = {verb.path.rpartition("/")[2]: verb for verb in found}

@@ -13,6 +13,7 @@ _IN_HTTP: Final = (
     ("start() them", "POST start with a node starts one of them"),
     ("start() it", _START),
     ("use another Broker()", "POST /brokers starts another one"),
+    ("add from_brokers=True", 'add "from_brokers": true'),
     ("remove() it first", "DELETE it first, by its number of GET faults"),
     ("use Cluster(), or Cluster(1)", 'POST /brokers {"brokers": 3} starts a cluster'),
     ("group=... or transactional_id=...", "group or transactional_id"),
