@@ -253,7 +253,7 @@ def answer_to(
     live = control.live(up)
     cluster = ClusterState({each: BrokerRegistration(each, (), epoch=1) for each in live}, {"t": topic})
     request = AlterPartitionRequest(broker_id=number, broker_epoch=1, topics=topics)
-    plan, response = plan_alterations(cluster, request, CONTROLLER_EPOCH)
+    plan, response = plan_alterations(cluster, request, CONTROLLER_EPOCH, lambda _topic, _broker_id: True)
     assert not response.error_code, "a leader is registered"
     error = ErrorCode(response.topics[0].partitions[0].error_code)
     return error, control.with_state(plan.cluster.topics["t"].partitions[0])

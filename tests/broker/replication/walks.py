@@ -331,11 +331,17 @@ class Walk:
     def expire(self, broker_id: int) -> None:
         """The controller gives a broker up, dead or not."""
         if broker_id in self.cluster.brokers:
-            self.cluster = plan_broker_loss(self.cluster, [broker_id], CONTROLLER_EPOCH, lambda _: False).cluster
+            plan = plan_broker_loss(
+                self.cluster, [broker_id], CONTROLLER_EPOCH, lambda _topic: False, self._commits_alone
+            )
+            self.cluster = plan.cluster
             node = self.nodes[broker_id]
             if node is not None:
                 node.commands.clear()
             self._tell_all()
+
+    def _commits_alone(self, _topic: str, _broker_id: int) -> bool:
+        return self.config.min_insync_replicas < 2
 
     def come(self, broker_id: int) -> None:
         """A broker registers: a new one, one that was given up, or one that died without being missed."""
@@ -353,7 +359,7 @@ class Walk:
         asked, answered = node.proposals.asked
         topic = RequestTopicData(topic_id=TOPIC_ID, partitions=[asked])
         request = AlterPartitionRequest(broker_id=node.broker_id, broker_epoch=node.broker_epoch, topics=[topic])
-        alteration = plan_alterations(self.cluster, request, CONTROLLER_EPOCH)
+        alteration = plan_alterations(self.cluster, request, CONTROLLER_EPOCH, self._commits_alone)
         self.cluster = alteration.plan.cluster
         if answer_is_lost or alteration.response.error_code:
             return  # it is asked again
