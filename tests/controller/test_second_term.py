@@ -25,8 +25,10 @@ def cluster(stores: Any, clock: ManualClock) -> Cluster:
 async def elect(cluster: Cluster, broker_id: int) -> None:
     """Have the controller's znode go, and that broker be elected, while the others look at something else."""
     held = [cluster.hold(other) for other in cluster.members if other != broker_id]
+    before = cluster.controller.epoch
+    elected = cluster.members[broker_id].controller
     await cluster.members[broker_id].session.delete(znodes.CONTROLLER)
-    while not cluster.members[broker_id].controller.is_active:  # noqa: ASYNC110 - `until` waits for the one that is held, too
+    while not (elected.is_active and elected.epoch > before):  # noqa: ASYNC110 - `until` waits for the one that is held, too
         await asyncio.sleep(0.001)
     for each in held:
         each.set()
