@@ -14,7 +14,12 @@ from barnabas.controller.configs import (
     FOLLOWING_RETRY_DELAY_MS,
     ConfigRepository,
 )
-from barnabas.controller.coordination.interface import ConnectionLost, CoordinationStore, StoreUnavailable
+from barnabas.controller.coordination.interface import (
+    ConnectionLost,
+    CoordinationError,
+    CoordinationStore,
+    StoreUnavailable,
+)
 from barnabas.wire.errors import ApiError, ErrorCode
 from tools.manual_timers import ManualTimers
 
@@ -119,20 +124,26 @@ async def test_changes_of_others_are_followed(stores: Stores, clock: ManualClock
         await repository.stop()
 
 
+def cannot_be_read_once(session: Any, error: CoordinationError) -> list[CoordinationError]:
+    """Have the next reading of the error's znode fail; what is returned is empty then."""
+    read, failures = session.get_many, [error]
+
+    async def get_many(paths: Any, watcher: Any = None) -> Any:
+        if error.path in paths and failures:
+            raise failures.pop()
+        return await read(paths, watcher)
+
+    session.get_many = get_many
+    return failures
+
+
 async def test_a_change_that_could_not_be_read_is_read_again(stores: Stores, clock: ManualClock) -> None:
     """And keeps no others back."""
     async with stores:
         session, other, timers = await stores.session(), await stores.session(), ManualTimers()
         repository = ConfigRepository(session, clock, timers)
         await repository.start()
-        read, failures = session.get_many, [StoreUnavailable("/config/topics/t")]
-
-        async def get_many(paths: Any, watcher: Any = None) -> Any:
-            if "/config/topics/t" in paths and failures:
-                raise failures.pop()
-            return await read(paths, watcher)
-
-        session.get_many = get_many
+        failures = cannot_be_read_once(session, StoreUnavailable("/config/topics/t"))
         listener = Listener(repository)
         await change_like_kafka(other, "topics", "t", znodes.encode_config({"min.insync.replicas": "2"}))
         await timers.has(FOLLOWING_RETRY_DELAY_MS)
@@ -149,14 +160,7 @@ async def test_changes_are_read_again_at_once_where_the_connection_broke(stores:
         session, other = await stores.session(), await stores.session()
         repository = ConfigRepository(session, clock, ManualTimers())
         await repository.start()
-        read, failures = session.get_many, [ConnectionLost("/config/topics/t")]
-
-        async def get_many(paths: Any, watcher: Any = None) -> Any:
-            if "/config/topics/t" in paths and failures:
-                raise failures.pop()
-            return await read(paths, watcher)
-
-        session.get_many = get_many
+        failures = cannot_be_read_once(session, ConnectionLost("/config/topics/t"))
         listener = Listener(repository)
         await change_like_kafka(other, "topics", "t", znodes.encode_config({"retention.ms": "7"}))
         assert await listener.next() == ("topics", "t")
