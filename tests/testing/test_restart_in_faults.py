@@ -147,4 +147,6 @@ def stuck_in_a_restart(control: ControlClient, pool: ThreadPoolExecutor) -> tupl
     restarting = pool.submit(control.ask, "POST", "/brokers/three/restart")
     while all(node["is_running"] for node in control.done("GET", "/brokers/three")["nodes"]):
         control.done("GET", "/brokers/three/report")
+    while not control.done("GET", f"/brokers/three/faults/{fault}")["hits"]:
+        assert not restarting.done()
     return fault, restarting
