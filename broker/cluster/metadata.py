@@ -2,7 +2,7 @@
 controller (Kafka's ZkMetadataCache), and by what LeaderAndIsr says before those come; read by Metadata,
 DescribeCluster, FindCoordinator and by every handler that needs to know whether a topic exists."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -55,11 +55,13 @@ class PartitionMetadata:
         """Whether a broker has a replica that is not in sync with the leader; without one, nobody can be."""
         return self.leader >= 0 and broker_id in self.replicas and broker_id not in self.isr
 
-    def unavailable_replicas(self, reachable: Collection[int]) -> list[int]:
+    def unavailable_replicas(self, reachable: frozenset[int]) -> list[int]:
         """The replicas that clients are told are offline: those that the controller says, and those of brokers that are
         not `reachable`, alive and on the client's listener (KRaftMetadataCache.getOfflineReplicas).
         """
         offline = self.offline_replicas
+        if not offline and reachable.issuperset(self.replicas):
+            return []  # as it nearly always is, for each partition of each answer
         return [replica for replica in self.replicas if replica not in reachable or replica in offline]
 
 

@@ -107,24 +107,28 @@ def _error(error: ErrorCode, name: str | None, topic_id: TopicId) -> MetadataRes
 
 
 def _topic(topic: TopicMetadata, context: RequestContext) -> MetadataResponseTopic:
+    reachable = context.services.metadata.reachable(context.session.listener_name)
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[_partition(index, partition, context) for index, partition in sorted(topic.partitions.items())],
+        partitions=[
+            _partition(index, partition, context, reachable) for index, partition in sorted(topic.partitions.items())
+        ],
     )
 
 
-def _partition(index: int, partition: PartitionMetadata, context: RequestContext) -> MetadataResponsePartition:
-    metadata, version = context.services.metadata, context.api_version
-    reachable = metadata.reachable(context.session.listener_name)
+def _partition(
+    index: int, partition: PartitionMetadata, context: RequestContext, reachable: frozenset[int]
+) -> MetadataResponsePartition:
+    version = context.api_version
     leader, replicas, isr, error = partition.leader, partition.replicas, partition.isr, ErrorCode.NONE
     if version == 0 and not reachable.issuperset((*replicas, *isr)):
         replicas = [replica for replica in replicas if replica in reachable]
         isr = [replica for replica in isr if replica in reachable]
         error = ErrorCode.REPLICA_NOT_AVAILABLE
     if leader not in reachable:
-        alive = leader in metadata.broker_ids()
+        alive = context.services.metadata.is_alive(leader)
         error = ErrorCode.LISTENER_NOT_FOUND if alive and version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
         leader = NO_LEADER
     return MetadataResponsePartition(

@@ -4,7 +4,6 @@ for faults, other brokers and what else `verbs.py` lists."""
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import sys
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.cli.process import End, ready_line, tell_what_is_due
+from barnabas.broker.cli.process import End, look_for_garbage, ready_line, tell_what_is_due
 from barnabas.broker.cli.ready import print_ready
 from barnabas.broker.cli.serve import EXIT_USAGE, parser, serve_one
 from barnabas.broker.configuration.config import DEFAULT, BrokerConfig, parse_address
@@ -77,8 +76,7 @@ async def _run(address: str, token: str | None, config: BrokerConfig, environmen
         await asyncio.to_thread(brokers.start, broker, MAIN, config.warnings)
         await server.start()
         telling = asyncio.create_task(tell_what_is_due(broker.server.clock), name="log")
-        gc.freeze()
-        gc.enable()
+        look_for_garbage()
         print_ready(f"{ready_line(broker.server)} control={server.url}")
         logger.info("started in %.0f ms", (time.perf_counter() - started) * 1000)
         end.is_up = True
