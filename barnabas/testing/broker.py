@@ -332,21 +332,27 @@ class Broker(Lifetime, Roles, Recordable):
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the broker's event loop and return its result."""
-        try:
-            life = self._life_or_error()
-        except RuntimeError:
-            coroutine.close()
-            raise
-        return life.call(coroutine)
+        return self._life_for(coroutine).call(coroutine)
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, from a coroutine on another event loop."""
+        return await self._life_for(coroutine).call_async(coroutine)
+
+    def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`, of what asks no broker: another one may take its place meanwhile."""
+        return self._life_for(coroutine).watch(coroutine)
+
+    async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `watch`, from a coroutine on another event loop."""
+        return await self._life_for(coroutine).watch_async(coroutine)
+
+    def _life_for(self, coroutine: Coroutine[Any, Any, T]) -> BrokerThread:
+        """What runs a coroutine; where nothing does it is closed."""
         try:
-            life = self._life_or_error()
+            return self._life_or_error()
         except RuntimeError:
             coroutine.close()
             raise
-        return await life.call_async(coroutine)
 
     def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`: there are no others that could run."""

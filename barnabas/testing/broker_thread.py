@@ -68,6 +68,14 @@ class BrokerThread:
         """As `call`, from a coroutine on another loop; when that is cancelled, so is this one."""
         return await self._calls.run_async(coroutine)
 
+    def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine that asks no broker: see `Calls.watch`."""
+        return self._calls.watch(coroutine)
+
+    async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `watch`, from a coroutine on another loop; when that is cancelled, so is this one."""
+        return await self._calls.watch_async(coroutine)
+
     def replace(self, config: BrokerConfig, between: Callable[[], None], *, is_clean: bool, what: str) -> None:
         """End the broker, do something in between, and have another one go on with its ports and its clients'
         connections. Calls that are under way end with an error that says `what` happened to the broker ("was reset"),

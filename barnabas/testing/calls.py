@@ -57,13 +57,16 @@ class Calls:
 
     async def run_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `run`, from a coroutine on another loop; when that is cancelled, so is this one."""
-        try:
-            return await asyncio.wrap_future(self._submit(self._call(coroutine)))
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            raise self._stopped() from None
+        return await self._result(self._call(coroutine))
+
+    def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `run`, of what asks no broker and waits for something that the owner keeps itself, such as the hits of a
+        fault: it goes on while brokers end and others take their place."""
+        return self.run_through(self._watch(coroutine))
+
+    async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `watch`, from a coroutine on another loop; when that is cancelled, so is this one."""
+        return await self._result(self._watch(coroutine))
 
     def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `run`, of what brings about that brokers begin and end, and is not ended by that."""
@@ -99,6 +102,16 @@ class Calls:
             brokers.begun()
         self._may_run.set()
 
+    async def _result(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine returns, for one on another loop."""
+        try:
+            return await asyncio.wrap_future(self._submit(coroutine))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise self._stopped() from None
+
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
         with self._lock:  # else the loop might end, and take no notice, in between
             if self._asked is None:
@@ -116,9 +129,16 @@ class Calls:
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """What runs a coroutine once there are brokers that may be asked."""
-        running = self._run_call(coroutine)
-        finalize(running, coroutine.close).atexit = False  # where it is cancelled, or closed, before it begins
-        return running
+        return _closing(coroutine, self._run_call(coroutine))
+
+    def _watch(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """What runs a coroutine that asks no broker, unless there is none, nor any about to take its place."""
+        return _closing(coroutine, self._run_watch(coroutine))
+
+    async def _run_watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._may_run.is_set():
+            self._check_ready()
+        return await coroutine
 
     async def _run_call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Raises RuntimeError where the brokers that are asked end, whatever they say to that."""
@@ -145,3 +165,9 @@ class Calls:
 
     def _stopped(self) -> RuntimeError:
         return RuntimeError(f"the {self._owner} {self.ends_as} meanwhile")
+
+
+def _closing(coroutine: Coroutine[Any, Any, T], running: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    """`running`, which runs `coroutine`, or closes it where it is cancelled, or closed, before it begins."""
+    finalize(running, coroutine.close).atexit = False
+    return running

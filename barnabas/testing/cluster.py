@@ -531,6 +531,14 @@ class Cluster(Lifetime, Roles, Recordable):
         """As `call`, from a coroutine on another event loop."""
         return await self._calls_for(coroutine).run_async(coroutine)
 
+    def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`, of what asks no broker: they may be restarted meanwhile."""
+        return self._calls_for(coroutine).watch(coroutine)
+
+    async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `watch`, from a coroutine on another event loop."""
+        return await self._calls_for(coroutine).watch_async(coroutine)
+
     def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, of what has brokers begin and end, or needs none that runs."""
         return self._calls_for(coroutine).run_through(coroutine)

@@ -71,6 +71,14 @@ class Owner(Protocol):
         """As `call`, also where none of the brokers of a cluster runs, and while they are restarted."""
         ...
 
+    def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `call`, of what asks no broker: it goes on while they are restarted."""
+        ...
+
+    async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `watch`, from a coroutine on another event loop."""
+        ...
+
     def live_servers(self) -> Sequence[Server]:
         """The brokers that run."""
         ...
@@ -185,12 +193,13 @@ class Interception:
             return False
 
     def wait(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What is waited for on the event loop of the broker that runs. Raises RuntimeError when none does."""
-        return self.owner.call(self._explained(waiting))
+        """What faults, or recordings, come to in the end, also while brokers end and others begin. Raises RuntimeError
+        when no broker runs."""
+        return self.owner.watch(self._explained(waiting))
 
     async def wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As `wait`, from a coroutine on another event loop."""
-        return await self.owner.call_async(self._explained(waiting))
+        return await self.owner.watch_async(self._explained(waiting))
 
     async def _explained(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:

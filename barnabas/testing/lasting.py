@@ -470,7 +470,8 @@ class FaultList:
         self._interception.soon(action)
 
     def wait(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What is waited for on the broker's event loop. Raises RuntimeError when no broker runs."""
+        """What is waited for on the broker's event loop, also while brokers end and others begin. Raises RuntimeError
+        when no broker runs."""
         return self._interception.wait(waiting)
 
     async def wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:

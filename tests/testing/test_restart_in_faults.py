@@ -1,6 +1,7 @@
 """A restart while something is wrong ends, and what is wrong can be mended meanwhile: by another thread, as there is
 no other way out."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -101,6 +102,45 @@ def test_a_cut_may_be_healed_while_brokers_restart() -> None:
         restarting.result(30)
 
 
+def test_what_is_waited_for_comes_while_brokers_restart() -> None:
+    """Hits, held requests and recordings are none of the brokers' own; waits in vain end in time, or with the fault, or
+    with the cluster."""
+    cluster = Cluster().start()
+    with ThreadPoolExecutor() as pool:
+        cluster.create_topic("t")
+        cluster.wait_in_sync()
+        held = cluster.faults.hold(TOLD, broker=2, from_brokers=True)
+        begun_before = pool.submit(held.wait_hits)
+        cluster.faults.pause(broker=1)
+        seen = cluster.recorded(from_brokers=True)
+        told = noticed(cluster, 1)
+        restarting = pool.submit(cluster.restart, 20)
+        assert told.wait(30)
+        begun_before.result(30)
+        held.wait_hits()
+        asyncio.run(held.wait_hits_async())
+        held.wait_held()
+        asyncio.run(held.wait_held_async())
+        seen.wait_request()
+        with pytest.raises(TimeoutError, match="requests are held, not 1000"):
+            held.wait_held(1000, timeout=0.01)
+        removed = cluster.faults.fail("Produce", 6)
+        of_removed, of_stopped = pool.submit(removed.wait_hits), pool.submit(seen.wait_request, "Produce")
+        removed.remove()
+        with pytest.raises(RuntimeError, match="and no more come: the fault has ended"):
+            of_removed.result(30)
+        assert not restarting.done()
+        cluster.stop()
+        with pytest.raises(RuntimeError, match=r"^the cluster stopped meanwhile$"):
+            of_stopped.result(30)
+        with suppress(RuntimeError):  # of the wait for all to be in sync
+            restarting.result(30)
+    with pytest.raises(RuntimeError, match="this cluster does not run"):
+        cluster.faults.hold()
+    with pytest.raises(RuntimeError, match="this cluster does not run"):
+        held.wait_hits()
+
+
 def noticed(cluster: Cluster, broker: int) -> threading.Event:
     """Set when the controller tells a broker something, which is of a restart that goes on."""
     told = threading.Event()
@@ -147,6 +187,6 @@ def stuck_in_a_restart(control: ControlClient, pool: ThreadPoolExecutor) -> tupl
     restarting = pool.submit(control.ask, "POST", "/brokers/three/restart")
     while all(node["is_running"] for node in control.done("GET", "/brokers/three")["nodes"]):
         control.done("GET", "/brokers/three/report")
-    while not control.done("GET", f"/brokers/three/faults/{fault}")["hits"]:
-        assert not restarting.done()
+    assert control.done("POST", f"/brokers/three/faults/{fault}/wait_hits")["hits"] > 0
+    assert not restarting.done()
     return fault, restarting
