@@ -108,7 +108,7 @@ def test_fields_that_make_no_sense(control: ControlClient, body: bytes, told: st
     [
         ("GET", "/brokers/nobody", 404, "there is no broker 'nobody', but main: POST /brokers starts one"),
         ("POST", "/brokers/main/fial", 404, "did you mean POST /brokers/{broker}/fail?"),
-        ("POST", "/groups/wait", 404, "did you mean POST /brokers/{broker}/wait_group?"),
+        ("POST", "/group/wait", 404, "did you mean POST /brokers/{broker}/groups/wait?"),
         ("POST", "/faults/1/wai", 404, "did you mean POST /brokers/{broker}/faults/{fault}/wait?"),
         ("GET", "/brokers/main/record", 404, "did you mean GET /brokers/{broker}/records?"),
         ("POST", "/brokers/main/record", 404, "did you mean POST /brokers/{broker}/recorded?"),
@@ -465,6 +465,9 @@ VALUES: Final = (
     {}, {"a": 1}, {"0": "why"}, {"orders": 1}, {"num.partitions": 2}, {"\ud800": "\ud800"},
     [{"keys": ["Produce"]}], [{"observe": True, "count": -1}], [{"keys": "\ud800", "partitions": 2**53 - 1}],
 )  # fmt: skip
+METHODS: Final = ("TopicInfo", "PartitionInfos", "GroupInfo", "ShufflePartitionLeaders", "orders")
+"""Those of kfake that take one text, or none."""
+
 ROUNDS = 12
 
 
@@ -492,6 +495,7 @@ def test_whatever_fields_hold() -> None:
                     [timeout] = [field for field in verb.fields if field.argument == "timeout"]
                     given[timeout.name] = 1 if timeout.kind is TIMEOUT else "1ms"
                 path = re.sub(r"\{(fault|snapshot)\}", str(chance.randint(1, 3)), verb.path.replace("{broker}", "b"))
+                path = path.replace("{method}", chance.choice(METHODS))
                 answer = control.ask(verb.method, path, **given)
                 statuses[answer.status] += 1
                 assert answer.status != 500, f"{verb.name} {given}: {answer.content}"

@@ -199,10 +199,10 @@ _PLACE: Final = {"topic": _TEXT, "partition": _NUMBER}
 
 SHAPES: Final[Mapping[str, Json]] = {
     "Error": _object(
-        {"error": _TEXT, "kafka_error": _TEXT, "report": _TEXT},
-        ["kafka_error", "report"],
+        {"error": _TEXT, "kafka_error": _TEXT, "report": _TEXT, "usage": _TRUTH},
+        ["kafka_error", "report", "usage"],
         "What was wrong, in one line; Kafka's name where it is an error of Kafka; what the broker holds where "
-        "something was waited for in vain.",
+        "something was waited for in vain; true where it was asked in a wrong way.",
     ),
     "Index": _object({"barnabas": _TEXT, "openapi": _TEXT, "brokers": _TEXT}),
     "Broker": _object(
@@ -294,6 +294,36 @@ SHAPES: Final[Mapping[str, Json]] = {
             "offsets": _list(_object({**_PLACE, "offset": _NUMBER})),
         },
         does="A consumer group; offsets are the committed ones.",
+    ),
+    "Methods": _object({"methods": _list(_object({"name": _TEXT, "signature": _TEXT}))}),
+    "Result": _object(
+        {"result": {"type": ["object", "array", "string", "integer", "null"], "items": {"type": ["object", "string"]}}},
+        does="What a method of kfake returns; null for nothing.",
+    ),
+    "GroupInfo": _object(
+        {
+            "group": _object(
+                {
+                    "Group": _TEXT,
+                    "State": _TEXT,
+                    "Epoch": _NUMBER,
+                    "Members": _list(
+                        _object(
+                            {
+                                "MemberID": _TEXT,
+                                "InstanceID": _TEXT_OR_NONE,
+                                "ClientID": _TEXT,
+                                "ClientHost": _TEXT,
+                                "SubscribedTopics": _TEXTS,
+                                "Assignment": {"type": "object"},
+                            }
+                        )
+                    ),
+                    "Commits": {"type": "object"},
+                }
+            )
+        },
+        does="A consumer group in the form of kfake: its members' partitions by topic, commits by topic and partition.",
     ),
     "Topics": _object({"topics": _TEXTS}),
     "Clock": _object({"now_ms": _NUMBER, "monotonic_ms": _NUMBER}),

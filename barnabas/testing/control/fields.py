@@ -23,11 +23,13 @@ CLUSTER_BROKERS_MAX: Final = 9
 
 
 class Refused(Exception):
-    """A request that is not done; the message is one line that says what would be right, `status` is HTTP's."""
+    """A request that is not done; the message is one line that says what would be right, `status` is HTTP's. Whether it
+    was asked in a wrong way (`is_usage`), kcl tells by its exit status."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, *, is_usage: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.is_usage = is_usage or status == 400
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def _operation_id(verb: Verb) -> str:
     words = [word for word in re.split(r"[/.]", verb.path) if word and not word.startswith("{")]
     last = "_".join(words[1:]) or "_".join(words) or "index"
     if verb.method == "POST" and len(words) > 1:
-        return words[-1]
+        return "_".join(words[-2:]) if words[-1] == "wait" else words[-1]
     one = "_one" if verb.path.endswith("}") else ""
     return f"{verb.method.lower()}_{last}{one}"
 

@@ -127,7 +127,7 @@ class ControlServer:
             self._check(request)
             return await handler(request)
         except Refused as refused:
-            return _error(refused.status, str(refused))
+            return _error(refused.status, str(refused), is_usage=refused.is_usage)
         except web.RequestPayloadError as error:
             return _error(400, _what_is_broken(str(error)))
         except web.HTTPException as error:
@@ -324,17 +324,15 @@ def _has_token(authorization: str, token: str) -> bool:
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 
 
-_GROUPS_WAIT: Final = "/groups/wait"
-"""Where kfake has what is `wait_group` here."""
-
-
 def _no_path(method: str, path: str) -> str:
-    last = "wait_group" if path.rstrip("/").endswith(_GROUPS_WAIT) else path.rstrip("/").rpartition("/")[2]
+    last = path.rstrip("/").rpartition("/")[2]
     verbs = [verb for verb in VERBS if not verb.path.endswith("}")]
     for found in ([verb for verb in verbs if verb.method == method], verbs):
-        words = {verb.path.rpartition("/")[2]: verb for verb in found}
+        words = {verb.path.rpartition("/")[2] for verb in found}
         if near := difflib.get_close_matches(last, words, 1):
-            return f"there is nothing at {path[:200]!r}: did you mean {words[near[0]].name}?"
+            of_word = [verb for verb in found if verb.path.endswith(f"/{near[0]}")]
+            meant = max(of_word, key=lambda verb: difflib.SequenceMatcher(None, path[:200], verb.path).ratio())
+            return f"there is nothing at {path[:200]!r}: did you mean {meant.name}?"
     return f"there is nothing at {path[:200]!r}: GET {openapi.PATH} lists what there is"
 
 
@@ -342,8 +340,8 @@ def _line(text: str) -> str:
     return in_http(" ".join(text.split("\n")))
 
 
-def _error(status: int, text: str) -> web.Response:
-    response = _json({"error": text}, status)
+def _error(status: int, text: str, *, is_usage: bool = False) -> web.Response:
+    response = _json({"error": text, **({"usage": True} if is_usage else {})}, status)
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

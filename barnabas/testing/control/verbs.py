@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from barnabas.testing.control import actions, fields, rules
+from barnabas.testing.control import actions, fields, kcl, rules
 from barnabas.testing.control.actions import LISTED_DEFAULT, Asked
 from barnabas.testing.control.fields import Field
 
@@ -67,6 +67,9 @@ _DEADLINE: Final = Field(
     fields.DEADLINE,
     "How long it may take, in real time; brokers themselves give up after 30 s.",
     argument="deadline",
+)
+_GO_TIMEOUT: Final = Field(
+    "timeout", rules.TIMEOUT, "How long to wait, in real time; 30s without it.", argument="timeout"
 )
 _AWAITED: Final = Field("count", fields.POSITIVE, "How many to wait for; 1 without it.")
 _TO: Final = Field("to", fields.COUNT, "The number of the broker that is to; any other one without it.")
@@ -313,7 +316,7 @@ VERBS: Final = (
         "Hits",
         actions.wait,
         Field("hits", fields.POSITIVE, "How many to wait for; 1 without it.", argument="count"),
-        Field("timeout", rules.TIMEOUT, "How long to wait, in real time; 30s without it.", argument="timeout"),
+        _GO_TIMEOUT,
     ),
     _get(f"{_BROKER}/faults", "All faults.", "Faults", actions.faults),
     _delete(f"{_BROKER}/faults", "Remove all faults.", "Removed", actions.clear),
@@ -438,6 +441,27 @@ VERBS: Final = (
         Field("state", fields.TEXT, "Kafka's name of it; Stable without it."),
         Field("members", fields.COUNT, "How many; any number without it."),
         _TIMEOUT,
+    ),
+    # As kcl fake
+    _post(
+        f"{_BROKER}/groups/wait",
+        "Wait until there is a consumer group with what is said of it (something is), in the form of kcl fake.",
+        "GroupInfo",
+        kcl.wait_group,
+        _GROUP,
+        Field("members", fields.COUNT, "How many members."),
+        Field("state", fields.TEXT, "Kafka's name of its state, in any case."),
+        Field("assigned", fields.COUNT, "How many partitions, of all members."),
+        _GO_TIMEOUT,
+    ),
+    _get(f"{_BROKER}/methods", "The methods of kfake that can be called.", "Methods", kcl.methods),
+    _post(
+        f"{_BROKER}/call/{{method}}",
+        "Call a method of kfake.",
+        "Result",
+        kcl.call,
+        Field("args", kcl.ARGUMENTS, "Its arguments: texts as they are, anything else in JSON."),
+        _DEADLINE,
     ),
     # Clusters
     _get(
