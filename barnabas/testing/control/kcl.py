@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
     from barnabas.testing.control.actions import Asked
     from barnabas.testing.control.answers import Json
     from barnabas.testing.control.served import Served
+    from barnabas.testing.waiting import Listeners
 
 T = TypeVar("T")
 
-ANY_NUMBER: Final = -1
-"""Of members that are waited for; of what is deleted, all."""
+_ALL: Final = -1
+"""The offset below which records are deleted, where all are."""
 
-NOBODY: Final = -1
+_NOBODY: Final = -1
 """Who leads a partition that there is not."""
 
-NO_TIMESTAMP: Final = -1
+_NO_TIMESTAMP: Final = -1
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999, after which Go reads no time."""
@@ -140,7 +141,7 @@ def _delete_topic(served: Served, topic: str) -> None:
 
 
 def _delete_records(served: Served, topic: str, partition: int, offset: int) -> None:
-    served.owner.topic(topic).delete_records(partition=partition, offset=None if offset == ANY_NUMBER else offset)
+    served.owner.topic(topic).delete_records(partition=partition, offset=None if offset == _ALL else offset)
 
 
 def _apply_retention(served: Served) -> None:
@@ -184,7 +185,7 @@ def _listen_addrs(served: Served) -> list[str]:
 
 def _leader_for(served: Served, topic: str, partition: int) -> int:
     known = _seen(served, lambda owner: _topic(owner, topic))
-    return NOBODY if known is None or partition not in known.partitions else served.owner.leader(topic, partition)
+    return _NOBODY if known is None or partition not in known.partitions else served.owner.leader(topic, partition)
 
 
 def _coordinator_for(served: Served, group: str) -> int:
@@ -269,7 +270,7 @@ def _partition_info_of(served: Served, topic: str, partition: int) -> Json:
 
     found, largest = served.owner.call(find())
     last = largest()  # which may read, and belongs into this thread
-    return {**found, "MaxTimestamp": NO_TIMESTAMP if last is None else last.timestamp}
+    return {**found, "MaxTimestamp": _NO_TIMESTAMP if last is None else last.timestamp}
 
 
 # --- groups ---------------------------------------------------------------------------------------
@@ -328,8 +329,10 @@ def _wait_group(served: Served, group: str, is_so: Callable[[Json], bool], timeo
             return f"there is no group {group}"
         return f"group {group} is {info['State']} with {len(info['Members'])} members and {_assigned(info)} partitions"
 
+    def listeners() -> Iterator[Listeners]:
+        return (server.groups.runtime.listeners for server in owner.live_servers())
+
     async def wait() -> Json:
-        listeners = lambda: [server.groups.runtime.listeners for server in owner.live_servers()]  # noqa: E731
         try:
             return await with_timeout(wait_until(reached, listeners, owner.recheck_s), timeout_s, found)
         except TimeoutError as error:
