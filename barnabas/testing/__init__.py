@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from barnabas.broker.configuration.config import ConfigError
     from barnabas.testing.broker import Broker
     from barnabas.testing.broker_clock import BrokerClock
-    from barnabas.testing.cluster import Cluster, ClusterBroker
+    from barnabas.testing.cluster import Cluster
+    from barnabas.testing.cluster_broker import ClusterBroker
     from barnabas.testing.faults import Faults
     from barnabas.testing.group import Group, GroupMember
     from barnabas.testing.lasting import Fault, Hold
@@ -46,7 +47,7 @@ _MODULES = {
     "Broker": "barnabas.testing.broker",
     "BrokerClock": "barnabas.testing.broker_clock",
     "Cluster": "barnabas.testing.cluster",
-    "ClusterBroker": "barnabas.testing.cluster",
+    "ClusterBroker": "barnabas.testing.cluster_broker",
     "ConfigError": "barnabas.broker.configuration.config",
     "ErrorCode": "barnabas.wire.errors",
     "Fault": "barnabas.testing.lasting",

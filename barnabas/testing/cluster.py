@@ -20,13 +20,14 @@ from barnabas.broker.environment import Environment
 from barnabas.broker.event_loops import new_event_loop
 from barnabas.broker.server import Broker as Server
 from barnabas.clock import Clock, OffsetClock, SystemClock
-from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
+from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.coordination.owner_thread import OwnerThread
 from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.calls import Calls
+from barnabas.testing.cluster_broker import START_S, ClusterBroker, Sessions, cluster_does_not_run
 from barnabas.testing.contents import (
     ADMIN_TIMEOUT_MS,
     CREATE_TOPICS_VERSION,
@@ -54,9 +55,6 @@ from barnabas.wire.errors import ApiError, ErrorCode
 T = TypeVar("T")
 
 METADATA_FILE: Final = "metadata.sqlite"
-
-START_S: Final = 30.0
-"""How long a broker may take to start: a cluster holds little, and who takes longer waits for the controller."""
 
 AHEAD_S: Final = 2.0
 """How long a broker that starts keeps the next one waiting: who takes longer waits for what a fault keeps away."""
@@ -152,7 +150,7 @@ class Cluster(Lifetime, Roles, Recordable):
     def check_started(self) -> None:
         """Errors: RuntimeError when it was never started, or was stopped since."""
         if self._loop is None:
-            raise _not_running()
+            raise cluster_does_not_run()
 
     def start(self) -> Self:
         """Start all brokers, and return when clients can connect to each."""
@@ -415,7 +413,7 @@ class Cluster(Lifetime, Roles, Recordable):
         """Where the brokers have their data, each in a directory of its number. Errors: RuntimeError when the cluster
         was never started, or was stopped since."""
         if self._directory == Path():
-            raise _not_running()
+            raise cluster_does_not_run()
         return self._directory / "brokers"
 
     def _check_has_broker(self) -> None:
@@ -487,7 +485,7 @@ class Cluster(Lifetime, Roles, Recordable):
         server = self.brokers[broker].server
 
         async def expire() -> None:
-            sessions, epoch = self.brokers[broker]._sessions, server.controller.broker_epoch
+            sessions, epoch = self.brokers[broker].sessions, server.controller.broker_epoch
 
             def has_registered() -> bool | None:
                 if server not in self.live_servers():
@@ -547,7 +545,7 @@ class Cluster(Lifetime, Roles, Recordable):
         """What runs a coroutine; where nothing does it is closed."""
         if self._loop is None or not self._is_our_process:
             coroutine.close()
-            raise _not_running() if self._loop is None else of_another_process()
+            raise cluster_does_not_run() if self._loop is None else of_another_process()
         return self._calls
 
     async def eventually(self, find: Callable[[], T | None], what: str) -> T:
@@ -603,10 +601,42 @@ class Cluster(Lifetime, Roles, Recordable):
         """The brokers that run."""
         if not self._is_our_process:
             return []
-        return [broker._server for broker in self.brokers if broker._server is not None]
+        return [broker.server for broker in self.brokers if broker.is_running]
 
     def absent(self) -> list[int]:
         return [broker.number for broker in self.brokers if not broker.is_running]
+
+    def new_server(self, broker_id: int, port: int, on_failure: Callable[[str], None]) -> tuple[Server, Sessions]:
+        """A broker that was not started yet, on its data of before if there are any, and its sessions at the metadata
+        store. With `port` 0 the system chooses one."""
+        assert self._store is not None
+        options = {
+            **self._configs,
+            "node.id": str(broker_id),
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "log.dirs": str(self.data_dir / str(broker_id)),
+        }
+        if self._cluster_id:
+            options["barnabas.cluster.id"] = self._cluster_id
+        if self._racks:
+            options["broker.rack"] = self._racks[broker_id]
+        sessions = Sessions(self._store)
+        environment = Environment(
+            clock=self._clock,
+            socket_clock=SystemClock(),  # brokers answer each other in real time, whatever time they are to have
+            files=ExchangeableFiles(UnsyncedFiles()).as_files(),
+            network=BrokerNetwork(broker_id, self._cuts),
+            metadata_store=sessions,
+            store_worker=lambda: OwnStoreWorker(OwnerThread(), self._lines),
+            threads=OwnThreads(OsThreads(), self._lines),
+        )
+        server = Server(broker_config.load(options=options), environment, on_failure)
+        self.attach(server)
+        return server, sessions
+
+    def attach(self, server: Server) -> None:
+        """Have a broker do what faults and recordings there are."""
+        self._interception.attach(server)
 
     def _move_time(self, move: Callable[[], None]) -> None:
         async def move_and_settle() -> None:
@@ -617,142 +647,6 @@ class Cluster(Lifetime, Roles, Recordable):
         (self.call if self.live_servers() else self.run_through)(move_and_settle())
 
 
-class ClusterBroker:
-    """One broker of a cluster; `number` is its place there, and its broker id."""
-
-    def __init__(self, cluster: Cluster, number: int) -> None:
-        self.number = number
-        self._bootstrap_servers = ""
-        self._cluster = cluster
-        self._server: Server | None = None
-        self._sessions: _Sessions | None = None
-        self._ending: asyncio.Task[None] | None = None
-        """Of a broker that has failed by itself."""
-        self._port = 0
-
-    def __repr__(self) -> str:
-        return f"<ClusterBroker {self.number} {self.bootstrap_servers if self.is_running else 'not running'}>"
-
-    @property
-    def is_running(self) -> bool:
-        return self._server is not None
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """HOST:PORT, the same in all its lives as long as the cluster runs. Errors: RuntimeError when it was never
-        started, or the cluster was stopped since."""
-        if not self._bootstrap_servers or not self._cluster.is_running:
-            raise self._not_running()
-        return self._bootstrap_servers
-
-    def _not_running(self) -> RuntimeError:
-        if not self._cluster.is_running:
-            return _not_running()
-        return RuntimeError(f"broker {self.number} does not run: start() it")
-
-    @property
-    def server(self) -> Server:
-        """The broker itself; it belongs to the cluster's event loop (see `Cluster.call`)."""
-        if self._server is None:
-            raise self._not_running()
-        return self._server
-
-    def start(self, timeout: float = START_S) -> None:
-        """Start it, on its data and its port of before if it ran already; returns when clients can connect, which they
-        can when the controller has told it of the cluster.
-
-        Errors: RuntimeError when it runs; TimeoutError, after so many seconds of real time, as while it is cut off from
-        the controller: then it is stopped, and can be started again.
-        """
-        check_wait(timeout)
-        if self._server is not None:
-            raise RuntimeError(f"broker {self.number} runs already")
-        self._cluster.run_through(self.begin(timeout))
-        self._cluster.faults.end_undone()
-
-    def stop(self) -> None:
-        """Stop it cleanly, once others lead what it leads; does nothing if it does not run."""
-        if self._server is not None or self._ending is not None:
-            self._cluster.run_through(self.end())
-
-    async def end(self) -> None:
-        """As `stop`, on the event loop of the cluster."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop()
-        await self.has_ended()
-
-    def kill(self) -> None:
-        """End this broker as `kill -9` would. The metadata store takes it for dead at once, and not when its session
-        would have ended."""
-        server, self._server = self.server, None
-        self._cluster.run_through(server.crash())
-
-    def is_gone(self) -> None:
-        """Note that this broker does not run any more; whoever says so ends it."""
-        self._server = None
-
-    def _has_failed(self, reason: str) -> None:
-        """End this broker as a process ends that cannot go on (its disk has failed): others lead what it led."""
-        server = self._server
-        if server is not None:
-            self.is_gone()
-            self._ending = asyncio.get_running_loop().create_task(server.crash())
-
-    async def has_ended(self) -> None:
-        """Wait for the end of a broker that has failed by itself."""
-        if self._ending is not None:
-            await self._ending
-            self._ending = None
-
-    async def begin(self, timeout_s: float = START_S) -> None:
-        """As `start`, on the event loop of the cluster."""
-        cluster = self._cluster
-        await self.has_ended()
-        assert cluster._store is not None
-        options = {
-            **cluster._configs,
-            "node.id": str(self.number),
-            "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
-            "log.dirs": str(cluster.data_dir / str(self.number)),
-        }
-        if cluster._cluster_id:
-            options["barnabas.cluster.id"] = cluster._cluster_id
-        if cluster._racks:
-            options["broker.rack"] = cluster._racks[self.number]
-        self._sessions = _Sessions(cluster._store)
-        environment = Environment(
-            clock=cluster._clock,
-            socket_clock=SystemClock(),  # brokers answer each other in real time, whatever time they are to have
-            files=ExchangeableFiles(UnsyncedFiles()).as_files(),
-            network=BrokerNetwork(self.number, cluster._cuts),
-            metadata_store=self._sessions,
-            store_worker=lambda: OwnStoreWorker(OwnerThread(), cluster._lines),
-            threads=OwnThreads(OsThreads(), cluster._lines),
-        )
-        server = Server(broker_config.load(options=options), environment, self._has_failed)
-        cluster._interception.attach(server)
-        try:
-            async with asyncio.timeout(timeout_s) as limit:
-                await server.start()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise report.explained(TimeoutError(self._not_started(timeout_s)), cluster) from None
-        self._server = server
-        cluster._interception.attach(server)  # faults may have been made, and removed, meanwhile
-        self._port = next(iter(server.socket_server.ports.values()))
-        self._bootstrap_servers = server.socket_server.bootstrap_servers
-
-    def _not_started(self, timeout_s: float) -> str:
-        hindering = [repr(fault) for fault in self._cluster.faults if fault.hinders_brokers()]
-        why = f"; what keeps brokers from each other: {', '.join(hindering)}" if hindering else ""
-        return (
-            f"broker {self.number} is not started: it serves once the controller has told it of the cluster{why}"
-            f" (waited {timeout_s:g} s)"
-        )
-
-
 class _Brokers(list[ClusterBroker]):
     """The brokers of a cluster, by their numbers."""
 
@@ -761,22 +655,3 @@ class _Brokers(list[ClusterBroker]):
             return super().__getitem__(number)
         except IndexError:
             raise IndexError(f"this cluster has the brokers 0 to {len(self) - 1}, not {number}") from None
-
-
-class _Sessions:
-    """The store as one broker has it: `last` is its latest session there, `may_begin` whether it may have another."""
-
-    def __init__(self, store: EmbeddedStore) -> None:
-        self._store = store
-        self.last: EmbeddedSession | None = None
-        self.may_begin = asyncio.Event()
-        self.may_begin.set()
-
-    async def session(self) -> EmbeddedSession:
-        await self.may_begin.wait()
-        self.last = await self._store.session()
-        return self.last
-
-
-def _not_running() -> RuntimeError:
-    return RuntimeError("this cluster does not run: start() it, or use it in a `with` block")

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 
 from barnabas.clock import ManualClock
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode
-from barnabas.testing.cluster import ClusterBroker
+from barnabas.testing.cluster_broker import ClusterBroker
 
 TOPIC = "events"
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 import barnabas
 from barnabas.broker.configuration import config as broker_config
 from barnabas.testing.broker import Broker
-from barnabas.testing.cluster import NEED_OTHERS, Cluster, ClusterBroker
+from barnabas.testing.cluster import NEED_OTHERS, Cluster
+from barnabas.testing.cluster_broker import ClusterBroker
 from barnabas.testing.control import answers, rules
 from barnabas.testing.control.answers import Json
 from barnabas.testing.control.fields import Refused

@@ -17,7 +17,7 @@ from barnabas.testing.cluster import Cluster
 from barnabas.testing.control.fields import CLUSTER_BROKERS_MAX, Refused
 
 if TYPE_CHECKING:
-    from barnabas.testing.cluster import ClusterBroker
+    from barnabas.testing.cluster_broker import ClusterBroker
     from barnabas.testing.lasting import Lasting
     from barnabas.testing.snapshot import Snapshot
 

@@ -1,0 +1,150 @@
+"""One broker of a cluster of a test: its lives on the event loop of the cluster, each with the port of the first."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from barnabas.testing import report
+from barnabas.testing.waiting import check_wait
+
+if TYPE_CHECKING:
+    from barnabas.broker.server import Broker as Server
+    from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
+    from barnabas.testing.cluster import Cluster
+
+START_S: Final = 30.0
+"""How long a broker may take to start: a cluster holds little, and who takes longer waits for the controller."""
+
+
+class ClusterBroker:
+    """One broker of a cluster; `number` is its place there, and its broker id."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.number = number
+        self._bootstrap_servers = ""
+        self._cluster = cluster
+        self._server: Server | None = None
+        self.sessions: Sessions | None = None
+        """At the metadata store, in its latest life."""
+        self._ending: asyncio.Task[None] | None = None
+        """Of a broker that has failed by itself."""
+        self._port = 0
+
+    def __repr__(self) -> str:
+        return f"<ClusterBroker {self.number} {self.bootstrap_servers if self.is_running else 'not running'}>"
+
+    @property
+    def is_running(self) -> bool:
+        return self._server is not None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT, the same in all its lives as long as the cluster runs. Errors: RuntimeError when it was never
+        started, or the cluster was stopped since."""
+        if not self._bootstrap_servers or not self._cluster.is_running:
+            raise self._not_running()
+        return self._bootstrap_servers
+
+    def _not_running(self) -> RuntimeError:
+        if not self._cluster.is_running:
+            return cluster_does_not_run()
+        return RuntimeError(f"broker {self.number} does not run: start() it")
+
+    @property
+    def server(self) -> Server:
+        """The broker itself; it belongs to the cluster's event loop (see `Cluster.call`)."""
+        if self._server is None:
+            raise self._not_running()
+        return self._server
+
+    def start(self, timeout: float = START_S) -> None:
+        """Start it, on its data and its port of before if it ran already; returns when clients can connect, which they
+        can when the controller has told it of the cluster.
+
+        Errors: RuntimeError when it runs; TimeoutError, after so many seconds of real time, as while it is cut off from
+        the controller: then it is stopped, and can be started again.
+        """
+        check_wait(timeout)
+        if self._server is not None:
+            raise RuntimeError(f"broker {self.number} runs already")
+        self._cluster.run_through(self.begin(timeout))
+        self._cluster.faults.end_undone()
+
+    def stop(self) -> None:
+        """Stop it cleanly, once others lead what it leads; does nothing if it does not run."""
+        if self._server is not None or self._ending is not None:
+            self._cluster.run_through(self.end())
+
+    async def end(self) -> None:
+        """As `stop`, on the event loop of the cluster."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+        await self.has_ended()
+
+    def kill(self) -> None:
+        """End this broker as `kill -9` would. The metadata store takes it for dead at once, and not when its session
+        would have ended."""
+        server, self._server = self.server, None
+        self._cluster.run_through(server.crash())
+
+    def is_gone(self) -> None:
+        """Note that this broker does not run any more; whoever says so ends it."""
+        self._server = None
+
+    def _has_failed(self, reason: str) -> None:
+        """End this broker as a process ends that cannot go on (its disk has failed): others lead what it led."""
+        server = self._server
+        if server is not None:
+            self.is_gone()
+            self._ending = asyncio.get_running_loop().create_task(server.crash())
+
+    async def has_ended(self) -> None:
+        """Wait for the end of a broker that has failed by itself."""
+        if self._ending is not None:
+            await self._ending
+            self._ending = None
+
+    async def begin(self, timeout_s: float = START_S) -> None:
+        """As `start`, on the event loop of the cluster."""
+        await self.has_ended()
+        server, self.sessions = self._cluster.new_server(self.number, self._port, self._has_failed)
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                await server.start()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise report.explained(TimeoutError(self._not_started(timeout_s)), self._cluster) from None
+        self._server = server
+        self._cluster.attach(server)  # faults may have been made, and removed, meanwhile
+        self._port = next(iter(server.socket_server.ports.values()))
+        self._bootstrap_servers = server.socket_server.bootstrap_servers
+
+    def _not_started(self, timeout_s: float) -> str:
+        hindering = [repr(fault) for fault in self._cluster.faults if fault.hinders_brokers()]
+        why = f"; what keeps brokers from each other: {', '.join(hindering)}" if hindering else ""
+        return (
+            f"broker {self.number} is not started: it serves once the controller has told it of the cluster{why}"
+            f" (waited {timeout_s:g} s)"
+        )
+
+
+class Sessions:
+    """The store as one broker has it: `last` is its latest session there, `may_begin` whether it may have another."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+        self.last: EmbeddedSession | None = None
+        self.may_begin = asyncio.Event()
+        self.may_begin.set()
+
+    async def session(self) -> EmbeddedSession:
+        await self.may_begin.wait()
+        self.last = await self._store.session()
+        return self.last
+
+
+def cluster_does_not_run() -> RuntimeError:
+    return RuntimeError("this cluster does not run: start() it, or use it in a `with` block")
