@@ -46,12 +46,14 @@ async def take_answer(context: ControllerContext, answer: Answer) -> None:
 async def _take_roles(
     context: ControllerContext, broker_id: int, command: LeaderAndIsrRequest, response: LeaderAndIsrResponse
 ) -> None:
-    """What a broker could not open is offline, and led by others; what it has opened after all it may lead."""
+    """What a broker could not open is offline, and led by others; what it has opened after all it may lead. Where
+    its replica was taken from it meanwhile nothing is noted: it is not asked again, so that this would stay, and a
+    later replica on this broker never be told of."""
     asked = {
         (topic.topic_name, state.partition_index): state.is_new
         for topic in command.topic_states
-        if topic.topic_name in context.cluster.topics and topic.topic_name not in context.cluster.deleting
         for state in topic.partition_states
+        if _has_replica(context.cluster, broker_id, topic.topic_name, state.partition_index)
     }
     refused = refused_roles(context.cluster, broker_id, command, response)
     failed = [partition for partition in refused if partition in asked]
@@ -76,6 +78,13 @@ async def _take_deletions(
         if any(state.leader_epoch == EPOCH_DURING_DELETE for state in topic.partition_states)
     ]
     await note_deleted(context, broker_id, asked, {name: code for name, code in failed.items() if name in asked})
+
+
+def _has_replica(cluster: ClusterState, broker_id: int, name: str, index: int) -> bool:
+    """Whether a broker has, or is to have, a replica of a partition that does not go."""
+    topic = None if name in cluster.deleting else cluster.topics.get(name)
+    assignment = None if topic is None else topic.assignments.get(index)
+    return assignment is not None and broker_id in assignment.replicas
 
 
 def refused_roles(

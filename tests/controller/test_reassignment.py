@@ -312,3 +312,24 @@ async def test_many_partitions_are_reassigned_in_turns(cluster: Cluster) -> None
             total, in_one_turn = taken.calls(name)
             assert total >= least * count
             assert in_one_turn <= 2 * ENTRIES_PER_TURN, name
+
+
+async def test_what_is_refused_by_a_broker_that_has_no_replica_any_more_is_nothing_to_wait_for(
+    cluster: Cluster,
+) -> None:
+    """It answers, once the move is cancelled, that it could not begin a log; a later move has it begin one."""
+    async with cluster:
+        await begin(cluster, 1, 2)
+        broker = cluster.broker(3)
+        broker.is_silent = True
+        broker.errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+        assert await reassign(cluster, 1, 2, 3) is ErrorCode.NONE
+        assert await reassign(cluster, cancel=True) is ErrorCode.NONE
+        broker.speak_again()
+        await cluster.until(lambda: any(isinstance(command, StopReplicaRequest) for command in broker.log))
+        await cluster.settled()
+        cluster.fire_retries()
+        await cluster.settled()
+        broker.errors.clear()
+        assert await reassign(cluster, 1, 2, 3) is ErrorCode.NONE
+        await cluster.until(lambda: T in broker.roles)
