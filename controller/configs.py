@@ -102,6 +102,11 @@ class ConfigRepository:
         self.held_bytes = 0
         self._overrides: dict[tuple[str, str], Mapping[str, str]] = {}
         self._listeners: list[ConfigListener] = []
+        self._unseen_listeners: list[ConfigListener] = []
+        self._versions: dict[tuple[str, str], int] = {}
+        """Those of znodes that were changed since they were created, as of the last reading."""
+        self._unseen: list[tuple[str, str]] = []
+        """Entities that were something else between two readings, of which nobody was told yet."""
         self._last_change = -1
         self._unread: dict[tuple[str, str], None] = {}
         """Entities of which others have told a change that was not read yet, in the order of that."""
@@ -157,7 +162,9 @@ class ConfigRepository:
         for entity_type in ENTITY_TYPES:
             for name in await self._store.get_children(f"{znodes.CONFIG}/{entity_type}"):
                 entities[entity_type, name] = None
-        return await self._read(list(entities))
+        changed = await self._read(list(entities))
+        self._unseen.clear()
+        return changed
 
     async def _watch_changes(self) -> None:
         changes = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
@@ -181,6 +188,13 @@ class ConfigRepository:
     def subscribe(self, listener: ConfigListener) -> None:
         """Call `listener(entity_type, name)` after each change of overrides, whoever made it. It must not raise."""
         self._listeners.append(listener)
+
+    def subscribe_unseen(self, listener: ConfigListener) -> None:
+        """Call `listener(entity_type, name)` where an entity was changed more than once between two readings, perhaps
+        to what it was before: others may have gone by what it was meanwhile. It must not raise.
+
+        Not for what was changed before `start`, or in between two sessions: by zxids one can tell."""
+        self._unseen_listeners.append(listener)
 
     async def change(self, entity_type: str, name: str, decide: Decide, *, if_topic_exists: bool = False) -> None:
         """Make what `decide` makes of the entity's overrides its new ones and tell all brokers; with `if_topic_exists`
@@ -244,16 +258,23 @@ class ConfigRepository:
             for listener in self._listeners:
                 with self.set_aside.attempt("/".join(entity)):
                     listener(*entity)
+        unseen, self._unseen = self._unseen, []
+        for entity in unseen:
+            for listener in self._unseen_listeners:
+                with self.set_aside.attempt("/".join(entity)):
+                    listener(*entity)
 
     def forget(self, entity_type: str, names: Iterable[str]) -> None:
         """Drop entities that are gone, without telling listeners."""
         for name in names:
             self.held_bytes -= stored_bytes(self._overrides.pop((entity_type, name), _NOTHING))
+            self._versions.pop((entity_type, name), None)
 
     async def _read(self, entities: list[tuple[str, str]]) -> list[tuple[str, str]]:
         found = await self._store.get_many([znodes.config_path(*entity) for entity in entities])
         changed = []
         for entity, answer in zip(entities, found, strict=True):
+            self._note_version(entity, 0 if answer is None else answer[1].version)
             configs, damage = self._decoded(entity, answer)
             if damage is not None:
                 logger.error("%s %s keeps %s: %s", *entity, dict(configs) or "its settings", damage)
@@ -266,6 +287,14 @@ class ConfigRepository:
             else:
                 del self._overrides[entity]
         return changed
+
+    def _note_version(self, entity: tuple[str, str], version: int) -> None:
+        """What was read has this version, 0 also where there is nothing."""
+        known = self._versions.pop(entity, 0)
+        if version not in (0, known, known + 1):
+            self._unseen.append(entity)
+        if version > 0:
+            self._versions[entity] = version
 
     def _decoded(
         self, entity: tuple[str, str], answer: tuple[bytes, Stat] | None

@@ -8,6 +8,7 @@ decisions: settings of which the controller hears, and those that were changed w
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from barnabas.controller import znodes
 from barnabas.controller.context import MIN_INSYNC_REPLICAS, ControllerContext
@@ -44,16 +45,18 @@ class LastToLeave:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         context.configs.subscribe(self._config_changed)
+        context.configs.subscribe_unseen(partial(self._config_changed, was_unseen=True))
 
-    def _config_changed(self, entity_type: str, name: str) -> None:
+    def _config_changed(self, entity_type: str, name: str, *, was_unseen: bool = False) -> None:
+        """Settings were changed; one that `was_unseen` in between may have let anybody commit alone."""
         context = self._context
         if entity_type == "topics" and name in context.cluster.topics:
             context.events.submit(lambda: self._forget(lambda topic, _partition, _state: topic == name))
         elif entity_type == "brokers":
-            is_of_gone = MIN_INSYNC_REPLICAS in context.configs.overrides(entity_type, name)
+            is_of_gone = was_unseen or MIN_INSYNC_REPLICAS in context.configs.overrides(entity_type, name)
             broker_id = znodes.broker_id_of(name)
             concerned = context.cluster.brokers if broker_id is None else [broker_id]
-            alone = [each for each in concerned if context.commits_alone_by_default(each)]
+            alone = [each for each in concerned if was_unseen or context.commits_alone_by_default(each)]
             if alone or is_of_gone:
                 context.events.submit(lambda: self._forget_of(alone, broker_id, is_of_gone=is_of_gone))
 

@@ -207,3 +207,35 @@ async def test_a_state_that_is_not_marked_though_one_is_enough_is_marked_by_the_
         await cluster.until(lambda: _has_heard(cluster, 4, ("brokers", "2"), "1"))
         await cluster.stop(1)
         await cluster.until(lambda: cluster.state().left_isr == (3, NOBODY))
+
+
+@pytest.mark.parametrize(
+    ("entity", "left"),
+    [
+        (("topics", "t"), (3, NOBODY)),
+        (("brokers", "2"), (3, NOBODY)),
+        (("brokers", DEFAULT), (3, NOBODY)),
+        (("brokers", "3"), (3,)),
+    ],
+)
+async def test_what_was_set_and_taken_back_before_the_controller_read_it(
+    cluster: Cluster, entity: tuple[str, str], left: tuple[int, ...]
+) -> None:
+    """It finds what it knows; the leader may have heard of both."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        if entity[0] == "brokers":
+            await change(cluster, entity, min_insync_replicas="2")
+            await cluster.until(lambda: _has_heard(cluster, 1, entity, "2"))
+        await leave_alone(cluster, {MIN: "2"} if entity[0] == "topics" else {})
+        assert cluster.state().left_isr == (3,)
+        reading = cluster.members[1].configs
+        await reading.stop()
+        for value in ("1", "2"):
+            await change(cluster, entity, min_insync_replicas=value)
+        reading._follow_from_now_on()
+        await cluster.members[1].configs.change("topics", "u", lambda _: {"retention.ms": "1"})
+        await cluster.until(lambda: cluster.members[1].configs.overrides("topics", "u"))
+        await cluster.settled()
+        await cluster.settled()
+        assert cluster.state().left_isr == left
