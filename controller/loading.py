@@ -12,7 +12,7 @@ from typing import NamedTuple
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import CoordinationStore, Delete, SetData, Stat, Watcher
 from barnabas.controller.operations.broker_changes import registered
-from barnabas.controller.operations.plan import OperationGroup, parent_paths, restored_states
+from barnabas.controller.operations.plan import OperationGroup, parent_paths, restored_states, state_update
 from barnabas.controller.state import (
     NOBODY,
     BrokerRegistration,
@@ -43,14 +43,15 @@ class LoadedCluster(NamedTuple):
 
 
 class LoadedStates(NamedTuple):
-    """Topics with the states of their partitions, the writes that create lost ones anew, and, as in `LoadedCluster`,
-    the partitions that are `outlived`, `unproven` and `alone`."""
+    """Topics with the states of their partitions, the writes that put back those of partitions that are `restored`,
+    and, as in `LoadedCluster`, the partitions that are `outlived`, `unproven` and `alone`."""
 
     topics: list[TopicState]
     repairs: list[OperationGroup]
     outlived: list[TopicPartition]
     unproven: dict[TopicPartition, list[int]]
     alone: dict[TopicPartition, int]
+    restored: list[TopicPartition]
 
 
 async def load_cluster(
@@ -130,8 +131,10 @@ async def with_states(
     lives: Mapping[int, int] = MappingProxyType({}),
     brokers: Mapping[int, BrokerRegistration] = MappingProxyType({}),
 ) -> LoadedStates:
-    """The topics with the states of their partitions, read together, and the writes that create anew the states that
-    somebody has deleted, as they were `known`. A partition whose state cannot be read gets one without a leader.
+    """The topics with the states of their partitions, read together, and the writes that put back the states that
+    somebody has deleted or garbled, as they were `known`, but in a new leader epoch: the znode's version, which is the
+    partition epoch, may have begun anew, and the leader would take that for an older state. A partition whose state
+    cannot be read, and is not known, gets one without a leader.
 
     A broker whose life began, at an epoch in `lives`, after a state was decided that has it lead was elected in a
     former life: zxids order both (`znodes.decided_zxid`). So do they for `brokers` that may lack records: one that came
@@ -144,16 +147,17 @@ async def with_states(
     answers = await store.get_many([znodes.partition_state_path(topic.name, partition) for topic, partition in wanted])
     states: dict[TopicPartition, PartitionState] = {}
     lost: dict[TopicPartition, PartitionState] = {}
+    garbled: dict[TopicPartition, OperationGroup] = {}
     outlived: list[TopicPartition] = []
     unproven: dict[TopicPartition, list[int]] = {}
     alone: dict[TopicPartition, int] = {}
     lacking = {member: broker for member, broker in brokers.items() if broker.may_lack_records or broker.damaged}
     for (topic, partition), answer in zip(wanted, answers, strict=True):
         key = (topic.name, partition)
-        before = known.get(topic.name)
+        before = _known_state(known.get(topic.name), topic, partition)
         if answer is None:
-            if before is not None and before.topic_id == topic.topic_id and partition in before.partitions:
-                states[key] = lost[key] = before.partitions[partition]._replace(partition_epoch=0)
+            if before is not None:
+                states[key] = lost[key] = before._replace(leader_epoch=before.leader_epoch + 1, partition_epoch=0)
             continue
         try:
             states[key] = znodes.decode_partition_state(*key, answer[0], answer[1].version)
@@ -167,14 +171,26 @@ async def with_states(
                 if member in lacking and lacking[member].may_lack(key) and lives[member] > decided_zxid:
                     unproven.setdefault(key, []).append(member)
         except znodes.DamagedZnode as error:
-            logger.error("%s-%d gets a new state: %s", *key, error)
-            states[key] = znodes.rebuilt_partition_state(topic.assignments[partition].replicas, answer[1].version)
-    repairs = await _restoration(store, lost) if lost else []
+            version = answer[1].version
+            if before is None or not before.isr:
+                logger.error("%s-%d gets a new state: %s", *key, error)
+                states[key] = znodes.rebuilt_partition_state(topic.assignments[partition].replicas, version)
+                continue
+            logger.error("the state of %s-%d is written anew: %s", *key, error)
+            found = before._replace(partition_epoch=version)
+            states[key] = found._replace(leader_epoch=found.leader_epoch + 1, partition_epoch=version + 1)
+            garbled[key] = (state_update(*key, found, states[key]),)
+    repairs = [*garbled.values(), *(await _restoration(store, lost) if lost else [])]
     complete = [
         topic.with_partitions({p: states[topic.name, p] for p in topic.assignments if (topic.name, p) in states})
         for topic in topics
     ]
-    return LoadedStates(complete, repairs, outlived, unproven, alone)
+    return LoadedStates(complete, repairs, outlived, unproven, alone, [*garbled, *lost])
+
+
+def _known_state(known: TopicState | None, topic: TopicState, partition: int) -> PartitionState | None:
+    """The state that a partition had, unless that was one of another topic of the name."""
+    return known.partitions.get(partition) if known is not None and known.topic_id == topic.topic_id else None
 
 
 async def _restoration(store: CoordinationStore, lost: Mapping[TopicPartition, PartitionState]) -> list[OperationGroup]:

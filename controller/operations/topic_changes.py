@@ -27,7 +27,7 @@ class Changes(NamedTuple):
     """What somebody else has changed. `cluster` has the new topics and partitions, and lacks those that are `gone`.
 
     `queued` are names in the deletion queue that the controller has not taken up; `repairs` are writes that give new
-    topics an id, and that put damaged znodes right.
+    topics an id, and that put damaged znodes right: those of `restored` partitions, which are in a new epoch, too.
     """
 
     cluster: ClusterState
@@ -36,6 +36,7 @@ class Changes(NamedTuple):
     gone: tuple[str, ...]
     queued: tuple[str, ...]
     repairs: tuple[OperationGroup, ...]
+    restored: tuple[TopicPartition, ...]
 
 
 class ClusterWatch:
@@ -121,6 +122,7 @@ class ClusterWatch:
             gone,
             tuple(name for name in queue if name not in cluster.deleting),
             (*repairs, *loaded.repairs),
+            tuple(loaded.restored),
         )
 
 
@@ -171,7 +173,7 @@ class TopicChanges:
             logger.info("somebody else has added %d partition(s)", len(changes.added))
             context.machine.add(context.cluster, changes.added)
             await context.configs.refresh("topics", changes.new_topics)
-            await bring_online(context, changes.added, changes.repairs, requests.INCREMENTAL)
+            await bring_online(context, (*changes.added, *changes.restored), changes.repairs, requests.INCREMENTAL)
         elif changes.repairs:
             await context.election.write(changes.repairs)
         if changes.queued:
