@@ -155,7 +155,7 @@ async def note_deleted(
     for name, code in failed.items():
         obstacle = ApiError(code, "A replica could not be deleted; the topic stays queued for deletion.")
         context.deletions.failed(broker_id, name, obstacle)
-    if any(code is ErrorCode.KAFKA_STORAGE_ERROR for code in failed.values()):
+    if failed:
         context.refusals.retry_later()
     context.end_retries()
 
