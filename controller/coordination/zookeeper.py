@@ -31,6 +31,7 @@ from kazoo import exceptions
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.hosts import collect_hosts
 from kazoo.protocol import states
+from kazoo.protocol.serialization import GetData
 
 from barnabas.clock import DELAY_MAX_MS, Clock, SystemClock, wait_s
 from barnabas.controller.coordination.interface import (
@@ -57,6 +58,7 @@ from barnabas.controller.coordination.interface import (
     Watcher,
 )
 from barnabas.controller.coordination.loop_handler import Answer, LoopConnection, LoopHandler
+from barnabas.controller.coordination.multi_read import READS_MAX, MultiRead
 from barnabas.controller.coordination.owner_thread import post
 from barnabas.controller.coordination.tree import validate_path
 
@@ -98,6 +100,10 @@ class ConnectionTimedOut(StoreUnavailable):
     """No ZooKeeper server could be reached in time."""
 
 
+class NotSupported(StoreUnavailable):
+    """The server does not know requests of this type."""
+
+
 class ZooKeeperSession:
     """One session: a `CoordinationStore`. Got from `ZooKeeperSession.open`.
 
@@ -135,6 +141,8 @@ class ZooKeeperSession:
         self._connected = asyncio.Event()
         self._session_id = 0
         self._is_closed = False
+        self._has_multi_read = True
+        """Until a server says otherwise: those before 3.6 do."""
         self.was_ended = False
         """Whether the session was closed while ZooKeeper could hear of it."""
         self._expiry_callbacks: list[Callable[[], None]] = []
@@ -226,7 +234,29 @@ class ZooKeeperSession:
         return data, _stat(stat)
 
     async def get_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> list[tuple[bytes, Stat] | None]:
-        return list(await asyncio.gather(*(self._get_or_none(path, watcher) for path in paths)))
+        if watcher is not None or len(paths) == 1:
+            return list(await asyncio.gather(*(self._get_or_none(path, watcher) for path in paths)))
+        several = [paths[begin : begin + READS_MAX] for begin in range(0, len(paths), READS_MAX)]
+        found = await asyncio.gather(*map(self._get_several, several))
+        return [answer for answers in found for answer in answers]
+
+    async def _get_several(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        """As `get_many`, with one request, unless the server does not know such."""
+        if self._has_multi_read:
+            for path in paths:
+                validate_path(path)
+            request = MultiRead([GetData(self._absolute(path), None) for path in paths])
+            try:
+                answers = await self._repeated(lambda: self._call(request), paths[0])
+                return [_data_or_none(*answer) for answer in zip(answers, paths, strict=True)]
+            except NotSupported:
+                self._has_multi_read = False
+        return list(await asyncio.gather(*(self._get_or_none(path, None) for path in paths)))
+
+    def _call(self, request: MultiRead) -> "Answer":
+        answer = self._handler.async_result()
+        self._client._call(request, answer)
+        return answer
 
     async def _get_or_none(self, path: str, watcher: Watcher | None) -> tuple[bytes, Stat] | None:
         try:
@@ -262,11 +292,15 @@ class ZooKeeperSession:
                 watches.setdefault(path, {})[watcher] = None
 
         full_path = self._absolute(path)
+        return await self._repeated(lambda: request(full_path, None if watcher is None else self._changed), path, note)
+
+    async def _repeated(
+        self, request: Callable[[], "Answer"], path: str, on_success: Callable[[], None] | None = None
+    ) -> Any:
+        """Ask until there is an answer."""
         while True:
             try:
-                return await self._ask(
-                    lambda: request(full_path, None if watcher is None else self._changed), path, note
-                )
+                return await self._ask(request, path, on_success)
             except ConnectionLost:
                 continue  # the next attempt waits for a connection
 
@@ -448,11 +482,22 @@ def _stat(stat: states.ZnodeStat) -> Stat:
     )
 
 
+def _data_or_none(answer: Any, path: str) -> tuple[bytes, Stat] | None:
+    """One of several answers. Raises: CoordinationError."""
+    if isinstance(answer, exceptions.NoNodeError):
+        return None
+    if isinstance(answer, Exception):
+        raise _error(answer, path)
+    data, stat = answer
+    return data, _stat(stat)
+
+
 def _error(error: Exception, path: str) -> CoordinationError:
     for kind, ours in _ERRORS.items():
         if isinstance(error, kind):
             return ours(path)
-    return StoreUnavailable(path, f"ZooKeeper answered {type(error).__name__} {error}".rstrip())
+    kind = NotSupported if isinstance(error, exceptions.UnimplementedError) else StoreUnavailable
+    return kind(path, f"ZooKeeper answered {type(error).__name__} {error}".rstrip())
 
 
 def _culprit(operation: Operation, error: Exception) -> str:

@@ -7,9 +7,9 @@ was an error. Events of watches come between answers, with `WATCH_XID`.
 *Source*: `zookeeper.jute`, `ZooDefs.java`, `KeeperException.java`, `MultiOperationRecord.java`, `MultiResponse.java`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from barnabas.controller.coordination.interface import (
     BadVersion,
@@ -36,6 +36,8 @@ from barnabas.controller.coordination.zookeeper_server.jute import (
     encode_stat,
     encode_string,
 )
+
+T = TypeVar("T")
 
 FRAME_BYTES_MAX: Final = 1024 * 1024 - 1
 """ZooKeeper's default `jute.maxbuffer`: whoever sends a longer frame loses the connection."""
@@ -65,6 +67,7 @@ class OpCode(IntEnum):
     CREATE2 = 15
     CHECK_WATCHES = 17
     REMOVE_WATCHES = 18
+    MULTI_READ = 22
     AUTH = 100
     SET_WATCHES = 101
     GET_EPHEMERALS = 103
@@ -209,6 +212,12 @@ class Multi(NamedTuple):
     writes: Sequence[tuple[OpCode, Write]]
 
 
+class MultiRead(NamedTuple):
+    """The body of MULTI_READ: reads, each with its type."""
+
+    reads: Sequence[tuple[OpCode, Read]]
+
+
 class SetWatches(NamedTuple):
     """The body of SET_WATCHES and SET_WATCHES2: the watches that a client had before it connected again, and the newest
     zxid that it knew."""
@@ -232,7 +241,7 @@ class Nothing(NamedTuple):
     """The body of PING, CLOSE_SESSION and AUTH (which is not served)."""
 
 
-Body = Path | Read | Write | SetAcl | Multi | SetWatches | Watches | Nothing
+Body = Path | Read | Write | SetAcl | Multi | MultiRead | SetWatches | Watches | Nothing
 
 
 class UnsupportedRequest(Exception):
@@ -288,15 +297,22 @@ def _read_acls(reader: JuteReader) -> list[Acl]:
 
 
 def _read_multi(reader: JuteReader) -> Multi:
-    writes: list[tuple[OpCode, Write]] = []
+    return Multi(_read_operations(reader, _IN_MULTI))
+
+
+def _read_multi_read(reader: JuteReader) -> MultiRead:
+    return MultiRead(_read_operations(reader, _IN_MULTI_READ))
+
+
+def _read_operations(reader: JuteReader, readers: Mapping[int, Callable[[JuteReader], T]]) -> list[tuple[OpCode, T]]:
+    operations: list[tuple[OpCode, T]] = []
     while True:
         number, is_done, _error = reader.read_int(), reader.read_boolean(), reader.read_int()
         if is_done:
-            return Multi(writes)
-        if number not in _IN_MULTI:
-            raise UnsupportedRequest(f"an operation of type {number} in a transaction")
-        op_code = OpCode(number)
-        writes.append((op_code, _IN_MULTI[op_code](reader)))
+            return operations
+        if number not in readers:
+            raise UnsupportedRequest(f"an operation of type {number} among several")
+        operations.append((OpCode(number), readers[number](reader)))
 
 
 def _read_set_watches(reader: JuteReader) -> SetWatches:
@@ -328,6 +344,11 @@ _IN_MULTI: Final[Mapping[int, Callable[[JuteReader], Write]]] = {
     OpCode.CHECK: _read_check,
 }
 
+_IN_MULTI_READ: Final[Mapping[int, Callable[[JuteReader], Read]]] = {
+    OpCode.GET_DATA: _read_read,
+    OpCode.GET_CHILDREN: _read_read,
+}
+
 _BODIES: Final[Mapping[OpCode, Callable[[JuteReader], Body]]] = {
     **{OpCode(number): read for number, read in _IN_MULTI.items()},
     OpCode.EXISTS: _read_read,
@@ -339,6 +360,7 @@ _BODIES: Final[Mapping[OpCode, Callable[[JuteReader], Body]]] = {
     OpCode.PING: _read_nothing,
     OpCode.GET_CHILDREN2: _read_read,
     OpCode.MULTI: _read_multi,
+    OpCode.MULTI_READ: _read_multi_read,
     OpCode.CHECK_WATCHES: _read_watches,
     OpCode.REMOVE_WATCHES: _read_watches,
     OpCode.AUTH: _read_nothing,
@@ -369,9 +391,14 @@ def write_result(op_code: OpCode, path: str, stat: Stat | None) -> bytes:
     return encode_stat(stat) if op_code is OpCode.SET_DATA and stat is not None else b""
 
 
-def multi_response(results: Sequence[tuple[OpCode, bytes]]) -> bytes:
-    """The answer to a transaction that took effect."""
-    parts = (encode_int(op_code) + encode_boolean(False) + encode_int(0) + body for op_code, body in results)
+def multi_response(results: Iterable[tuple[OpCode, bytes] | ErrorCode]) -> bytes:
+    """The answer to a transaction that took effect, or to several reads, of which some may have failed."""
+    parts = (
+        _error_result(result)
+        if isinstance(result, ErrorCode)
+        else encode_int(result[0]) + encode_boolean(False) + encode_int(0) + result[1]
+        for result in results
+    )
     return b"".join(parts) + _END_OF_MULTI
 
 
@@ -379,8 +406,11 @@ def multi_failure(count: int, culprit: int, error: ErrorCode) -> bytes:
     """The answer to one that did not: those before the impossible operation are told nothing is wrong with them, those
     after it that they were not tried (`DataTree.processTxn`)."""
     codes = [ErrorCode.OK] * culprit + [error] + [ErrorCode.RUNTIME_INCONSISTENCY] * (count - culprit - 1)
-    parts = (encode_int(_ERROR_RESULT) + encode_boolean(False) + encode_int(code) + encode_int(code) for code in codes)
-    return b"".join(parts) + _END_OF_MULTI
+    return multi_response(codes)
+
+
+def _error_result(code: ErrorCode) -> bytes:
+    return encode_int(_ERROR_RESULT) + encode_boolean(False) + encode_int(code) + encode_int(code)
 
 
 def is_open_to_all(acls: Sequence[Acl]) -> bool:

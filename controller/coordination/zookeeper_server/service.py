@@ -40,6 +40,7 @@ from barnabas.controller.coordination.zookeeper_server.messages import (
     Body,
     ErrorCode,
     Multi,
+    MultiRead,
     OpCode,
     Path,
     Read,
@@ -66,6 +67,9 @@ logger = logging.getLogger(__name__)
 WATCHES_BYTES_MAX: Final = 256 * 1024 * 1024
 """What the watches of all connections may take together: more than 700,000. A cluster's controller has one for each
 topic."""
+
+ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What several reads in one request may answer together: their request is short, whatever the znodes hold."""
 
 
 class Client(Protocol):
@@ -153,6 +157,8 @@ class TreeService:
             return self._multi(body, session)
         if isinstance(body, Read):
             return self._read(op_code, body, client)
+        if isinstance(body, MultiRead):
+            return self._multi_read(body, client)
         if isinstance(body, SetWatches):
             self._set_watches(body, client)
         elif isinstance(body, Watches):
@@ -183,6 +189,24 @@ class TreeService:
             return encode_int(len(data)) + data + encode_stat(stat)
         names = encode_vector(encode_string(name) for name in tree.children(path) or ())
         return names + encode_stat(stat) if op_code is OpCode.GET_CHILDREN2 else names
+
+    def _multi_read(self, body: MultiRead, client: Client) -> bytes:
+        """Answer each read by itself: what is not there is no error of the others (ZOOKEEPER-1407)."""
+        results: list[tuple[OpCode, bytes] | ErrorCode] = []
+        size = 0
+        for op_code, read in body.reads:
+            if read.watch:
+                raise UnsupportedRequest("a watch of one of several reads")
+            try:
+                answer = self._read(op_code, read, client)
+            except NoNode:
+                results.append(ErrorCode.NO_NODE)
+                continue
+            size += len(answer)
+            if size > ANSWER_BYTES_MAX:
+                raise UnsupportedRequest("more than one answer holds")
+            results.append((op_code, answer))
+        return multi_response(results)
 
     def _require(self, path: str) -> bytes:
         found = self._stored.tree.get(path)

@@ -149,6 +149,18 @@ async def test_get_many(stores: Stores) -> None:
         assert [answer and answer[0] for answer in found] == [b"1", None, b"3"]
 
 
+async def test_get_many_of_many(stores: Stores) -> None:
+    """More than one request asks for: in their order, those that are missing in between."""
+    async with stores:
+        session = await stores.session()
+        there = [f"/n{number}" for number in range(0, 250, 2)]
+        await session.multi([Create(path, path.encode()) for path in there])
+        found = await session.get_many([f"/n{number}" for number in range(250)])
+        assert found[1::2] == [None] * 125
+        assert found[::2] == [await session.get(path) for path in there]
+        assert await session.get_many([]) == []
+
+
 async def test_get_many_watches_what_exists(stores: Stores) -> None:
     async with stores:
         session = await stores.session()

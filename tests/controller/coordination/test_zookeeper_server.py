@@ -20,6 +20,7 @@ from kazoo.protocol.states import EventType, WatchedEvent
 
 from barnabas.clock import ManualClock
 from barnabas.controller.coordination.stored_tree import StoredTree
+from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.coordination.zookeeper_server.connection import UNSENT_BYTES_MAX
 from barnabas.controller.coordination.zookeeper_server.jute import MalformedMessage
 from barnabas.controller.coordination.zookeeper_server.server import (
@@ -30,12 +31,12 @@ from barnabas.controller.coordination.zookeeper_server.server import (
     TICK_MS,
     ZooKeeperServer,
 )
-from barnabas.controller.coordination.zookeeper_server.service import LastRequest, TreeService
+from barnabas.controller.coordination.zookeeper_server.service import ANSWER_BYTES_MAX, LastRequest, TreeService
 from barnabas.controller.coordination.zookeeper_server.sessions import SESSION_TIMEOUT_MS_MIN, Session
 from barnabas.network import OsNetwork
 from tools.manual_timers import ManualTimers
 
-CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN, MULTI, SET_WATCHES = 1, 2, 3, 4, 5, 8, 14, 101
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN, MULTI, MULTI_READ, SET_WATCHES = 1, 2, 3, 4, 5, 8, 14, 22, 101
 NO_NODE, MARSHALLING_ERROR, UNIMPLEMENTED, INVALID_ACL, BAD_VERSION = -101, -5, -6, -114, -103
 
 
@@ -469,6 +470,30 @@ async def test_a_transaction_answers_for_each_operation() -> None:
         assert server.paths == {"/a"}
 
 
+async def test_several_reads_answer_each_for_itself() -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        await one.ask(CREATE, creation("/a", b"x"))
+        _, alone = await one.ask(GET_DATA, string("/a") + b"\0")
+        asked = ((GET_DATA, "/a"), (GET_DATA, "/b"), (CHILDREN, "/"), (GET_DATA, "/a"))
+        error, answer = await one.ask(MULTI_READ, multi(*((op_code, string(path) + b"\0") for op_code, path in asked)))
+        read, missing = struct.pack(">ibi", GET_DATA, 0, 0) + alone, struct.pack(">ibii", -1, 0, NO_NODE, NO_NODE)
+        names = struct.pack(">ibi", CHILDREN, 0, 0) + strings("a")
+        assert (error, answer) == (0, read + missing + names + read + struct.pack(">ibi", -1, 1, -1))
+
+
+async def test_several_reads_that_answer_too_much_are_asked_one_by_one() -> None:
+    """As at a ZooKeeper before 3.6, which knows no such request."""
+    async with ServerUnderTest() as server:
+        session = await ZooKeeperSession.open(f"127.0.0.1:{server.port}")
+        data = b"x" * (ANSWER_BYTES_MAX // 5)
+        paths = [f"/{number}" for number in range(6)]
+        for path in paths:
+            await session.create(path, data)
+        for _ in range(2):
+            assert [found and found[0] for found in await session.get_many([*paths, "/none"])] == [data] * 6 + [None]
+        await session.close()
+
+
 async def test_access_is_not_restricted_and_nobody_is_told_so() -> None:
     async with ServerUnderTest() as server, peer(server) as one:
         only_read = struct.pack(">ii", 1, 1) + string("world") + string("anyone")
@@ -500,6 +525,8 @@ async def test_access_is_not_restricted_and_nobody_is_told_so() -> None:
         (13, string("/a") + struct.pack(">i", 0)),
         (-1000, b""),
         (MULTI, multi((21, creation("/a")))),
+        (MULTI_READ, multi((GET_DATA, string("/") + b"\1"))),
+        (MULTI_READ, multi((EXISTS, string("/") + b"\0"))),
     ],
 )
 async def test_what_is_not_served_is_told(op_code: int, body: bytes) -> None:
