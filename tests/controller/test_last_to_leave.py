@@ -234,8 +234,7 @@ async def test_what_was_set_and_taken_back_before_the_controller_read_it(
         for value in ("1", "2"):
             await change(cluster, entity, min_insync_replicas=value)
         reading._follow_from_now_on()
-        await cluster.members[1].configs.change("topics", "u", lambda _: {"retention.ms": "1"})
-        await cluster.until(lambda: cluster.members[1].configs.overrides("topics", "u"))
-        await cluster.settled()
+        await change(cluster, ("topics", "u"), retention_ms="1")  # read after what was changed before
+        await cluster.until(lambda: reading.overrides("topics", "u"))
         await cluster.settled()
         assert cluster.state().left_isr == left
