@@ -6,7 +6,7 @@ broker knows who leads. An unclean election loses what the new leader lacks (KIP
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
 ELIGIBLE_LEADERS_NOT_AVAILABLE, REQUEST_TIMED_OUT (the election is made, not all know of it), NOT_CONTROLLER (every
 partition that is named, or known here where none is). For the whole request, and each partition that it names:
-INVALID_REQUEST (unknown type), KAFKA_STORAGE_ERROR.
+INVALID_REQUEST (unknown type), KAFKA_STORAGE_ERROR; with null for the topics REQUEST_TIMED_OUT, if nothing was decided.
 Deviations: a timeout of zero or less is answered REQUEST_TIMED_OUT when the election is made; throttle_time_ms is
 always 0.
 Versions: 1 type of the election, error of the whole; 2 flexible.

@@ -78,10 +78,11 @@ async def elect_leaders(
     own broker knows who leads, or after `timeout_ms`. Called by the task that serves a client, done in the
     controller's.
 
-    Raises: ApiError, as `ControllerContext.ask`.
+    Raises: ApiError, as `ControllerContext.ask`; REQUEST_TIMED_OUT where all are meant, and nothing was decided in
+    time.
     """
-    request = AdminRequest[ElectionResults](
-        context.timers, timeout_ms, lambda decided: _timed_out(partitions or (), decided)
+    request = AdminRequest[ElectionResults | None](
+        context.timers, timeout_ms, lambda decided: _timed_out(partitions, decided)
     )
 
     async def elect() -> None:
@@ -101,7 +102,10 @@ async def elect_leaders(
         await tell(context, plan)
         context.when_own_told(lambda: request.finish(results), request)
 
-    return await context.ask(elect, request)
+    results = await context.ask(elect, request)
+    if results is None:
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "The controller did not get to it in time.")
+    return results
 
 
 async def decide(
@@ -130,6 +134,11 @@ async def decide(
     return Plan(tuple(writes), cluster.with_states(states), tuple(states)), results
 
 
-def _timed_out(partitions: Collection[TopicPartition], decided: ElectionResults | None) -> ElectionResults:
-    results = dict.fromkeys(partitions) if decided is None else decided
+def _timed_out(
+    partitions: Collection[TopicPartition] | None, decided: ElectionResults | None
+) -> ElectionResults | None:
+    """The answer when the time is up; None where nobody knows yet which partitions are meant."""
+    if partitions is None and decided is None:
+        return None
+    results = dict.fromkeys(partitions or ()) if decided is None else decided
     return {each: error or ApiError(ErrorCode.REQUEST_TIMED_OUT) for each, error in results.items()}

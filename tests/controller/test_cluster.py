@@ -918,6 +918,33 @@ async def test_whoever_is_left_leads_if_an_administrator_wants_it(cluster: Clust
         assert await elect(cluster, ElectionType.UNCLEAN, T) == {T: ErrorCode.ELECTION_NOT_NEEDED}
 
 
+@pytest.mark.parametrize("partitions", [None, [T]])
+async def test_an_election_that_the_controller_does_not_get_to_in_time(
+    cluster: Cluster, partitions: list[tuple[str, int]] | None
+) -> None:
+    """Where all partitions are meant, it is not known which those are: the request fails as a whole."""
+    async with cluster:
+        await cluster.start(1, 2)
+        await create(cluster, 2, 1)
+        member = cluster.members[1]
+        released = cluster.hold(1)
+        election = asyncio.create_task(
+            member.controller.elect_leaders(partitions, ElectionType.PREFERRED, timeout_ms=30_000)
+        )
+        await member.timers.has(30_000)
+        for timer in list(member.timers.waiting):
+            if timer.delay_ms == 30_000:
+                timer.callback()
+        if partitions is None:
+            with pytest.raises(ApiError, match="REQUEST_TIMED_OUT"):
+                await election
+        else:
+            error = (await election)[T]
+            assert error is not None
+            assert error.error is ErrorCode.REQUEST_TIMED_OUT
+        released.set()
+
+
 async def test_a_request_that_has_no_time_is_answered_when_it_is_decided(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2)
