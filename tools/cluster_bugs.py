@@ -29,6 +29,18 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.server import Broker
 from barnabas.controller.broker_queue import BrokerQueue
+from barnabas.controller.operations import (
+    alter_partition,
+    announcement,
+    broker_lives,
+    controlled_shutdown,
+    elect_leaders,
+    elections,
+    last_to_leave,
+    preferred_election,
+    reassignment,
+)
+from barnabas.controller.operations.announcement import tell_states
 from barnabas.storage.log_manager import LogManager
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.names import TopicId
@@ -143,8 +155,6 @@ def broker_epoch_is_unchecked() -> list[Change]:
 def controller_epoch_is_unchecked_in_one_write() -> list[Change]:
     """A controller that was replaced still stores ISRs. The new one decides by what it has read before, and elects who
     is in sync no more."""
-    from barnabas.controller.operations import alter_partition
-    from barnabas.controller.operations.announcement import tell_states
 
     async def alter(context: Any, request: Any, asked: Any) -> None:
         plan, response = alter_partition.plan_alterations(
@@ -266,6 +276,23 @@ def boot_id_is_ignored() -> list[Change]:
     return [Change(SessionNote, "__init__", on_one_boot)]
 
 
+def leader_that_committed_alone_is_not_marked() -> list[Change]:
+    """A controller does not write down that a leader which was left alone could commit so. When its log is lost, and
+    `min.insync.replicas` is two by then, it has who left the ISR last lead, without what was acknowledged since."""
+    deciding = (
+        alter_partition,
+        announcement,
+        broker_lives,
+        controlled_shutdown,
+        elect_leaders,
+        elections,
+        last_to_leave,
+        preferred_election,
+        reassignment,
+    )
+    return [Change(module, "marked_if_alone", lambda _topic, state, _commits_alone: state) for module in deciding]
+
+
 BUGS: Final[dict[str, Callable[[], list[Change]]]] = {
     bug.__name__.replace("_", "-"): bug
     for bug in (
@@ -287,6 +314,7 @@ BUGS: Final[dict[str, Callable[[], list[Change]]]] = {
         damaged_log_is_emptied_inside_the_isr,
         lost_log_begins_anew_inside_the_isr,
         boot_id_is_ignored,
+        leader_that_committed_alone_is_not_marked,
     )
 }
 

@@ -41,11 +41,15 @@ class Invariants:
 
     `running()` gives the process and the server of each broker by its id, None for one that is down. `wrong` gets what
     is found. A broker among those `lacking` what they had, which the controller has told nothing since, is not asked
-    for it yet.
+    for it yet. `committed` is called when a leader has committed something, with the state as the store has it.
     """
 
     def __init__(
-        self, running: Callable[[], Sequence[Running | None]], wrong: list[str], lacking: Collection[int]
+        self,
+        running: Callable[[], Sequence[Running | None]],
+        wrong: list[str],
+        lacking: Collection[int],
+        committed: Callable[[Partition, PartitionState | None], None],
     ) -> None:
         self.states: dict[TopicPartition, PartitionState] = {}
         """The states of partitions as the store has them."""
@@ -54,6 +58,7 @@ class Invariants:
         self._running = running
         self._wrong = wrong
         self._lacking = lacking
+        self._has_committed = committed
         self._committed: dict[tuple[TopicPartition, object], int] = {}
         """By partition and topic id: a topic may be another one of the same name."""
         self._leaders: dict[tuple[str, int, object, int], tuple[int, Process]] = {}
@@ -67,8 +72,10 @@ class Invariants:
         """Up to where any replica of a partition, by its topic's id, has been compacted: whoever began its log later
         has what was left of that."""
 
-    def written(self, path: str, data: bytes, stat: Stat) -> tuple[PartitionState | None, PartitionState] | None:
-        """The store has taken what a znode is. What a partition's state was before, and is now; None for others."""
+    def written(
+        self, path: str, data: bytes, stat: Stat
+    ) -> tuple[TopicPartition, PartitionState | None, PartitionState] | None:
+        """The store has taken what a znode is. A partition, what its state was before, and is now; None for others."""
         if path == znodes.CONTROLLER_EPOCH:
             self._controller_epoch = znodes.decode_controller_epoch(data)
         if path.startswith(_TOPIC) and "/" not in path.removeprefix(_TOPIC):
@@ -86,7 +93,7 @@ class Invariants:
                 f" when there is one of epoch {self._controller_epoch}"
             )
         self._check_members(key)
-        return before, state
+        return key, before, state
 
     def look(self) -> None:
         """Look who leads what, in which epoch, and whether the in-sync replicas have what is committed."""
@@ -129,6 +136,7 @@ class Invariants:
         life = (key, partition.log.topic_id)
         if partition.log.high_watermark > self._committed.get(life, 0):
             self._committed[life] = partition.log.high_watermark
+            self._has_committed(partition, self.states.get(key))
             self._check_members(key)
 
     def _check_members(self, key: TopicPartition) -> None:

@@ -21,7 +21,8 @@ expire, directions of the network that are cut, connections that break, slow net
 all brokers at once, a controller that is deposed while it lives, a turned bit in a log; clocks that jump, disks that
 are full or fail for a while (`simulated_machine.py`), writes to the metadata store of which nobody knows whether they
 were done; in some runs a disk that is replaced (`simulated_replacement.py`). `cluster_ambushes.py` adds some at the
-worst moment. With more than three brokers partitions move between them all the time (`simulated_moves.py`).
+worst moment. In most runs `min.insync.replicas` is another one now and then (`simulated_settings.py`). With more than
+three brokers partitions move between them all the time (`simulated_moves.py`).
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ from tools.simulated_network import SimulatedNetwork
 from tools.simulated_power import Power
 from tools.simulated_processes import Process, SimulatedThreads, current_process, process_of, run_processes
 from tools.simulated_replacement import Replacement
+from tools.simulated_settings import MIN_INSYNC_REPLICAS, Operator, Settings
 from tools.simulated_store import HOST as STORE
 from tools.simulated_store import SimulatedStore
 from tools.simulated_topics import TopicOwner
@@ -257,6 +259,8 @@ class SimulatedBroker:
         self.disk = simulation.new_disk()
         self.clock = MachineClock(simulation.clock)
         self.boots = 1
+        self.min_insync_replicas = simulation.configs[MIN_INSYNC_REPLICAS]
+        """What its file said at its last start."""
         self.trouble: FullDisk | FailingDisk | None = None
         """What is wrong with its disk now."""
         self._trouble_until_s = 0.0
@@ -306,10 +310,12 @@ class SimulatedBroker:
             return
         self.server, self.starting = server, None
         self._simulation.power.told(self.node_id)
+        self._simulation.replacement.told(self.node_id)
         self._simulation.tell(f"{self.name}: is ready")
 
     def _new_server(self, process: Process) -> Broker:
         simulation, loop = self._simulation, asyncio.get_running_loop()
+        self.min_insync_replicas = simulation.configs[MIN_INSYNC_REPLICAS]
         options = {
             **CONFIGS,
             **simulation.configs,
@@ -449,7 +455,7 @@ class ClusterSimulation:
             "barnabas.flush.before.ack": str(self.is_durable).lower(),
             "default.replication.factor": str(min(brokers, REPLICAS_MAX)),
             "leader.imbalance.check.interval.seconds": str(self.draw.choice((1, 5, 20))),
-            "min.insync.replicas": str(min(brokers, self.draw.choice((1, 2)))),
+            MIN_INSYNC_REPLICAS: str(min(brokers, self.draw.choice((1, 2)))),
             "offsets.topic.replication.factor": str(min(brokers, REPLICAS_MAX)),
             "replica.lag.time.max.ms": str(self.draw.choice((2_000, 5_000, 30_000))),
             "transaction.state.log.min.isr": str(min(brokers, 2)),
@@ -461,7 +467,8 @@ class ClusterSimulation:
         self.damaged: str | None = None
         """The partition whose log a bit has turned in, on one broker; "" once none may be: all were down at once."""
         self.power = Power(self, random.Random(f"{seed} power"))
-        self.invariants = Invariants(self._running, self.wrong, self.power.lacking)
+        self.settings = Settings(self, random.Random(f"{seed} settings"))
+        self.invariants = Invariants(self._running, self.wrong, self.power.lacking, self.settings.committed)
         self.is_faulty = False
         self.calm_until_s = 0.0
         """`is_calm` before this time."""
@@ -535,15 +542,18 @@ class ClusterSimulation:
         return not self.wrong and not self.power.ended_the_last_in_sync
 
     def _start_clients(self) -> list[asyncio.Task[None]]:
-        running = []
+        kinds: list[Callable[..., Worker]] = []
         for kind, count in CLIENTS + (CLIENTS_OF_MORE if self.has_moves else ()):
-            for _ in range(count):
-                number = len(self.workers) + 1
-                process = Process(f"client-{number}", self.network.host(f"client-{number}"))
-                draw = random.Random(self.draw.getrandbits(32))
-                worker = kind(number, self.bootstrap_servers, TOPIC, PARTITIONS, self.recorder, draw, self.clock)
-                self.workers.append(worker)
-                running.append(process.start(worker.run()))
+            kinds += [kind] * count
+        if self.settings.mean_s is not None:
+            kinds.append(partial(Operator, self.settings.mean_s, len(self.brokers), self.settings.to_be_raised))
+        running = []
+        for number, new_worker in enumerate(kinds, start=1):
+            process = Process(f"client-{number}", self.network.host(f"client-{number}"))
+            draw = random.Random(self.draw.getrandbits(32))
+            worker = new_worker(number, self.bootstrap_servers, TOPIC, PARTITIONS, self.recorder, draw, self.clock)
+            self.workers.append(worker)
+            running.append(process.start(worker.run()))
         return running
 
     async def _create_topic(self) -> None:
@@ -572,15 +582,20 @@ class ClusterSimulation:
 
     def _written(self, path: str, data: bytes, stat: Stat) -> None:
         """The metadata store has taken what a znode is: a moment to lie in wait for."""
-        state = self.invariants.written(path, data, stat)
-        if state is not None:
-            self.power.written(state[1])
+        self.settings.written(path, data)
+        found = self.invariants.written(path, data, stat)
+        if found is not None:
+            partition, _, state = found
+            self.settings.state_written(partition, state)
+            self.power.written(partition, state)
+        self.replacement.written()
         if not self.is_faulty or self.power.lacking:
             return
         if path == CONTROLLER_EPOCH:
             self.ambushes.controller_elected()
-        elif state is not None:
-            self.ambushes.changed(*state)
+        elif found is not None:
+            _, before, state = found
+            self.ambushes.changed(before, state)
 
     def _faults(self) -> None:
         now_s = self.loop.time()
@@ -597,6 +612,7 @@ class ClusterSimulation:
                 self._fault_of(broker)
         self._fault_of_all()
         self.ambushes.look()
+        self.settings.look(TICK_S)
         self.replacement.look()
         self.power.look()
         hosts = [each.name for each in self.brokers]

@@ -13,9 +13,9 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.state import NOBODY, PartitionState
-
 if TYPE_CHECKING:
+    from barnabas.controller.state import PartitionState
+    from tools.cluster_invariants import TopicPartition
     from tools.cluster_simulation import ClusterSimulation, SimulatedBroker
 
 
@@ -47,16 +47,12 @@ class Power:
             return True
         if simulation.replacement.is_due:
             return False  # what only those have that have left the ISR
+        with_all = simulation.settings.with_all
         return all(
-            any(self._has_all(member) for member in self._in_sync(state) if member != broker.node_id)
-            for state in simulation.invariants.states.values()
+            any(self._has_all(member) for member in with_all(partition, state) if member != broker.node_id)
+            for partition, state in simulation.invariants.states.items()
             if broker.node_id in state.isr
         )
-
-    def _in_sync(self, state: PartitionState) -> tuple[int, ...]:
-        """Who had everything that was committed: who is in the ISR, and, where that takes two, who left it last."""
-        is_by_one = self._simulation.configs["min.insync.replicas"] == "1"
-        return state.isr if is_by_one or state.last_to_leave == NOBODY else (*state.isr, state.last_to_leave)
 
     def _has_all(self, node_id: int) -> bool:
         return node_id not in self.lacking and self._simulation.brokers[node_id].is_up
@@ -83,11 +79,16 @@ class Power:
         """A broker has heard from the controller, which knew what that may lack."""
         self.lacking.discard(node_id)
 
-    def written(self, state: PartitionState) -> None:
+    def written(self, partition: TopicPartition, state: PartitionState) -> None:
         """The metadata store has taken a partition's state."""
-        if self.lacking.issuperset(self._in_sync(state)) and not self.ended_the_last_in_sync:
-            self._simulation.tell("the last in sync has lost its power")
-            self._simulation.count("last in sync without power")
+        if self.lacking and self.lacking.issuperset(self._simulation.settings.with_all(partition, state)):
+            self.end("power")
+
+    def end(self, lost: str) -> None:
+        """All that were in sync for a partition have lost that."""
+        if not self.ended_the_last_in_sync:
+            self._simulation.tell(f"the last in sync has lost its {lost}")
+            self._simulation.count(f"last in sync without {lost}")
             self._found_before = len(self._simulation.wrong)
             self.ended_the_last_in_sync = True
 

@@ -1,10 +1,12 @@
 """A disk of a simulated cluster that is replaced: a broker comes back to an empty log directory, and fetches all it had
 from the others.
 
-Once in a run, in which `min.insync.replicas` is 2: whoever else is in the ISR, or was the last to leave it, has all
-that is committed, so nothing is lost. What the broker may not do is lead on with nothing, as the others would cut their
-logs to that (`ReplicaManager._check_is_not_lost`). Where it was the only one in sync, who left the ISR last leads
-instead (`plan_unproven`).
+Once in a run, where `min.insync.replicas` is 2: whoever else is in the ISR, or was the last to leave it, has all that
+is committed, so nothing is lost. What the broker may not do is lead on with nothing, as the others would cut their logs
+to that (`ReplicaManager._check_is_not_lost`). Where it was the only one in sync, who left the ISR last leads instead
+(`plan_unproven`). A broker that may commit alone, or could while it was the only one (`simulated_settings.py`), keeps
+its disk. Where it may so from the moment on in which that is replaced, nobody leads in its place any more: nobody
+promises that, and the run is over.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.state import NOBODY
+from tools.simulated_settings import MIN_INSYNC_REPLICAS
 
 if TYPE_CHECKING:
     from tools.cluster_simulation import ClusterSimulation, SimulatedBroker
@@ -22,6 +24,9 @@ RUNS: Final = 0.3
 
 AT_CRASHES: Final = 0.3
 """After how many crashes, until it has been."""
+
+ALONE_S: Final = 3.0
+"""How long it is alone before that on average, at most: what it may do meanwhile changes."""
 
 ALONE: Final = 0.1
 """How often at a look, else, the others are killed first, until it is alone in an ISR."""
@@ -42,10 +47,14 @@ class Replacement:
         self.is_due = not simulation.has_moves and len(simulation.brokers) > 1 and draw.random() < RUNS
         self._is_alone = draw.random() < 0.5
         self._last: SimulatedBroker | None = None
+        self._not_before_s = 0.0
+        self._is_told = True
+        """Whether the broker has heard from the controller what it leads with its new disk."""
         self.broker: SimulatedBroker | None = None
         if self.is_due:
             simulation.damaged = ""
-            simulation.configs["min.insync.replicas"] = "2"
+            if simulation.settings.mean_s is None:
+                simulation.configs[MIN_INSYNC_REPLICAS] = "2"
 
     def look(self) -> None:
         """Now and then: perhaps a broker is about to lose its disk that nobody else is in sync with."""
@@ -55,13 +64,16 @@ class Replacement:
         if self._last is None:
             if all(each.is_up for each in brokers) and self._draw.random() < ALONE:
                 self._last = self._draw.choice(brokers)
+                self._simulation.keep_calm()
                 for each in brokers:
                     if each is not self._last:
                         self._simulation.tell(f"fault: {each.name} killed")
                         each.kill(restart_after_s=self._draw.uniform(*OTHERS_DOWN_S))
-        elif self._last.process is None:
+        elif self._last.process is None or all(each.is_up for each in brokers):
             self._last = None
-        elif self._last.node_id in self._alone() and self._is_dispensable(self._last):
+        elif self._last.node_id not in self._alone():
+            self._not_before_s = self._simulation.loop.time() + self._draw.uniform(0, 2 * ALONE_S)
+        elif self._simulation.loop.time() >= self._not_before_s and self._is_dispensable(self._last):
             self._last.kill(restart_after_s=0.1)
             self._simulation.count("disk of the last in sync replaced")
             self._replace(self._last)
@@ -70,23 +82,41 @@ class Replacement:
         """A broker has just ended: perhaps with its disk."""
         if not self.is_due or self._is_alone or self.broker is not None:
             return
-        if self._draw.random() < AT_CRASHES and self._is_dispensable(broker):
+        if self._draw.random() < AT_CRASHES and self._has_partitions(broker) and self._is_dispensable(broker):
             self._replace(broker)
 
     def _replace(self, broker: SimulatedBroker) -> None:
         self._simulation.count("disk replaced")
         self._simulation.tell(f"fault: {broker.name} disk replaced")
         self.broker = broker
+        self._is_told = False
         broker.replace_disk()
+
+    def told(self, node_id: int) -> None:
+        """A broker has heard from the controller, which knew whether its logs are there."""
+        if self.broker is not None and node_id == self.broker.node_id:
+            self._is_told = True
+
+    def written(self) -> None:
+        """The metadata store has taken something: perhaps nobody is left that has all of a partition."""
+        if self.broker is not None and not self._is_told and not self._is_dispensable(self.broker):
+            self._simulation.power.end("disk")
 
     def _alone(self) -> set[int]:
         """Brokers that are some ISR's only members."""
         return {state.isr[0] for state in self._simulation.invariants.states.values() if len(state.isr) == 1}
 
+    def _has_partitions(self, broker: SimulatedBroker) -> bool:
+        return any(broker.node_id in state.isr for state in self._simulation.invariants.states.values())
+
     def _is_dispensable(self, broker: SimulatedBroker) -> bool:
-        """Whether it has partitions, and others have all of them."""
-        states = [state for state in self._simulation.invariants.states.values() if broker.node_id in state.isr]
-        return bool(states) and all(len(state.isr) > 1 or state.last_to_leave != NOBODY for state in states)
+        """Whether others have all of its partitions."""
+        with_all = self._simulation.settings.with_all
+        return all(
+            any(member != broker.node_id for member in with_all(partition, state))
+            for partition, state in self._simulation.invariants.states.items()
+            if broker.node_id in state.isr
+        )
 
     def tells(self, name: str, message: str) -> bool:
         """Whether what a broker logs is what this has to bring about."""

@@ -31,6 +31,7 @@ FOUND_BY = {
     "damaged-log-is-emptied-inside-the-isr": 8,
     "lost-log-begins-anew-inside-the-isr": 13,
     "boot-id-is-ignored": 2,
+    "leader-that-committed-alone-is-not-marked": 56,
 }
 """A seed that has found each: where the search begins. Any change of brokers or of the simulation
 tells other stories, and then it goes on with others."""
@@ -47,6 +48,7 @@ TAKE_LONGER = {
     "old-partition-epoch-is-applied",
     "broker-epoch-is-unchecked",
     "follower-asks-for-what-it-has-not-written",
+    "leader-that-committed-alone-is-not-marked",
 }
 """Those whose seed takes more than some 3 s of CPU, or that fewer than one seed in fifteen finds."""
 
