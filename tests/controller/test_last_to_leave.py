@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from barnabas.clock import ManualClock
+from barnabas.controller import znodes
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.state import NO_LEADER, NOBODY
 from barnabas.wire.errors import ErrorCode
@@ -131,6 +132,27 @@ async def test_one_replica_is_enough_from_now_on(cluster: Cluster, entity: tuple
         await change(cluster, entity, min_insync_replicas="1")
         await cluster.until(lambda: cluster.state().left_isr == (3, NOBODY))
         await change(cluster, entity, min_insync_replicas="2")
+        await lose_log_of_leader(cluster)
+        assert is_led_by_nobody_else(cluster)
+
+
+@pytest.mark.parametrize("entity", [("brokers", "2"), ("brokers", DEFAULT), ("topics", "t")])
+async def test_one_replica_was_enough_for_less_time_than_it_takes_to_hear(
+    cluster: Cluster, entity: tuple[str, str]
+) -> None:
+    """By the time that the controller reads it, it takes two again. The leader may have heard in between."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        if entity[0] == "brokers":
+            await change(cluster, entity, min_insync_replicas="2")
+            await cluster.until(lambda: bool(cluster.members[1].configs.overrides(*entity)))
+        await leave_alone(cluster, {MIN: "2"} if entity[0] == "topics" else {})
+        await cluster.settled()
+        assert cluster.state().left_isr == (3,)
+        path = znodes.config_path(*entity)
+        await cluster.members[2].session.set(path, znodes.encode_config({MIN: "1"}))
+        await change(cluster, entity, min_insync_replicas="2")
+        await cluster.until(lambda: cluster.state().left_isr == (3, NOBODY))
         await lose_log_of_leader(cluster)
         assert is_led_by_nobody_else(cluster)
 
