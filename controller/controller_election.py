@@ -127,9 +127,18 @@ class ControllerElection:
             else:
                 await self._commit(operations)
 
+    async def confirm(self) -> None:
+        """See that the epoch is not over, so that what was read before is of no later one.
+
+        Raises: Deposed, CoordinationError.
+        """
+        await self._commit([self._fence()])
+
+    def _fence(self) -> Check:
+        return Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
+
     def _fenced(self, groups: Iterable[OperationGroup]) -> Iterator[list[Operation]]:
-        fence = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
-        return transactions(groups, fence, self._transaction_bytes_max)
+        return transactions(groups, self._fence(), self._transaction_bytes_max)
 
     async def _commit(self, operations: Sequence[Operation]) -> None:
         try:

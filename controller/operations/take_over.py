@@ -49,6 +49,7 @@ class TakeOver:
         await self.restore()
         await self._broker_changes.follow()
         loaded = await self._load()
+        await context.election.confirm()  # or brokers would be told, by an old epoch, what a newer one has decided
         repairs = [*loaded.repairs, *drop_unwanted_deletions(context)]
         brokers = context.brokers
         brokers.part_from(brokers.met)

@@ -1,6 +1,7 @@
 """The connection to the metadata store breaks at a write: nobody knows whether it took effect. Each case comes twice:
 it did not, and it did."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -140,3 +141,19 @@ async def test_the_start(node: Node, when: str, breaks: tuple[str, str]) -> None
         assert node.connection.is_over
         assert node.controller.is_active
         assert node.controller.cluster.topics["t"].partitions[0].leader != NO_LEADER
+
+
+async def test_who_is_over_tells_nothing_of_what_it_reads(node: Node) -> None:
+    """It reads what became of its decision, and what a newer controller has decided: that is not told by its epoch."""
+    async with node:
+        assert await create(node, "old") is ErrorCode.NONE
+        await settled(node)
+        node.channel.clear()
+        epoch = node.controller.epoch
+        await node.session.set(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1))
+        node.connection.break_at("multi", "before")
+        await refused(REQUESTS["create"](node), ErrorCode.REQUEST_TIMED_OUT)
+        while node.controller.epoch == epoch:
+            await asyncio.sleep(0)
+        await settled(node)
+        assert {command.controller_epoch for command in node.channel.take(LeaderAndIsrRequest)} == {epoch + 2}
