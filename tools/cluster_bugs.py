@@ -181,14 +181,18 @@ def requests_to_a_broker_out_of_order() -> list[Change]:
             if answer is not None:
                 self._answered(answer)
 
-        while True:
-            command = await self._next()
-            if callable(command):
-                command()
-            else:
-                task = asyncio.create_task(deliver(command))
-                sending.add(task)
-                task.add_done_callback(sending.discard)
+        try:
+            while True:
+                command = await self._next()
+                if callable(command):
+                    command()
+                else:
+                    task = asyncio.create_task(deliver(command))
+                    sending.add(task)
+                    task.add_done_callback(sending.discard)
+        finally:
+            for task in sending:
+                task.cancel()
 
     return [Change(BrokerQueue, "_run", run)]
 
