@@ -153,7 +153,7 @@ async def test_who_is_over_tells_nothing_of_what_it_reads(node: Node) -> None:
         await node.session.set(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1))
         node.connection.break_at("multi", "before")
         await refused(REQUESTS["create"](node), ErrorCode.REQUEST_TIMED_OUT)
-        while node.controller.epoch == epoch:
+        while node.controller.epoch == epoch:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
         await settled(node)
         assert {command.controller_epoch for command in node.channel.take(LeaderAndIsrRequest)} == {epoch + 2}
