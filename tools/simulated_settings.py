@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.client.configs import BROKER, TOPIC, ConfigResource, alter_configs
-from barnabas.broker.client.errors import ResponseError
+from barnabas.broker.client.errors import BrokerUnavailable, ResponseError
 from barnabas.controller import znodes
 from barnabas.controller.state import NOBODY, PartitionState
 from barnabas.wire.errors import ErrorCode
@@ -179,6 +179,9 @@ class Operator(Worker):
                 set_to={} if value is None else {MIN_INSYNC_REPLICAS: value},
                 delete=[MIN_INSYNC_REPLICAS] if value is None else [],
             )
+        except BrokerUnavailable:
+            await self.positions.refresh([self.topic])  # it is not of those that the client knows: who is there now?
+            raise
         except ResponseError as error:
             # A broker that has just started may not know the topic yet.
             if not error.error.retriable and error.error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
