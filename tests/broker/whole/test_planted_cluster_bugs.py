@@ -20,7 +20,7 @@ FOUND_BY = {
     "no-truncation-after-an-epoch-change": 2,
     "joins-before-the-epochs-start": 9,
     "shrinks-before-it-is-stored": 1,
-    "old-partition-epoch-is-applied": 3,
+    "old-partition-epoch-is-applied": 192,
     "broker-epoch-is-unchecked": 0,
     "controller-epoch-is-unchecked-in-one-write": 4,
     "requests-to-a-broker-out-of-order": 28,
