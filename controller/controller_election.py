@@ -23,6 +23,8 @@ from barnabas.controller.sessions import StoreSessions
 
 logger = logging.getLogger(__name__)
 
+_ANOTHER_EPOCH: Final = "the controller's epoch is another one"
+
 _CLEARINGS_MAX: Final = 3
 """How often a transaction is tried again because there was something below a znode that it deletes: somebody may still
 be at it."""
@@ -132,20 +134,20 @@ class ControllerElection:
 
         Raises: Deposed, CoordinationError.
         """
-        await self._commit([self._fence()])
-
-    def _fence(self) -> Check:
-        return Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
+        (found,) = await self._sessions.store.get_many([znodes.CONTROLLER_EPOCH])
+        if found is None or found[1].version != self._epoch_version:
+            raise Deposed(_ANOTHER_EPOCH)
 
     def _fenced(self, groups: Iterable[OperationGroup]) -> Iterator[list[Operation]]:
-        return transactions(groups, self._fence(), self._transaction_bytes_max)
+        fence = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
+        return transactions(groups, fence, self._transaction_bytes_max)
 
     async def _commit(self, operations: Sequence[Operation]) -> None:
         try:
             await self._sessions.store.multi(operations)
         except (BadVersion, NoNode) as error:
             if error.operation_index == 0:
-                raise Deposed("the controller's epoch is another one") from error
+                raise Deposed(_ANOTHER_EPOCH) from error
             raise
 
     async def _clear_below(self, paths: Sequence[str]) -> None:
