@@ -12,7 +12,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import states
@@ -140,6 +140,9 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         raise TimeoutError("the event loop stands still")
 
 
+_POLL_MS_MAX: Final = 2**31 - 1
+"""The longest time that `poll` takes."""
+
 Ready = tuple[list[Any], list[Any], list[Any]]
 
 
@@ -155,7 +158,8 @@ def _poll(readers: Sequence[Any], writers: Sequence[Any], timeout_s: float | Non
         poll.register(reader, select.POLLIN)
     for writer in writers:
         poll.register(writer, select.POLLOUT)
-    ready = {fd for fd, _ in poll.poll(None if timeout_s is None else max(0, math.ceil(timeout_s * 1000)))}
+    timeout_ms = None if timeout_s is None else min(max(math.ceil(timeout_s * 1000), 0), _POLL_MS_MAX)
+    ready = {fd for fd, _ in poll.poll(timeout_ms)}
     readable, writable = ([each for each in files if each.fileno() in ready] for files in (readers, writers))
     return readable, writable, []
 
