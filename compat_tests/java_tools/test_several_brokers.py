@@ -188,7 +188,7 @@ def reassign(admin: Tools, action: str, path: Path, *options: object, status: in
 
 def replicas(cluster: Cluster, topic: str) -> list[list[int]]:
     """Of each partition, as the controller's broker tells clients."""
-    told = cluster.brokers[0].server.metadata.topic(topic)
+    told = cluster.brokers[cluster.controller()].server.metadata.topic(topic)
     assert told is not None
     return [list(told.partitions[index].replicas) for index in sorted(told.partitions)]
 
