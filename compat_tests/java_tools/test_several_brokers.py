@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from barnabas.broker.server import Broker as Server
 from barnabas.testing.cluster import Cluster
 from compat_tests.java_tools.kafka_tools import Tools, of_3_9_in_full_runs
 from compat_tests.java_tools.test_configs import shown
@@ -188,9 +189,19 @@ def reassign(admin: Tools, action: str, path: Path, *options: object, status: in
 
 def replicas(cluster: Cluster, topic: str) -> list[list[int]]:
     """Of each partition, as the controller's broker tells clients."""
-    told = cluster.brokers[cluster.controller()].server.metadata.topic(topic)
+    return replicas_at(cluster.brokers[cluster.controller()].server, topic)
+
+
+def replicas_at(server: Server, topic: str) -> list[list[int]]:
+    told = server.metadata.topic(topic)
     assert told is not None
     return [list(told.partitions[index].replicas) for index in sorted(told.partitions)]
+
+
+def wait_replicas(cluster: Cluster, topic: str, *expected: list[int]) -> None:
+    """A reassignment is answered when it is decided, as by Kafka; brokers are told then."""
+    server = cluster.brokers[cluster.controller()].server
+    cluster.call(cluster._until(lambda: replicas_at(server, topic) == list(expected) or None, 30, "not told"))
 
 
 def wait_reassigned(admin: Tools, cluster: Cluster, topic: str, path: Path) -> None:
@@ -240,7 +251,7 @@ def test_a_reassignment_is_listed_and_cancelled(admin: Tools, several: Cluster, 
             admin, "--execute", plan(topic, [0, 2]), status=1
         )
         assert "Successfully started" in reassign(admin, "--execute", plan(topic, [3, 1]), "--additional")
-        assert replicas(several, topic) == [[3, 1, 2]]
+        wait_replicas(several, topic, [3, 1, 2])
         cancelled = reassign(admin, "--cancel", plan(topic, [3, 1]))
         assert f"Successfully cancelled partition reassignment for: {topic}-0" in cancelled
     finally:
