@@ -40,7 +40,7 @@ async def handle(request: ElectLeadersRequest, context: RequestContext) -> Elect
             partitions, _election_type(request.election_type), request.timeout_ms
         )
     except ApiError as error:
-        if error.error is ErrorCode.NOT_CONTROLLER:
+        if error.error is ErrorCode.NOT_CONTROLLER or context.api_version == 0:  # which has no error of the whole
             partitions = partitions or await _known_here(context)
         else:
             code = error.error
