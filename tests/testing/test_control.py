@@ -26,17 +26,6 @@ CALL = re.compile(r"""\.(?:get|post|delete|refused|ask|done)\(\s*(?:"[A-Z]+", )?
 """What a test asks for, in its own text."""
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[BarnabasControl]:
-    with BarnabasControl() as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def control(process: BarnabasControl) -> ControlClient:
-    return ControlClient(process.url)
-
-
 class Asked:
     """A broker that was asked for over HTTP."""
 

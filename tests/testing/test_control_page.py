@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,6 @@ from tools.server_process import ROOT
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing-other-languages.md"
 SERVE, *CURLS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[BarnabasControl]:
-    with BarnabasControl() as process:
-        yield process
 
 
 def test_it_begins_with_the_server(process: BarnabasControl) -> None:

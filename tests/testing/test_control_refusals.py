@@ -31,17 +31,6 @@ SERVE = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0"]
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[BarnabasControl]:
-    with BarnabasControl() as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def control(process: BarnabasControl) -> ControlClient:
-    return ControlClient(process.url)
-
-
 def exchange(
     url: str, method: str, path: str, body: bytes | Iterator[bytes] | None, headers: dict[str, str]
 ) -> tuple[int, str]:

@@ -63,17 +63,6 @@ class Kcl:
         return status, answer
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[BarnabasControl]:
-    with BarnabasControl() as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def control(process: BarnabasControl) -> ControlClient:
-    return ControlClient(process.url)
-
-
 @pytest.fixture
 def kcl(control: ControlClient) -> Iterator[Kcl]:
     yield Kcl(control, control.url)
