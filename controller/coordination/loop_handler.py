@@ -150,8 +150,7 @@ def _poll(readers: Sequence[Any], writers: Sequence[Any], timeout_s: float | Non
     """What `select.select` returns, with any number of open files.
 
     kazoo's own makes an epoll for each call, and waits twice for each request: eight system calls more than this, after
-    each of which its thread may have to wait for a busy event loop to let go of the interpreter. A take-over asks for
-    each partition.
+    each of which its thread may have to wait for a busy event loop to let go of the interpreter.
     """
     poll = select.poll()
     for reader in readers:
