@@ -237,23 +237,28 @@ class ZooKeeperSession:
         if watcher is not None or len(paths) == 1:
             return list(await asyncio.gather(*(self._get_or_none(path, watcher) for path in paths)))
         several = [paths[begin : begin + READS_MAX] for begin in range(0, len(paths), READS_MAX)]
-        found = await asyncio.gather(*map(self._get_several, several))
+        # The first one alone: a server that does not know such requests closes the connection, with all that are under
+        # way, and what it answered may be lost with what it has not read.
+        found = [await self._get_several(each) for each in several[:1]]
+        found += await asyncio.gather(*map(self._get_several, several[1:]))
         return [answer for answers in found for answer in answers]
 
     async def _get_several(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
         """As `get_many`, with one request, unless the server does not know such."""
-        if self._has_multi_read:
-            for path in paths:
-                validate_path(path)
-            request = MultiRead([GetData(self._absolute(path), None) for path in paths])
-            try:
-                answers = await self._repeated(lambda: self._call(request), paths[0])
-                return [_data_or_none(*answer) for answer in zip(answers, paths, strict=True)]
-            except NotSupported:
-                self._has_multi_read = False
-        return list(await asyncio.gather(*(self._get_or_none(path, None) for path in paths)))
+        for path in paths:
+            validate_path(path)
+        request = MultiRead([GetData(self._absolute(path), None) for path in paths])
+        try:
+            answers = await self._repeated(lambda: self._call(request), paths[0])
+        except NotSupported:
+            self._has_multi_read = False
+            return list(await asyncio.gather(*(self._get_or_none(path, None) for path in paths)))
+        return [_data_or_none(*answer) for answer in zip(answers, paths, strict=True)]
 
     def _call(self, request: MultiRead) -> "Answer":
+        """Raises: NotSupported, where it is known that the server does not know such requests."""
+        if not self._has_multi_read:
+            raise NotSupported
         answer = self._handler.async_result()
         self._client._call(request, answer)
         return answer
