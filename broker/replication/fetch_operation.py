@@ -335,9 +335,12 @@ class FetchOperation:
         """Listen to the partitions. The future is done when enough has become readable since the pass, when something
         changed that the client must hear of, or when `max_wait_ms` are over; whoever cancels it ends the listening."""
         hosted = self._replicas.partition
+        # Those that woke while the disk was read are not among those that the pass looked at; those that the pass put
+        # to rest tell of themselves.
+        look_at = self._asked if self._attention is None else self._attention.awake()
         asked_of = {
             partition: asked
-            for asked in self._asked
+            for asked in look_at
             if asked.topic is not None and (partition := hosted(asked.topic, asked.partition)) is not None
         }
         enough = _Listening(asked_of, self._limits, self._readable, self._attention).enough

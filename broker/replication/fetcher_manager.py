@@ -135,7 +135,7 @@ class FetcherManager:
             leader = self._leaders[leader_id] = self._begin(leader_id)
         former = self._leader_of.get((topic_id, index))
         if former is not None and former is not leader:
-            self._unfollow((topic_id, index))
+            self._unfollow((topic_id, index))  # whoever reads it here goes on
         self._leader_of[topic_id, index] = leader
         leader.follow(topic, topic_id, index, leader_epoch, log, is_held=log in self._cutting)
 
@@ -145,8 +145,10 @@ class FetcherManager:
         cutting = []
         for partition in list(partitions):
             following = self._unfollow(partition)
-            if following is not None and following.log in self._cutting:
-                cutting.append(self._cutting[following.log])
+            if following is not None:
+                self.reads.remove(following.log)
+                if following.log in self._cutting:
+                    cutting.append(self._cutting[following.log])
         if cutting:
             await asyncio.wait(cutting)
 
@@ -155,8 +157,6 @@ class FetcherManager:
         if leader is None:
             return None
         following = leader.unfollow(partition)
-        if following is not None:
-            self.reads.remove(following.log)
         if not len(leader):
             leader.end()
             del self._leaders[leader.id]

@@ -30,8 +30,8 @@ class FollowerReads:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.partitions: dict[FollowedLog, Partition] = {}
-        """Partitions that were read here since this broker follows them. Nothing has to be asked of this while there
-        are none."""
+        """Partitions that were read here since this broker follows them, whoever leads them. Nothing has to be asked of
+        this while there are none."""
         self._read_ms: dict[FollowedLog, int] = {}
 
     def add(self, partition: "Partition") -> None:

@@ -106,6 +106,30 @@ def fetch(broker: Broker) -> PartitionData:
     return response.responses[0].partitions[0]
 
 
+class Session:
+    """A fetch session over `t` and `u`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._bootstrap_servers = broker.bootstrap_servers
+        self._id = self._epoch = 0
+
+    def fetch(self, max_wait_ms: int = 0, min_bytes: int = 1, **offsets: int) -> dict[str, bytes]:
+        """The records of each topic in which there was something; `offsets` are those that have changed."""
+        topics = [
+            FetchTopic(topic=topic, partitions=[FetchPartition(fetch_offset=offset, partition_max_bytes=1 << 20)])
+            for topic, offset in offsets.items()
+        ]
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, topics=topics,
+            session_id=self._id, session_epoch=self._epoch,
+        )  # fmt: skip
+        with connect(self._bootstrap_servers, 60) as connection:
+            response = ask(connection, request, FETCH_VERSION, FetchResponse)
+        assert response.error_code == 0
+        self._id, self._epoch = response.session_id, self._epoch + 1
+        return {topic.topic: bytes(topic.partitions[0].records) for topic in response.responses}
+
+
 def fetch_while(broker: Broker, disk: ThreadsThatHoldReads, change: Callable[[Broker], None]) -> PartitionData:
     """What is answered by a fetch during whose read `change` happens."""
     with ThreadPoolExecutor(1) as threads:
@@ -169,6 +193,24 @@ def test_what_is_compacted_meanwhile_is_read_again(broker: Broker, disk: Threads
     assert b"next" in bytes(answer.records)
     assert b"aborted" not in bytes(answer.records)
     assert not answer.aborted_transactions
+
+
+def test_what_wakes_meanwhile_ends_the_wait_for_more(broker: Broker, disk: ThreadsThatHoldReads) -> None:
+    """A partition in which there was nothing new when the pass over the session began."""
+    broker.create_topic("u")
+    session = Session(broker)
+    for offsets in ({"t": log_of(broker.server).log_end_offset, "u": 0}, {}, {}):
+        session.fetch(**offsets)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(session.fetch, max_wait_ms=2**31 - 1, min_bytes=100_000, t=0)
+        assert disk.reached.wait(60)
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.produce("u", b"x" * 100_000)
+        assert producer.flush(30) == 0
+        disk.go_on.set()
+        found = answer.result(60)
+    assert b"aborted" in found["t"]
+    assert b"x" * 100_000 in found["u"]
 
 
 def test_what_is_appended_meanwhile_does_no_harm(broker: Broker, disk: ThreadsThatHoldReads) -> None:

@@ -502,6 +502,23 @@ async def test_a_partition_is_not_followed_any_more(tmp_path: Path) -> None:
         assert not follower.manager._leaders
 
 
+async def test_who_is_read_here_is_read_under_another_leader(tmp_path: Path) -> None:
+    """A consumer that waits is to hear of what that one tells, too."""
+    async with pair(tmp_path) as (leader, follower):
+        await leader.lead()
+        log = follower.follow()
+        partition = Partition("t", 0, TOPIC_ID, log, FOLLOWER)
+        heard: list[Partition] = []
+        partition.add_listener(heard.append)
+        follower.manager.reads.add(partition)
+        follower.manager.follow("t", TOPIC_ID, 0, 99, 5, log)  # the same broker, as far as the connection goes
+        leader.append(1)
+        await follower.until(lambda: log.log_end_offset == 1)
+        assert heard
+        await follower.manager.unfollow([(TOPIC_ID, 0)])
+        assert not follower.manager.reads.partitions
+
+
 async def test_unfollowing_waits_for_a_truncation(tmp_path: Path) -> None:
     """A log that is led must not be cut by what was decided when it followed; in a new epoch it is fetched for as soon
     as it has been cut."""
