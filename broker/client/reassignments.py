@@ -31,6 +31,9 @@ TROUBLE_S_MAX: Final = 60.0
 _TIMEOUT_MS: Final = 30_000
 _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_CONFIG_LENGTH_MAX: Final = 32_767
+"""A config's value is a string of the protocol, whose size is an int16 in older versions."""
+
 _SET_AT_RUN_TIME: Final = {TOPIC: 1, BROKER: 2}
 """The source of a config that somebody has set for this topic, this broker."""
 
@@ -196,14 +199,30 @@ async def _throttle(client: KafkaClient, rate: int, moves: Mapping[TopicPartitio
     brokers = {each for one in moves.values() for each in (*one.replicas, *one.adding)}
     for broker in sorted(brokers.intersection(client.node_ids())):
         await alter_configs(client, BROKER, str(broker), set_to=dict.fromkeys(_RATES, str(rate)))
+    for name, (leaders, followers) in throttled_replicas(moves).items():
+        values = dict(zip(_REPLICAS, (leaders, followers), strict=True))
+        await alter_configs(client, TOPIC, name, set_to=values)
+
+
+def throttled_replicas(moves: Mapping[TopicPartition, Reassignment]) -> dict[str, tuple[str, str]]:
+    """The lists of throttled replicas of each topic, of those that send and of those that come, as
+    kafka-reassign-partitions writes them: but all the topic's (`*`) where a list would be longer than a config may be,
+    with some 1,700 partitions of three replicas. Then a replica of the topic that lags behind without moving is held up
+    with the others.
+    """
     lists: dict[str, tuple[list[str], list[str]]] = {}
     for (name, index), one in moves.items():
         leaders, followers = lists.setdefault(name, ([], []))
         leaders += [f"{index}:{broker}" for broker in one.replicas if broker not in one.adding]
         followers += [f"{index}:{broker}" for broker in one.adding]
-    for name, listed in lists.items():
-        values = dict(zip(_REPLICAS, map(",".join, listed), strict=True))
-        await alter_configs(client, TOPIC, name, set_to=values)
+    return {
+        name: (_throttled_list(leaders), _throttled_list(followers)) for name, (leaders, followers) in lists.items()
+    }
+
+
+def _throttled_list(replicas: Sequence[str]) -> str:
+    text = ",".join(replicas)
+    return text if len(text) <= _CONFIG_LENGTH_MAX else "*"
 
 
 async def unthrottle(client: KafkaClient) -> bool:

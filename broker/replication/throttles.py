@@ -24,6 +24,9 @@ UNLIMITED: Final = 2**63 - 1
 BURST_MS: Final = 250
 """How much may pass at once after a pause: what the rate allows in this time."""
 
+ALL_REPLICAS: Final = "*"
+"""The list that has all of the topic's replicas."""
+
 LONGEST_WAIT_MS: Final = 1_000
 """The longest wait that is told: with a small rate it would be long, with 0 for ever, and the rate may be changed."""
 
@@ -74,10 +77,16 @@ class Throttle:
         self._seen_ms = now_ms
 
 
-@lru_cache(maxsize=1024)
 def is_listed(replicas: str, partition: int, broker_id: int) -> bool:
     """Whether a list of throttled replicas, PARTITION:BROKER,... or *, has a broker's replica of a partition."""
-    return replicas.strip() == "*" or f"{partition}:{broker_id}" in (each.strip() for each in replicas.split(","))
+    listed = _listed(replicas)
+    return ALL_REPLICAS in listed or f"{partition}:{broker_id}" in listed
+
+
+@lru_cache(maxsize=1024)
+def _listed(replicas: str) -> frozenset[str]:
+    """The list's entries; asked for with each fetch, for each partition that lags behind."""
+    return frozenset(each.strip() for each in replicas.split(","))
 
 
 def listed_in(overrides: Callable[[str, str], Mapping[str, str]], key: str) -> Callable[[str], str]:

@@ -12,7 +12,7 @@ import pytest
 from barnabas.broker.cli.ill_partitions import UNDER_MIN_ISR, ill_partitions
 from barnabas.broker.client.client import KafkaClient
 from barnabas.broker.client.configs import BROKER, RESOURCES_MAX, TOPIC, alter_configs, describe_configs
-from barnabas.broker.client.reassignments import unthrottle
+from barnabas.broker.client.reassignments import Reassignment, throttle, throttled_replicas, unthrottle
 from barnabas.testing import Broker
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest
@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 NAMES = [f"t{number:03}" for number in range(RESOURCES_MAX + 50)]
 RATE, REPLICAS = "leader.replication.throttled.rate", "leader.replication.throttled.replicas"
+FOLLOWERS = "follower.replication.throttled.replicas"
 
 
 class Watched(KafkaClient):
@@ -71,6 +72,24 @@ def test_ill_partitions(broker: Broker) -> None:
     rows, client = asked(broker, work)
     assert [(row["topic"], row["min_isr"]) for row in rows] == [(NAMES[-1], 2)]
     assert (client.topics, client.configs_max) == ([RESOURCES_MAX, 50], 1)
+
+
+def test_throttles_of_many_partitions(broker: Broker) -> None:
+    """A list that is longer than a config may be."""
+    moves = {(NAMES[0], index): Reassignment((1, 2, 3, 4), (4,), ()) for index in range(1_800)}
+    moves |= {(NAMES[1], index): one for (_, index), one in moves.items() if index < 100}
+    lists = throttled_replicas(moves)
+    assert lists[NAMES[0]] == ("*", ",".join(f"{index}:4" for index in range(1_800)))
+    assert lists[NAMES[1]][0].startswith("0:1,0:2,0:3,1:1,")
+
+    async def work(client: KafkaClient) -> dict[str, str | None]:
+        await throttle(client, 1_000, moves)
+        [told] = (await describe_configs(client, [(TOPIC, NAMES[0])], [REPLICAS, FOLLOWERS])).values()
+        assert await unthrottle(client)
+        return {config.name: config.value for config in told}
+
+    found, _ = asked(broker, work)
+    assert found == {REPLICAS: "*", FOLLOWERS: lists[NAMES[0]][1]}
 
 
 def test_throttles_that_are_taken_away(broker: Broker) -> None:
