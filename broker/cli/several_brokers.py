@@ -54,8 +54,7 @@ class BrokerPlan:
     store_port: int
     directories: Sequence[str]
     former_pid: int = 0
-    former_addresses: str = ""
-    """Where that broker listened when a former parent had started it, and it may still run."""
+    """The process that ran that broker for a former parent, and may still run."""
 
 
 def main(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -214,7 +213,6 @@ def with_note(plans: Sequence[BrokerPlan], note: Mapping[str, Any]) -> list[Brok
                 configs=configs,
                 store_port=int(noted.get("store_port", 0)),
                 former_pid=int(noted.get("pid", 0)),
-                former_addresses=str(noted.get("addresses", "")),
             )
         )
     return found
@@ -236,6 +234,7 @@ def read_note(path: Path) -> dict[str, Any]:
 
 
 def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Path, plans: Sequence[BrokerPlan]) -> int:
+    from barnabas.broker.cli.process import look_for_garbage
     from barnabas.broker.cli.supervisor import Supervisor
     from barnabas.controller.coordination.interface import StoreUnavailable
 
@@ -245,14 +244,14 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
     try:
         loop.run_until_complete(supervisor.open())
         gc.collect()
-        gc.freeze()  # what is there by now is shared with the brokers as long as nobody writes to it
+        look_for_garbage()  # what is there by now stays, shared with the brokers as long as nobody writes to it
         while (start := loop.run_until_complete(supervisor.next_start())) is not None:
-            read_end, write_end = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                _become_a_broker(options, environ, start, write_end)
-            os.close(write_end)
-            supervisor.started(start, pid, read_end)
+            try:
+                pid, output = _fork(options, environ, start)
+            except OSError as error:
+                supervisor.could_not_start(start, _sentence(error))
+            else:
+                supervisor.started(start, pid, output)
         return supervisor.status
     except (StoreUnavailable, OSError) as error:
         logger.critical("%s", _sentence(error))
@@ -260,6 +259,21 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
     finally:
         supervisor.close()
         loop.close()
+
+
+def _fork(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerPlan) -> tuple[int, int]:
+    """Start a broker's process; its number, and where what it prints can be read. Raises: OSError."""
+    read_end, write_end = os.pipe()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become_a_broker(options, environ, plan, write_end)
+    except OSError:
+        os.close(read_end)
+        raise
+    finally:
+        os.close(write_end)
+    return pid, read_end
 
 
 def _become_a_broker(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerPlan, output: int) -> None:

@@ -55,7 +55,8 @@ class RestartBudget:
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """One broker: its plan, the process that runs it (0: none), and whether that is a child of this one."""
+    """One broker: its plan, the process that runs it (0: none), and whether that is a child of this one; whether that
+    process serves (`is_ready`), and whether any has since this one holds the store (`has_served`)."""
 
     plan: BrokerPlan
     asked: dict[str, str]
@@ -63,6 +64,7 @@ class Child:
     is_own: bool = True
     addresses: str = ""
     is_ready: bool = False
+    has_served: bool = False
     output: bytes = b""
     has_ended: asyncio.Event = field(default_factory=asyncio.Event)
     budget: RestartBudget = field(default_factory=RestartBudget)
@@ -125,8 +127,13 @@ class Supervisor:
         child.pid, child.is_own, child.output = pid, True, b""
         child.has_ended = asyncio.Event()
         self._loop.add_reader(output, self._read, child, output)
-        self._write_note()
+        self._renew_note()
         self._look_at_children()  # it may have ended already, before its number was known
+
+    def could_not_start(self, plan: BrokerPlan, reason: str) -> None:
+        """There is no process to be had for a broker."""
+        logger.critical("broker %d could not start (%s): all brokers are stopped", plan.node_id, reason)
+        self._stop(1)
 
     def close(self) -> None:
         """Close the store."""
@@ -160,13 +167,21 @@ class Supervisor:
     async def _watch(self, child: Child) -> None:
         """See to the end of a process that is nobody's child here, and to its registration."""
         while _is_in_use(child.plan):
-            if not child.is_ready and self._is_registered(child):
-                self._child_is_ready(child, child.plan.former_addresses)
+            if not child.is_ready and (addresses := self._registered_addresses(child)):
+                self._child_is_ready(child, addresses)
             await asyncio.sleep(_LOOK_INTERVAL_S)
         self._ended(child, "has ended")
 
-    def _is_registered(self, child: Child) -> bool:
-        return self._server.znode(znodes.broker_path(child.plan.node_id)) is not None
+    def _registered_addresses(self, child: Child) -> str:
+        """Where a broker has registered that it is; empty while it has not."""
+        payload = self._server.znode(znodes.broker_path(child.plan.node_id))
+        if payload is None:
+            return ""
+        try:
+            broker = znodes.decode_broker(child.plan.node_id, payload, -1)
+        except znodes.DamagedZnode:
+            return ""  # it is about to write it anew
+        return ",".join(endpoint.connection_string for endpoint in broker.endpoints)
 
     def _read(self, child: Child, output: int) -> None:
         data = os.read(output, 4096)
@@ -179,8 +194,8 @@ class Supervisor:
             os.close(output)
 
     def _child_is_ready(self, child: Child, addresses: str) -> None:
-        child.is_ready, child.addresses = True, addresses
-        self._write_note()
+        child.is_ready = child.has_served = True
+        child.addresses = addresses
         if not (self._is_ready or self._is_stopping) and all(each.is_ready for each in self._children):
             self._is_ready = True
             print_ready(self._ready_line())
@@ -199,16 +214,18 @@ class Supervisor:
                 continue
             pid, wait_status = os.waitpid(child.pid, os.WNOHANG)
             if pid:
-                self._ended(child, _cause(os.waitstatus_to_exitcode(wait_status)))
+                status = os.waitstatus_to_exitcode(wait_status)
+                self._ended(child, _cause(status), gave_up=status > 0)
 
-    def _ended(self, child: Child, cause: str) -> None:
-        """A broker's process is no more: whoever it led goes to others at once."""
+    def _ended(self, child: Child, cause: str, *, gave_up: bool = False) -> None:
+        """A broker's process is no more: what it led goes to others at once."""
         node_id, pid, child.pid = child.plan.node_id, child.pid, 0
+        child.is_ready = False
         child.has_ended.set()
         self._server.end_sessions(child.plan.store_port)
         if self._is_stopping:
             return
-        if child.is_own and not child.is_ready:
+        if gave_up and not child.has_served:
             logger.critical("broker %d could not start (pid %d %s): all brokers are stopped", node_id, pid, cause)
             self._stop(1)
         elif not child.budget.allows(time.monotonic()):
@@ -254,11 +271,21 @@ class Supervisor:
 
     # -- bookkeeping
 
+    def _renew_note(self) -> None:
+        """Write the note while brokers run. They go on without one."""
+        try:
+            self._write_note()
+        except OSError as error:
+            logger.error(
+                "%s cannot be written (%s): should this process be killed, stop the brokers before the next start",
+                self._directory / NOTE_FILE,
+                error.strerror,
+            )
+
     def _write_note(self) -> None:
         note = {
             str(child.plan.node_id): {
                 "pid": child.pid,
-                "addresses": child.addresses,
                 "store_port": child.plan.store_port,
                 "asked": _addresses(child.asked),
                 "given": _addresses(child.plan.configs),

@@ -311,6 +311,29 @@ def test_a_broker_of_before_that_dies_before_it_has_registered_anew_is_started_a
     create(brokers, "letters")
 
 
+def test_a_parent_that_dies_while_it_takes_over_is_taken_over_itself(brokers: BarnabasBrokers) -> None:
+    first, pid = brokers.ready_line, brokers.broker_pid(2)
+    brokers.kill_parent()
+    os.kill(pid, signal.SIGSTOP)
+    second = subprocess.Popen(brokers._command(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert second.stderr is not None
+    assert any("holds the metadata store of 3 brokers" in line for line in second.stderr)
+    second.kill()
+    second.communicate()
+    os.kill(pid, signal.SIGCONT)
+    brokers.start()
+    assert brokers.ready_line == first
+
+
+def test_ctrl_c_ends_all_by_the_parent_alone(brokers: BarnabasBrokers) -> None:
+    os.killpg(brokers.pid, signal.SIGINT)  # as the terminal does, to whoever is in the group
+    assert brokers.wait(60) == 0
+    assert len(lines(brokers, "stopping 3 brokers")) == 1
+    for node_id in (1, 2, 3):
+        assert (brokers.log_dir / f"broker{node_id}" / CLEAN_SHUTDOWN_FILE).exists()
+        assert len(lines(brokers, f"broker {node_id}: barnabas.broker.cli.process: stopped in ")) == 1
+
+
 @pytest.mark.parametrize("what", ["directory", "log"])
 def test_who_was_stopped_last_and_lost_its_disk_does_not_lead(brokers: BarnabasBrokers, what: str) -> None:
     """It is the only one in sync, and the others have everything all the same: who had left before it leads."""

@@ -1,0 +1,139 @@
+"""The parent of `serve --brokers`, whose brokers are here processes that do nothing: what it makes of their lives."""
+
+import argparse
+import asyncio
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.cli import several_brokers
+from barnabas.broker.cli.cluster_directory import NOTE_FILE
+from barnabas.broker.cli.several_brokers import BrokerPlan
+from barnabas.broker.cli.supervisor import RESTARTS_MAX, RESTARTS_PERIOD_S, RestartBudget, Supervisor
+
+
+def plans(directory: Path) -> list[BrokerPlan]:
+    return [
+        BrokerPlan(number, {"listeners": f"PLAINTEXT://127.0.0.1:{number}"}, 0, [str(directory / f"broker{number}")])
+        for number in (1, 2)
+    ]
+
+
+class Parent:
+    """A supervisor of brokers 1 and 2, and what forks for it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.supervisor = Supervisor(self.loop, directory, plans(directory))
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.says: dict[int, int] = {}
+        self.loop.run_until_complete(self.supervisor.open())
+
+    def next_start(self) -> BrokerPlan | None:
+        return self.loop.run_until_complete(asyncio.wait_for(self.supervisor.next_start(), 30))
+
+    def start_next(self) -> int:
+        """Start the broker that is due; its id."""
+        plan = self.next_start()
+        assert plan is not None
+        output, self.says[plan.node_id] = os.pipe()
+        self.processes[plan.node_id] = process = subprocess.Popen(["sleep", "600"])
+        self._started.append(process)
+        self.supervisor.started(plan, process.pid, output)
+        return plan.node_id
+
+    def say_ready(self, node_id: int) -> None:
+        os.write(self.says[node_id], f"ready: PLAINTEXT://127.0.0.1:{node_id} node.id={node_id}\n".encode())
+
+    def wait_for(self, seen: Callable[[], bool]) -> None:
+        """Run the loop, which hears of processes and what they say, until something is seen."""
+        deadline_s = time.monotonic() + 30
+        while not seen():
+            assert time.monotonic() < deadline_s
+            self.loop.run_until_complete(asyncio.sleep(0.005))
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+        for output in self.says.values():
+            os.close(output)
+        self.supervisor.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[Parent]:
+    parent = Parent(tmp_path)
+    yield parent
+    parent.close()
+
+
+def test_who_is_ready_and_dies_before_the_others_are_is_waited_for(
+    parent: Parent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [parent.start_next(), parent.start_next()] == [1, 2]
+    parent.say_ready(1)
+    parent.wait_for(lambda: parent.supervisor._children[0].is_ready)
+    parent.processes[1].kill()
+    assert parent.start_next() == 1
+    parent.say_ready(2)
+    parent.wait_for(lambda: parent.supervisor._children[1].is_ready)
+    assert capsys.readouterr().out == ""
+    parent.say_ready(1)
+    parent.wait_for(lambda: parent.supervisor._children[0].is_ready)
+    assert capsys.readouterr().out.startswith("ready: PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2 node.id=1,2 ")
+
+
+def test_who_is_killed_before_it_was_ready_is_started_again(parent: Parent) -> None:
+    assert [parent.start_next(), parent.start_next()] == [1, 2]
+    parent.processes[1].kill()
+    assert parent.start_next() == 1
+    assert parent.supervisor.status == 0
+
+
+def test_a_broker_that_gets_no_process_ends_all(parent: Parent, caplog: pytest.LogCaptureFixture) -> None:
+    assert parent.start_next() == 1
+    plan = parent.next_start()
+    assert plan is not None
+    parent.supervisor.could_not_start(plan, "Resource temporarily unavailable")
+    assert parent.next_start() is None, "when the other one has ended"
+    assert parent.processes[1].poll() is not None
+    assert parent.supervisor.status == 1
+    assert "broker 2 could not start (Resource temporarily unavailable): all brokers are stopped" in caplog.text
+
+
+def test_no_process_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", refuse)
+    descriptors = os.listdir("/dev/fd")
+    assert several_brokers._run(argparse.Namespace(), {}, tmp_path, plans(tmp_path)) == 1
+    assert len(os.listdir("/dev/fd")) == len(descriptors)
+    assert "broker 1 could not start (Resource temporarily unavailable)" in caplog.text
+
+
+def test_brokers_go_on_when_the_note_cannot_be_written(
+    parent: Parent, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / NOTE_FILE).with_suffix(".tmp").mkdir()
+    assert [parent.start_next(), parent.start_next()] == [1, 2]
+    parent.say_ready(1)
+    parent.wait_for(lambda: parent.supervisor._children[0].is_ready)
+    assert f"{tmp_path / NOTE_FILE} cannot be written (Is a directory)" in caplog.text
+
+
+def test_old_deaths_do_not_count() -> None:
+    budget = RestartBudget()
+    assert all(budget.allows(float(second)) for second in range(RESTARTS_MAX))
+    assert not RestartBudget(list(budget.deaths_s)).allows(RESTARTS_PERIOD_S - 1)
+    assert budget.allows(RESTARTS_PERIOD_S)
