@@ -190,7 +190,7 @@ class ZooKeeperServer:
         now_ms = self._clock.monotonic_ms()
         since_ms, self._ticked_ms = now_ms - self._ticked_ms, now_ms
         if since_ms > _LATE_MS:
-            self._sessions.give_time(since_ms)
+            self._sessions.give_time(since_ms, now_ms)
         for session in self._sessions.expired(now_ms):
             if not session.is_over:
                 logger.info(

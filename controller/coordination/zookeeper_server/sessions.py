@@ -78,10 +78,13 @@ class SessionTable(Generic[Connection]):
         """Note that a session's client has said something, which keeps it alive for another timeout."""
         session.deadline_ms = now_ms + session.timeout_ms
 
-    def give_time(self, duration_ms: int) -> None:
-        """Put off the end of all sessions by the time for which this process stood still: nobody could be heard."""
+    def give_time(self, duration_ms: int, now_ms: int) -> None:
+        """Put off the end of all sessions by the time for which this process stood still: nobody could be heard.
+
+        Whoever was heard since, because what had come meanwhile is served first, gets a whole timeout and no more.
+        """
         for session in self._sessions.values():
-            session.deadline_ms += duration_ms
+            session.deadline_ms = min(session.deadline_ms + duration_ms, now_ms + session.timeout_ms)
 
     def expired(self, now_ms: int) -> list[Session[Connection]]:
         """The sessions whose clients were silent for too long, and those that are over already."""

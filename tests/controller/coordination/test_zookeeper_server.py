@@ -205,6 +205,19 @@ async def test_a_server_that_stood_still_ends_no_session() -> None:
         assert server.paths == set()
 
 
+async def test_who_was_heard_after_a_standstill_has_its_timeout_and_no_more() -> None:
+    """What came meanwhile is served before the tick that is overdue."""
+    async with ServerUnderTest() as server, peer(server) as one:
+        await one.ask(CREATE, creation("/e", flags=1))
+        server.clock.advance(3_600_000)
+        assert await one.ask(11, xid=-2) == (0, b""), "a ping"
+        server.timers.fire(TICK_MS)
+        server.pass_time(5_000)
+        assert server.paths == {"/e"}
+        server.pass_time(2_000)
+        assert server.paths == set()
+
+
 async def test_a_closed_session_is_over_before_the_answer() -> None:
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         await one.ask(CREATE, creation("/e", flags=1))
