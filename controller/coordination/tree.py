@@ -76,8 +76,15 @@ def validate_path(path: str) -> None:
         raise ValueError(f"znode path {path!r} is no Unicode text")
 
 
+def validate_operation(operation: Operation) -> None:
+    """The same for the path of an operation. That of a sequential znode has to be one with its number: it may end with
+    a slash, and the number is the whole name then. Raises ValueError."""
+    is_sequential = isinstance(operation, Create) and operation.sequence
+    validate_path(f"{operation.path}0" if is_sequential else operation.path)
+
+
 def parent_of(path: str) -> str:
-    """Path of the znode above; not for the root."""
+    """Path of the znode above; not for the root, unless as that of a sequential znode."""
     return path[: path.rindex("/")] or "/"
 
 
@@ -196,7 +203,7 @@ class _Preparation:
         self._child_count: dict[str, int] = {}
 
     def add(self, operation: Operation) -> None:
-        validate_path(operation.path)
+        validate_operation(operation)
         if isinstance(operation, Create):
             self.transaction.results.append(self._create(operation))
         elif isinstance(operation, SetData):
@@ -211,7 +218,7 @@ class _Preparation:
     def _create(self, operation: Create) -> str:
         if len(operation.data) > MAX_ZNODE_BYTES:
             raise ValueError(f"{operation.path}: {len(operation.data)} bytes are more than a znode may hold")
-        if operation.path == "/":
+        if operation.path == "/" and not operation.sequence:
             raise NodeExists("/")
         parent_path = parent_of(operation.path)
         parent = self._current(parent_path)

@@ -188,6 +188,26 @@ async def test_sessions_on_several_event_loops_share_a_store(tmp_path: Path, clo
         await here.get("/here")
 
 
+async def test_a_sequential_znode_may_have_a_number_and_no_other_name(tmp_path: Path, clock: ManualClock) -> None:
+    """The tree is ZooKeeper's in this, too."""
+    path = tmp_path / "metadata.sqlite"
+    store = await opened(path, clock)
+    session = await store.session()
+    await session.create("/q")
+    assert await session.create("/q/", b"x", sequence=True) == "/q/0000000000"
+    assert await session.multi([Create("/q/", sequence=True), Create("/", sequence=True)]) == [
+        "/q/0000000001",
+        "/0000000001",
+    ]
+    await store.close()
+    store = await opened(path, clock)
+    session = await store.session()
+    assert await session.get_children("/q") == ["0000000000", "0000000001"]
+    assert (await session.get("/q/0000000000"))[0] == b"x"
+    assert not _structural_faults(store._stored.tree)
+    await store.close()
+
+
 async def test_closing_twice_is_fine(clock: ManualClock) -> None:
     store = EmbeddedStore(":memory:", clock)
     await store.open()

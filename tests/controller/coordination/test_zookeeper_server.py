@@ -37,7 +37,7 @@ from barnabas.network import OsNetwork
 from tools.manual_timers import ManualTimers
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN, MULTI, MULTI_READ, SET_WATCHES = 1, 2, 3, 4, 5, 8, 14, 22, 101
-NO_NODE, MARSHALLING_ERROR, UNIMPLEMENTED, INVALID_ACL, BAD_VERSION = -101, -5, -6, -114, -103
+NO_NODE, MARSHALLING_ERROR, UNIMPLEMENTED, INVALID_ACL, BAD_VERSION, BAD_ARGUMENTS = -101, -5, -6, -114, -103, -8
 
 
 class ServerUnderTest:
@@ -507,6 +507,24 @@ async def test_several_reads_that_answer_too_much_are_asked_one_by_one() -> None
         await session.close()
 
 
+async def test_a_sequential_znode_may_have_a_number_and_no_other_name() -> None:
+    """As in ZooKeeper the path has to be one only with its number: it may end with a slash, or a dot."""
+    async with ServerUnderTest() as server, peer(server) as one:
+        await one.ask(CREATE, creation("/q"))
+        assert await one.ask(CREATE, creation("/q/", flags=2)) == (0, string("/q/0000000000"))
+        both = multi((CREATE, creation("/q/", flags=3)), (CREATE, creation("/", flags=2)))
+        error, answer = await one.ask(MULTI, both)
+        head = struct.Struct(">ibi")
+        created = head.pack(CREATE, 0, 0) + string("/q/0000000001") + head.pack(CREATE, 0, 0) + string("/0000000001")
+        assert (error, answer) == (0, created + head.pack(-1, 1, -1))
+        assert await one.ask(CREATE, creation("/q/.", flags=2)) == (0, string("/q/.0000000002"))
+        for path in ("", "//", "/q/\0/"):
+            assert await one.ask(CREATE, creation(path, flags=2)) == (BAD_ARGUMENTS, b"")
+        assert await one.ask(CREATE, creation("/none/", flags=2)) == (NO_NODE, b"")
+        assert await one.ask(CREATE, creation("/q/")) == (BAD_ARGUMENTS, b""), "without a number"
+        assert server.paths == {"/q", "/q/0000000000", "/q/0000000001", "/0000000001", "/q/.0000000002"}
+
+
 async def test_access_is_not_restricted_and_nobody_is_told_so() -> None:
     async with ServerUnderTest() as server, peer(server) as one:
         only_read = struct.pack(">ii", 1, 1) + string("world") + string("anyone")
@@ -658,6 +676,9 @@ async def test_kazoo_works(chroot: str) -> None:
             client.ensure_path("/x/y")
             path, stat = client.create("/x/z", b"1", include_data=True, ephemeral=True, sequence=True)
             assert (path, stat.ephemeralOwner) == ("/x/z0000000001", client.client_id[0])
+            assert client.create("/q/", b"1", sequence=True, makepath=True) == "/q/0000000000"
+            assert client.create("/q/", sequence=True) == "/q/0000000001"
+            assert client.get("/q/0000000000")[0] == b"1"
             names, stat = client.get_children("/x", include_data=True)
             assert (sorted(names), stat.numChildren) == (["y", "z0000000001"], 2)
             assert client.sync("/x") == "/x"
