@@ -56,11 +56,13 @@ ROOT = Znode(
 @dataclass(slots=True)
 class Transaction:
     """A prepared `multi`: the new state of every znode it touches (None = deleted), its results and its events in the
-    order of operations."""
+    order of operations. `created` has what each creation made, by its place among them: what comes after it may change
+    that, or delete it."""
 
     zxid: int
     changes: dict[str, Znode | None] = field(default_factory=dict)
     results: list[OperationResult] = field(default_factory=list)
+    created: dict[int, Znode] = field(default_factory=dict)
     events: list[WatchedEvent] = field(default_factory=list)
 
 
@@ -230,7 +232,7 @@ class _Preparation:
         if self._current(path) is not None:
             raise NodeExists(path)
         zxid = self.transaction.zxid
-        self.transaction.changes[path] = Znode(
+        created = Znode(
             data=operation.data,
             czxid=zxid,
             mzxid=zxid,
@@ -241,6 +243,7 @@ class _Preparation:
             mtime_ms=self._now_ms,
             ephemeral_owner=self._session_id if operation.ephemeral else 0,
         )
+        self.transaction.changes[path] = self.transaction.created[len(self.transaction.results)] = created
         self.transaction.changes[parent_path] = parent._replace(
             children_created=parent.children_created + 1, pzxid=zxid
         )

@@ -5,7 +5,7 @@ A write is durable when it is answered. ACLs are world:anyone everywhere: a list
 InvalidACL, rather than taken and not obeyed. Containers, TTLs, persistent watches and authentication are answered with
 Unimplemented, or AuthFailed.
 
-*Source*: ZooKeeper's `PrepRequestProcessor.java`, `FinalRequestProcessor.java`.
+*Source*: ZooKeeper's `PrepRequestProcessor.java`, `FinalRequestProcessor.java`, `DataTree.java` (`processTxn`).
 """
 
 import logging
@@ -21,11 +21,12 @@ from barnabas.controller.coordination.interface import (
     EventType,
     NoNode,
     Operation,
+    Stat,
     StoreUnavailable,
     WatchedEvent,
 )
 from barnabas.controller.coordination.stored_tree import StoredTree
-from barnabas.controller.coordination.tree import Transaction
+from barnabas.controller.coordination.tree import Transaction, stat_of
 from barnabas.controller.coordination.zookeeper_server import watches
 from barnabas.controller.coordination.zookeeper_server.jute import (
     JuteReader,
@@ -257,17 +258,14 @@ class TreeService:
             ]
         )
 
-    def _result(self, op_code: OpCode, operation: Operation, transaction: Transaction, index: int) -> bytes:
+    @staticmethod
+    def _result(op_code: OpCode, operation: Operation, transaction: Transaction, index: int) -> bytes:
+        """What one operation is answered: what it made of its znode, whatever those after it did to that."""
         result = transaction.results[index]
         if not isinstance(operation, Create):
-            return write_result(
-                op_code, operation.path, result if result is not None and not isinstance(result, str) else None
-            )
+            return write_result(op_code, operation.path, result if isinstance(result, Stat) else None)
         assert isinstance(result, str), "a creation answers its path"
-        found = self._stored.tree.get(result)
-        if found is None and op_code is OpCode.CREATE2:
-            raise UnsupportedRequest("a znode that is created and deleted by one transaction has no stat")
-        return write_result(op_code, result, None if found is None else found[1])
+        return write_result(op_code, result, stat_of(transaction.created[index], 0))
 
     def _change(self, operations: Sequence[Operation], session_id: int) -> Transaction:
         """Make a transaction durable, then visible, then known to watchers."""

@@ -36,7 +36,8 @@ from barnabas.controller.coordination.zookeeper_server.sessions import SESSION_T
 from barnabas.network import OsNetwork
 from tools.manual_timers import ManualTimers
 
-CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN, MULTI, MULTI_READ, SET_WATCHES = 1, 2, 3, 4, 5, 8, 14, 22, 101
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN, MULTI, CREATE2, MULTI_READ = 1, 2, 3, 4, 5, 8, 14, 15, 22
+SET_WATCHES, SET_WATCHES2 = 101, 105
 NO_NODE, MARSHALLING_ERROR, UNIMPLEMENTED, INVALID_ACL, BAD_VERSION, BAD_ARGUMENTS = -101, -5, -6, -114, -103, -8
 
 
@@ -481,6 +482,40 @@ async def test_a_transaction_answers_for_each_operation() -> None:
         codes = b"".join(head.pack(-1, 0, code) + struct.pack(">i", code) for code in (0, BAD_VERSION, -2))
         assert answer == codes + head.pack(-1, 1, -1)
         assert server.paths == {"/a"}
+
+
+async def test_a_transaction_answers_what_each_creation_made() -> None:
+    """The stat is that of its own operation: the znode may be changed after it, or be gone."""
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        await other.ask(EXISTS, string("/gone") + b"\1")
+        error, answer = await one.ask(
+            MULTI,
+            multi(
+                (CREATE2, creation("/gone", b"abc", flags=1)),
+                (DELETE, string("/gone") + struct.pack(">i", -1)),
+                (CREATE2, creation("/a", b"abc")),
+                (SET_DATA, string("/a") + struct.pack(">i", 5) + b"later" + struct.pack(">i", 0)),
+                (CREATE2, creation("/a/b")),
+                (CREATE2, creation("/gone", b"again")),
+            ),
+        )
+        zxid, now_ms = server.stored.last_zxid, server.clock.now_ms()
+        head = struct.Struct(">ibi")
+
+        def stat(version: int, owner: int, length: int) -> bytes:
+            return struct.pack(">4q3iq2iq", zxid, zxid, now_ms, now_ms, version, 0, 0, owner, length, 0, zxid)
+
+        results = [
+            head.pack(CREATE2, 0, 0) + string("/gone") + stat(0, one.session_id, 3),
+            head.pack(DELETE, 0, 0),
+            head.pack(CREATE2, 0, 0) + string("/a") + stat(0, 0, 3),
+            head.pack(SET_DATA, 0, 0) + stat(1, 0, 5),
+            head.pack(CREATE2, 0, 0) + string("/a/b") + stat(0, 0, 0),
+            head.pack(CREATE2, 0, 0) + string("/gone") + stat(0, 0, 5),
+        ]
+        assert (error, answer) == (0, b"".join(results) + head.pack(-1, 1, -1))
+        assert server.paths == {"/a", "/a/b", "/gone"}
+        assert other.split(await other.receive())[0] == -1, "those who watch hear of it"
 
 
 async def test_several_reads_answer_each_for_itself() -> None:
