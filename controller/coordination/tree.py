@@ -66,21 +66,27 @@ class Transaction:
     events: list[WatchedEvent] = field(default_factory=list)
 
 
+class BadArguments(ValueError):
+    """A path or a size that no znode may have; `operation_index` is its place in a transaction."""
+
+    operation_index: int | None = None
+
+
 def validate_path(path: str) -> None:
-    """ZooKeeper's rules for a path; raises ValueError."""
+    """ZooKeeper's rules for a path; raises BadArguments."""
     if path == "/":
         return
     if not path.startswith("/") or path.endswith("/"):
-        raise ValueError(f"znode path {path!r} must start with a slash and not end with one")
+        raise BadArguments(f"znode path {path!r} must start with a slash and not end with one")
     if "\0" in path or any(part in {"", ".", ".."} for part in path[1:].split("/")):
-        raise ValueError(f"znode path {path!r} has an empty, dotted or NUL component")
+        raise BadArguments(f"znode path {path!r} has an empty, dotted or NUL component")
     if not path.isascii() and any("\ud800" <= character <= "\udfff" for character in path):
-        raise ValueError(f"znode path {path!r} is no Unicode text")
+        raise BadArguments(f"znode path {path!r} is no Unicode text")
 
 
 def validate_operation(operation: Operation) -> None:
     """The same for the path of an operation. That of a sequential znode has to be one with its number: it may end with
-    a slash, and the number is the whole name then. Raises ValueError."""
+    a slash, and the number is the whole name then. Raises BadArguments."""
     is_sequential = isinstance(operation, Create) and operation.sequence
     validate_path(f"{operation.path}0" if is_sequential else operation.path)
 
@@ -145,7 +151,7 @@ class DataTree:
         for index, operation in enumerate(operations):
             try:
                 preparation.add(operation)
-            except CoordinationError as error:
+            except (CoordinationError, BadArguments) as error:
                 error.operation_index = index
                 raise
         return preparation.transaction
@@ -219,7 +225,7 @@ class _Preparation:
 
     def _create(self, operation: Create) -> str:
         if len(operation.data) > MAX_ZNODE_BYTES:
-            raise ValueError(f"{operation.path}: {len(operation.data)} bytes are more than a znode may hold")
+            raise BadArguments(f"{operation.path}: {len(operation.data)} bytes are more than a znode may hold")
         if operation.path == "/" and not operation.sequence:
             raise NodeExists("/")
         parent_path = parent_of(operation.path)
@@ -255,7 +261,7 @@ class _Preparation:
 
     def _set(self, operation: SetData) -> Stat:
         if len(operation.data) > MAX_ZNODE_BYTES:
-            raise ValueError(f"{operation.path}: {len(operation.data)} bytes are more than a znode may hold")
+            raise BadArguments(f"{operation.path}: {len(operation.data)} bytes are more than a znode may hold")
         znode = self._expect(operation)
         changed = znode._replace(
             data=operation.data,

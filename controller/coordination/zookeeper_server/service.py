@@ -26,7 +26,7 @@ from barnabas.controller.coordination.interface import (
     WatchedEvent,
 )
 from barnabas.controller.coordination.stored_tree import StoredTree
-from barnabas.controller.coordination.tree import Transaction, stat_of
+from barnabas.controller.coordination.tree import BadArguments, Transaction, stat_of
 from barnabas.controller.coordination.zookeeper_server import watches
 from barnabas.controller.coordination.zookeeper_server.jute import (
     JuteReader,
@@ -249,7 +249,7 @@ class TreeService:
             return multi_failure(len(writes), culprit, ErrorCode.INVALID_ACL)
         except StoreUnavailable:
             raise
-        except CoordinationError as error:
+        except (CoordinationError, BadArguments) as error:
             return multi_failure(len(writes), error.operation_index or 0, error_code(error))
         return multi_response(
             [

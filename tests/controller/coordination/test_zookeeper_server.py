@@ -484,6 +484,16 @@ async def test_a_transaction_answers_for_each_operation() -> None:
         assert server.paths == {"/a"}
 
 
+async def test_a_path_that_is_none_fails_its_operation_of_a_transaction() -> None:
+    """As ZooKeeper has it, and not the request."""
+    async with ServerUnderTest() as server, peer(server) as one:
+        error, answer = await one.ask(MULTI, multi(*((CREATE, creation(path)) for path in ("/a", "/..", "/c"))))
+        head = struct.Struct(">ibi")
+        codes = b"".join(head.pack(-1, 0, code) + struct.pack(">i", code) for code in (0, BAD_ARGUMENTS, -2))
+        assert (error, answer) == (0, codes + head.pack(-1, 1, -1))
+        assert server.paths == set()
+
+
 async def test_a_transaction_answers_what_each_creation_made() -> None:
     """The stat is that of its own operation: the znode may be changed after it, or be gone."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
