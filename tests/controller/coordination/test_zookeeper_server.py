@@ -388,7 +388,9 @@ async def test_a_broken_disk_ends_everything() -> None:
 # -- watches
 
 
-async def test_watches_set_again_tell_what_was_missed() -> None:
+@pytest.mark.parametrize(("op_code", "persistent"), [(SET_WATCHES, b""), (SET_WATCHES2, strings() * 2)])
+async def test_watches_set_again_tell_what_was_missed(op_code: int, persistent: bytes) -> None:
+    """The newer request has room for persistent watches, too; without any it is the same."""
     async with ServerUnderTest() as server, peer(server) as writer, peer(server) as one:
         for name in ("same", "changed", "deleted", "parent", "quiet"):
             await writer.ask(CREATE, creation(f"/{name}"))
@@ -399,7 +401,7 @@ async def test_watches_set_again_tell_what_was_missed() -> None:
         await writer.ask(CREATE, creation("/created"))
         body = struct.pack(">q", seen) + strings("/same", "/changed", "/deleted")
         body += strings("/created", "/nothing") + strings("/parent", "/quiet", "/deleted")
-        one.send(struct.pack(">ii", -8, SET_WATCHES) + body)
+        one.send(struct.pack(">ii", -8, op_code) + body + persistent)
         events = []
         while (answer := one.split(await one.receive()))[0] == -1:
             events.append((struct.unpack_from(">i", answer[3])[0], answer[3][12:].decode()))
@@ -596,7 +598,8 @@ async def test_access_is_not_restricted_and_nobody_is_told_so() -> None:
         (21, creation("/a", flags=5)),
         (CREATE, creation("/a", flags=4)),
         (106, string("/a") + struct.pack(">i", 0)),
-        (105, struct.pack(">q", 0) + strings() * 3 + strings("/a") + strings()),
+        (SET_WATCHES2, struct.pack(">q", 0) + strings() * 3 + strings("/a") + strings()),
+        (SET_WATCHES2, struct.pack(">q", 0) + strings() * 4 + strings("/a")),
         (16, b""),
         (13, string("/a") + struct.pack(">i", 0)),
         (-1000, b""),
