@@ -221,7 +221,7 @@ class Fetcher:
         """Those of which the leader was told a newer epoch, as this broker will be in a moment, and until when that is
         expected."""
         self._by_lag: tuple[dict[PartitionId, None], dict[PartitionId, None]] = {}, {}
-        """Who lacked nothing that is committed, and who did, as of their last answers."""
+        """Who lacked nothing that is committed, and who did, as of their last answers; who is said to (`lags`)."""
         self._backoff = Backoff(FIRST_BACKOFF_MS, max(FIRST_BACKOFF_MS, settings.backoff_ms))
         self._paused_until_ms = 0
         self.is_waiting = False
@@ -261,6 +261,11 @@ class Fetcher:
         self._forget((topic_id, index))
         return self._followed.pop((topic_id, index), None)
 
+    def lags(self, following: Following) -> None:
+        """Count a partition that has no answer yet among those that lack something: it is not in the ISR."""
+        if self.is_current(following) and following.lag != 0:
+            self._by_lag[1][following.id] = None
+
     def _forget(self, partition: PartitionId) -> None:
         for found in (self._delayed, self._busy, self._fenced, *self._by_lag):
             found.pop(partition, None)
@@ -268,7 +273,7 @@ class Fetcher:
 
     def fetching(self, *, caught_up: bool) -> list[Following]:
         """Those that are asked for with each request and lacked nothing that is committed, as of their last answers; or
-        those that did."""
+        those that did, or are said to."""
         partitions = self._by_lag[not caught_up]
         if not partitions:
             return []
@@ -278,7 +283,7 @@ class Fetcher:
     @property
     def max_lag(self) -> int:
         """How many records of what is committed the log lacks that lacks most, as of the last answers."""
-        return max((self._followed[partition].lag for partition in self._by_lag[1]), default=0)
+        return max(0, max((self._followed[partition].lag for partition in self._by_lag[1]), default=0))
 
     @property
     def given_up_count(self) -> int:
@@ -297,7 +302,7 @@ class Fetcher:
         assert not self.is_waiting
         if now_ms < self._paused_until_ms:
             return None
-        self._end_delays(now_ms)
+        self.end_delays(now_ms)
         session, settings = self._session, self._settings
         if session.epoch == _INITIAL_EPOCH:
             session.asked.clear()
@@ -364,7 +369,8 @@ class Fetcher:
             return None
         return max(0, self._paused_until_ms - now_ms, min(until, default=now_ms) - now_ms)
 
-    def _end_delays(self, now_ms: int) -> None:
+    def end_delays(self, now_ms: int) -> None:
+        """Have partitions whose delay is over be part of the next request."""
         for found in [key for key in self._delayed if self._followed[key].delayed_until_ms <= now_ms]:
             self._resume(self._followed[found])
 

@@ -127,9 +127,17 @@ class FetcherManager:
     # --- the controller's word --------------------------------------------------------------------
 
     def follow(
-        self, topic: str, topic_id: TopicId, index: int, leader_id: int, leader_epoch: int, log: PartitionLog
+        self,
+        topic: str,
+        topic_id: TopicId,
+        index: int,
+        leader_id: int,
+        leader_epoch: int,
+        log: PartitionLog,
+        *,
+        is_in_sync: bool = True,
     ) -> None:
-        """Fetch a partition from its leader, from now on and in this epoch."""
+        """Fetch a partition from its leader, from now on and in this epoch. `is_in_sync` is the controller's word."""
         leader = self._leaders.get(leader_id)
         if leader is None:
             leader = self._leaders[leader_id] = self._begin(leader_id)
@@ -137,7 +145,8 @@ class FetcherManager:
         if former is not None and former is not leader:
             self._unfollow((topic_id, index))  # whoever reads it here goes on
         self._leader_of[topic_id, index] = leader
-        leader.follow(topic, topic_id, index, leader_epoch, log, is_held=log in self._cutting)
+        is_held = log in self._cutting
+        leader.follow(topic, topic_id, index, leader_epoch, log, is_held=is_held, is_in_sync=is_in_sync)
 
     async def unfollow(self, partitions: Iterable[PartitionId]) -> None:
         """Fetch these partitions no longer. Returns when none of their logs is being truncated, so that they may be led
@@ -288,11 +297,21 @@ class _Leader:
         return self._steady if partition in self._steady.fetcher else self._catching_up
 
     def follow(
-        self, topic: str, topic_id: TopicId, index: int, leader_epoch: int, log: PartitionLog, *, is_held: bool
+        self,
+        topic: str,
+        topic_id: TopicId,
+        index: int,
+        leader_epoch: int,
+        log: PartitionLog,
+        *,
+        is_held: bool,
+        is_in_sync: bool,
     ) -> None:
         """Follow a partition; nothing is asked for it yet if it `is_held`."""
         lane = self._lane_of((topic_id, index))
         following = lane.fetcher.follow(topic, topic_id, index, leader_epoch, log)
+        if not is_in_sync:
+            lane.fetcher.lags(following)
         if is_held:
             lane.fetcher.held(following)
         lane.wake()
@@ -338,6 +357,7 @@ class _Leader:
             following.topic, following.topic_id, following.index, following.leader_epoch, following.log
         )
         moved.lag, moved.trouble = following.lag, following.trouble
+        target.fetcher.lags(moved)
 
 
 class _Lane:
@@ -389,9 +409,9 @@ class _Lane:
         """Ask once, and do what the answer says; or wait until there is something to ask. Raises OSError."""
         clock = self._manager.network_clock
         self.before_request()
-        throttle = self._manager.throttle
-        is_throttled = throttle is not None and throttle.is_limited and self._hold_up(throttle)
-        request = self.fetcher.next_request(clock.monotonic_ms())
+        throttle, now_ms = self._manager.throttle, clock.monotonic_ms()
+        is_throttled = throttle is not None and throttle.is_limited and self._hold_up(throttle, now_ms)
+        request = self.fetcher.next_request(now_ms)
         if request is None:
             await self._pause(self.fetcher.pause_ms(clock.monotonic_ms()))
             return
@@ -412,16 +432,16 @@ class _Lane:
             self._is_set_aside = False
             self._manager.set_aside.release(self._name)
 
-    def _hold_up(self, throttle: Throttle) -> bool:
+    def _hold_up(self, throttle: Throttle, now_ms: int) -> bool:
         """Ask for nothing that is throttled, and not in sync, before its bytes may pass; whether there is such."""
+        self.fetcher.end_delays(now_ms)  # of those that were held up before, too: their bytes may have to wait on
         behind = [
             each for each in self.fetcher.fetching(caught_up=False) if throttle.applies_to(each.topic, each.index)
         ]
         wait_ms = throttle.wait_ms()
         if wait_ms:
-            until_ms = self._manager.network_clock.monotonic_ms() + wait_ms
             for following in behind:
-                self.fetcher.paused(following, until_ms)
+                self.fetcher.paused(following, now_ms + wait_ms)
         return bool(behind)
 
     async def _pause(self, duration_ms: int | None) -> None:

@@ -250,7 +250,13 @@ class ReplicaManager:
         if self.fetchers is None:
             self.fetchers = self._make_fetchers()
         self.fetchers.follow(
-            partition.topic, partition.topic_id, partition.index, state.leader, state.leader_epoch, partition.log
+            partition.topic,
+            partition.topic_id,
+            partition.index,
+            state.leader,
+            state.leader_epoch,
+            partition.log,
+            is_in_sync=self.node_id in state.isr,
         )
 
     async def _end_following(

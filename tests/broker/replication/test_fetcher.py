@@ -232,6 +232,19 @@ def test_who_lacks_something_is_known_without_looking_at_all() -> None:
     assert fetcher.fetching(caught_up=True) == []
 
 
+def test_who_is_said_to_lack_something_does_until_an_answer_tells_otherwise() -> None:
+    pair = Pair()
+    first, second = pair.follow(ModelLog(), ModelLog(), 0), pair.follow(ModelLog(), ModelLog(), 1)
+    fetcher = pair.fetcher
+    fetcher.lags(first)
+    assert fetcher.fetching(caught_up=False) == [first]
+    assert fetcher.max_lag == 0, "nobody knows how much"
+    pair.run()
+    assert fetcher.fetching(caught_up=False) == []
+    fetcher.lags(first)
+    assert (fetcher.fetching(caught_up=True), fetcher.fetching(caught_up=False)) == ([first, second], [])
+
+
 def test_a_late_answer_changes_nothing() -> None:
     """The controller spoke, or the log has changed, while the answer was under way."""
     pair = Pair()

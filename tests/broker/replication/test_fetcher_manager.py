@@ -13,9 +13,10 @@ from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavaila
 from barnabas.broker.replication.fetcher import Fetcher, FetchSettings, Stage
 from barnabas.broker.replication.fetcher_manager import _BYTES_PER_TURN, FetcherManager, _parts
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.throttles import LONGEST_WAIT_MS, Throttle
 from barnabas.broker.server import Broker
 from barnabas.broker.timers import Timers
-from barnabas.clock import SystemClock
+from barnabas.clock import Clock, ManualClock, SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import LogBusy, LogDeleted, StorageError
@@ -104,15 +105,24 @@ class NoThread(OneThread):
 class Follower:
     """Logs that follow a broker's."""
 
-    def __init__(self, leader: Broker, data_dir: Path, flush: Any = None, threads: Threads | None = None) -> None:
+    def __init__(
+        self,
+        leader: Broker,
+        data_dir: Path,
+        flush: Any = None,
+        threads: Threads | None = None,
+        throttle: Throttle | None = None,
+        network_clock: Clock | None = None,
+    ) -> None:
+        clock = network_clock or SystemClock()
         self.leader = leader
         self.changed = asyncio.Event()
         self.connections: dict[tuple[int, str], Watched] = {}
         self.logs = open_logs(data_dir, threads)
-        self.timers = Timers(SystemClock(), asyncio.get_running_loop())
+        self.timers = Timers(clock, asyncio.get_running_loop())
         self.manager = FetcherManager(
-            FOLLOWER, lambda: 70, self.connection, self.logs, SystemClock(), SystemClock(), self.timers,
-            FetchSettings(wait_max_ms=10, backoff_ms=40), flush=flush,
+            FOLLOWER, lambda: 70, self.connection, self.logs, SystemClock(), clock, self.timers,
+            FetchSettings(wait_max_ms=10, backoff_ms=40), flush=flush, throttle=throttle,
         )  # fmt: skip
 
     def connection(self, broker_id: int, purpose: str) -> Watched:
@@ -130,8 +140,8 @@ class Follower:
     def log(self, index: int = 0) -> PartitionLog:
         return self.logs.get_or_create("t", index, TOPIC_ID, CONFIG)
 
-    def follow(self, index: int = 0, epoch: int = 5) -> PartitionLog:
-        self.manager.follow("t", TOPIC_ID, index, self.leader.node_id, epoch, self.log(index))
+    def follow(self, index: int = 0, epoch: int = 5, *, is_in_sync: bool = True) -> PartitionLog:
+        self.manager.follow("t", TOPIC_ID, index, self.leader.node_id, epoch, self.log(index), is_in_sync=is_in_sync)
         return self.log(index)
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -320,6 +330,34 @@ async def test_who_has_everything_is_asked_for_beside_who_catches_up(tmp_path: P
         follower.follow(1)
         await follower.until(lambda: len(steady.fetcher) == 2)
         assert {purpose for _, purpose in follower.connections} == {"fetcher-0", "fetcher-1"}
+
+
+async def test_what_is_throttled_is_not_asked_for_before_its_bytes_may_pass(tmp_path: Path) -> None:
+    """Not at first, when nothing has told what it lacks; nor each time that it is looked at whether they may."""
+    clock = ManualClock()
+    throttle = Throttle(FOLLOWER, 0, lambda _topic: f"0:{FOLLOWER}", clock)
+    async with pair(tmp_path, throttle=throttle, network_clock=clock) as (leader, follower):
+        await leader.lead(count=2)
+        for index in range(2):
+            leader.append(1, index)
+        other = follower.follow(1)  # whose fetches tell when to look
+        await follower.until(lambda: other.log_end_offset == 1)
+        log = follower.follow(0, is_in_sync=False)
+        following = follower.manager.following(TOPIC_ID, 0)
+        assert following is not None
+
+        def is_held_up() -> bool:
+            return following.delayed_until_ms == clock.monotonic_ms() + LONGEST_WAIT_MS
+
+        for _ in range(3):
+            await follower.until(lambda: is_held_up() or log.log_end_offset > 0)
+            assert log.log_end_offset == 0
+            clock.advance(LONGEST_WAIT_MS)
+            follower.timers.fire_due()
+        throttle.limit(1)
+        clock.advance(LONGEST_WAIT_MS)
+        follower.timers.fire_due()
+        await follower.until(lambda: log.log_end_offset == 1)
 
 
 async def test_a_log_that_parted_is_cut_and_gets_the_leaders_records(tmp_path: Path) -> None:
