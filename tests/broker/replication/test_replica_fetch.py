@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.configuration.changes import TOPIC
 from barnabas.broker.replication.followers import REST_MS
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.server import Broker
@@ -23,6 +24,11 @@ from barnabas.wire.messages.fetch import (
     ForgottenTopic,
     PartitionData,
     ReplicaState,
+)
+from barnabas.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
 )
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionState,
@@ -100,6 +106,7 @@ class Cluster:
         offset: int,
         *,
         wait_ms: int = 0,
+        min_bytes: int = 1,
         last_fetched_epoch: int = LEADER_EPOCH,
         leader_epoch: int = LEADER_EPOCH,
         log_start_offset: int = 0,
@@ -118,7 +125,7 @@ class Cluster:
             FetchRequest(
                 replica_state=ReplicaState(replica_id=replica_id, replica_epoch=80),
                 max_wait_ms=wait_ms,
-                min_bytes=1,
+                min_bytes=min_bytes,
                 max_bytes=1 << 20,
                 session_id=session[0],
                 session_epoch=session[1],
@@ -434,6 +441,25 @@ async def test_a_fetch_of_many_partitions_looks_only_at_what_has_changed(tmp_pat
         assert len(session.attention) == 1, "what was just asked for is likely to be asked for again"
         await first.fetch()
         assert len(session.attention) == 0
+
+
+async def test_what_is_read_twice_passes_a_throttle_once(tmp_path: Path) -> None:
+    """A fetch that waits for more than there is reads that when it begins, and when its wait is over."""
+    async with leading(tmp_path, [LEADER, FIRST]) as cluster:
+        listed = AlterableConfig(name="leader.replication.throttled.replicas", value="*")
+        resource = AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[listed])
+        answer = await ask(cluster.broker, IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        assert [each.error_code for each in answer.responses] == [0]
+        leaderships = cluster.broker.replicas.leaderships
+        assert leaderships is not None
+        throttle = leaderships.throttle
+        assert throttle is not None
+        throttle.limit(0)
+        assert throttle.applies_to("t", 0)
+        await cluster.produce(b"a", acks=1)
+        data = await cluster.fetch(FIRST, 0, last_fetched_epoch=-1, min_bytes=1 << 20, wait_ms=1)
+        assert len(data.records) > 0, "it is in sync"
+        assert throttle._left == -len(data.records)  # to which nothing is added at this rate
 
 
 async def proposed(cluster: Cluster) -> tuple[int, ...] | None:
