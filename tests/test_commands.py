@@ -213,7 +213,7 @@ OPERATIONS = (
     "export",
     "barnabas brokers list",
     "barnabas brokers rebalance",
-    "barnabas brokers drain",
+    "barnabas brokers drain 3 --throttle",
     "barnabas configs describe broker",
     "barnabas topics reassign",
 )
@@ -330,6 +330,7 @@ RUN_HERE = (
     ("docs/running.md", "curl"),
     *(("docs/operations.md", start) for start in OPERATIONS),
     ("docs/operations.md", "/opt/barnabas/bin/pip"),
+    ("docs/operations.md", "barnabas brokers drain 3 --yes"),
     ("docs/operations.md", "mount"),
     ("docs/operations.md", "barnabas topics elect flights --unclean"),
     ("docs/operations.md", "sed"),

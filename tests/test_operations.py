@@ -1,5 +1,5 @@
-"""The recipes of docs/operations.md for brokers that are restarted, disks and ZooKeepers that are lost, and those for
-`serve --brokers`: the page's own commands, one by one, with a client that writes and reads meanwhile.
+"""The recipes of docs/operations.md for brokers that are restarted or lost, for disks and ZooKeepers that are lost, and
+those for `serve --brokers`: the page's own commands, one by one, with a client that writes and reads meanwhile.
 
 What systemd and pip would do is done here, to a broker's process; everything else runs in a shell.
 """
@@ -35,13 +35,13 @@ pytestmark = pytest.mark.slow
 
 
 class Operator:
-    """Three brokers beside a ZooKeeper, and somebody who types the page's commands."""
+    """Brokers beside a ZooKeeper, three unless told otherwise, and somebody who types the page's commands."""
 
-    def __init__(self, folder: Path, disks: int = 1) -> None:
+    def __init__(self, folder: Path, disks: int = 1, count: int = 3) -> None:
         self.folder = folder
         self.zookeeper = BarnabasZooKeeper(data_dir=folder / "zookeeper")
-        self.http_ports = free_ports(3)
-        self.disks = [[folder / f"broker{number}-disk{disk}" for disk in range(disks)] for number in range(3)]
+        self.http_ports = free_ports(count)
+        self.disks = [[folder / f"broker{number}-disk{disk}" for disk in range(disks)] for number in range(count)]
         self.brokers: list[BarnabasProcess] = []
         self._stack = ExitStack()
 
@@ -107,6 +107,11 @@ class Operator:
         [described] = json.loads(self.run(f"barnabas topics describe {topic} --json"))
         return list(described["partitions"])
 
+    def log_size(self, number: int) -> int:
+        """Of the topic, on the only disk of a broker, in bytes."""
+        [disk] = self.disks[number]
+        return sum(file.stat().st_size for file in disk.glob("voyages-*/*.log"))
+
     def all_in_sync(self) -> bool:
         return bool(self.run("barnabas topics list --under-replicated --json").strip() == "[]")
 
@@ -135,6 +140,29 @@ def test_brokers_are_upgraded_one_after_the_other(operator: Operator) -> None:
     assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
 
 
+def test_a_broker_that_is_lost_for_good(tmp_path: Path) -> None:
+    """The controller, one of four, with all that it had."""
+    with Operator(tmp_path, count=4) as operator:
+        operator.run("barnabas topics create voyages -p 6 -r 3")
+        lost = operator.controller()
+        others = [each for each in range(4) if each != lost]
+        with Traffic(operator.bootstrap_servers, "voyages") as traffic:
+            traffic.wait_for(500)
+            assert any(lost in part["replicas"] for part in operator.partitions("voyages"))
+            operator.brokers[lost].kill()
+            shutil.rmtree(operator.disks[lost][0])
+            operator.run("until barnabas brokers list | grep ' away '; do sleep 0.2; done")
+            drain = block(PAGE, "barnabas brokers drain 3 --yes").commands
+            [printed] = operator.on(others[0], drain, {"drain 3": f"drain {lost}"})
+            assert f"broker {lost} has no replicas: it may be switched off" in printed
+            assert operator.all_in_sync()
+            assert [sorted(part["replicas"]) for part in operator.partitions("voyages")] == [others] * 6
+            assert [row["id"] for row in json.loads(operator.run("barnabas brokers list --json"))] == others
+            traffic.wait_for(500)
+        assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
+        assert len({operator.log_size(number) for number in others}) == 1
+
+
 def test_a_broker_with_an_empty_disk_fetches_what_it_had(operator: Operator) -> None:
     """Its process is gone, and so is everything in its only log directory."""
     operator.run("barnabas topics create voyages -p 6 -r 3")
@@ -148,9 +176,8 @@ def test_a_broker_with_an_empty_disk_fetches_what_it_had(operator: Operator) -> 
         assert operator.all_in_sync()
         traffic.wait_for(500)
     assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
-    sizes = [sum(file.stat().st_size for file in disk.glob("voyages-*/*.log")) for [disk] in operator.disks]
-    assert sizes[1] > 0
-    assert len(set(sizes)) == 1
+    assert operator.log_size(1) > 0
+    assert len({operator.log_size(number) for number in range(3)}) == 1
 
 
 def test_who_was_the_last_one_in_sync_and_comes_back_empty(operator: Operator) -> None:
@@ -312,7 +339,7 @@ def assert_all_is_there(traffic: Traffic) -> None:
 
 def test_one_command_grows_and_shrinks(one_command: OneCommand) -> None:
     """The last broker comes, is emptied and goes, and another one comes with its id."""
-    drain = changed(block(PAGE, "barnabas brokers drain").text, {"drain 3": "drain 4"})
+    drain = changed(block(PAGE, "barnabas brokers drain 3 --throttle").text, {"drain 3": "drain 4"})
     with traffic_to(one_command) as traffic:
         traffic.wait_for(500)
         one_command.restart(4)
