@@ -1,13 +1,17 @@
 """Four processes on a real ZooKeeper: partitions that are written move from one to another while the controller is
 killed, and Kafka's own tools see to it that all is where it should be."""
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from barnabas.broker.client.client import KafkaClient
+from barnabas.broker.client.reassignments import reassignments, unthrottle
 from compat_tests.zookeeper.conftest import SESSION_TIMEOUT_MS, KafkaClasses
 from compat_tests.zookeeper.test_cluster import PARTITIONS, PATIENCE_MS, Writer, read_all
 from compat_tests.zookeeper.waiting import eventually
@@ -18,6 +22,13 @@ from tools.zookeeper import ZooKeeperServer
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+T = TypeVar("T")
+
+BALLAST_RECORDS = 100
+BALLAST_BYTES = 10_000
+"""Of each of them, and so many are in each partition."""
+THROTTLE = 10_000
+"""With which a partition is under way for a hundred seconds, and more while it is written."""
 
 
 @pytest.fixture
@@ -54,11 +65,37 @@ class Reassign:
         partitions = [{"topic": "t", "partition": index, "replicas": each} for index, each in enumerate(targets)]
         self._path.write_text(json.dumps({"version": 1, "partitions": partitions}))
 
-    def __call__(self, action: str, version: str = ORACLE_VERSION) -> str:
-        options = ["--bootstrap-server", self._servers, action]
+    def __call__(self, action: str, *more: str, version: str = ORACLE_VERSION) -> str:
+        options = ["--bootstrap-server", self._servers, action, *more]
         done = kafka_runtime(version).tool(TOOL, [*options, "--reassignment-json-file", str(self._path)])
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+
+def asked(servers: str, ask: Callable[[KafkaClient], Awaitable[T]]) -> T:
+    async def work() -> T:
+        async with KafkaClient(servers) as client:
+            return await ask(client)
+
+    return asyncio.run(work())
+
+
+async def under_way(client: KafkaClient) -> tuple[int, set[tuple[str, int]]]:
+    """Who is the controller, and what it says is being moved."""
+    found = await reassignments(client)
+    return client.controller_id, set(found)
+
+
+def fill(servers: str) -> set[int]:
+    """Put the ballast into topic t: numbers that nobody else writes, each in a batch of its own."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": servers, "acks": "all", "batch.num.messages": 1})
+    numbers = range(-BALLAST_RECORDS * PARTITIONS, 0)
+    for number in numbers:
+        producer.produce("t", f"{number:<{BALLAST_BYTES}}", partition=number % PARTITIONS)
+    assert producer.flush(60) == 0
+    return set(numbers)
 
 
 def test_partitions_move_while_they_are_written_and_the_controller_dies(
@@ -72,6 +109,8 @@ def test_partitions_move_while_they_are_written_and_the_controller_dies(
     assignment = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
     admin.create_topics([NewTopic("t", PARTITIONS, replica_assignment=assignment)])["t"].result(30)
     reassign = Reassign(servers, tmp_path)
+    ballast = fill(servers)
+    all_partitions = {("t", index) for index in range(PARTITIONS)}
 
     def are_on(*targets: list[int]) -> bool:
         try:
@@ -87,23 +126,29 @@ def test_partitions_move_while_they_are_written_and_the_controller_dies(
         writer.goes_on()
         targets = ([4, 2, 3], [4, 3, 2], [4, 2, 3])
         reassign.plan(*targets)
-        assert "Successfully started partition reassignments" in reassign("--execute")
-        controller = admin.list_topics(timeout=10).controller_id
-        brokers[controller].kill()
-        eventually(lambda: are_on(*targets))
-        brokers[controller].start()
+        assert "Successfully started partition reassignments" in reassign("--execute", "--throttle", str(THROTTLE))
         writer.goes_on()
-        assert all(f"Reassignment of partition t-{index} is completed." in reassign("--verify") for index in range(3))
+        assert asked(servers, under_way) == (1, all_partitions), "who was there first, and is to lose its replicas"
+        brokers[1].kill()
+        controller, found = asked(servers, under_way)
+        assert controller != 1
+        assert found == all_partitions
+        assert asked(servers, unthrottle)
+        eventually(lambda: are_on(*targets))
+        brokers[1].start()
+        writer.goes_on()
+        verified = reassign("--verify")
+        assert all(f"Reassignment of partition t-{index} is completed." in verified for index in range(PARTITIONS))
         targets = ([1, 2, 4], [2, 4, 1], [4, 1, 2])
         reassign.plan(*targets)
-        assert "Successfully started" in reassign("--execute", ZOOKEEPER_ERA_VERSION)
+        assert "Successfully started" in reassign("--execute", version=ZOOKEEPER_ERA_VERSION)
         eventually(lambda: are_on(*targets))
-        assert "t-2 is completed." in reassign("--verify", ZOOKEEPER_ERA_VERSION)
+        assert "t-2 is completed." in reassign("--verify", version=ZOOKEEPER_ERA_VERSION)
         writer.goes_on()
     assert writer.failures == []
-    found = read_all(servers)
-    assert set(found) >= writer.acknowledged, "lost"
-    assert len(found) == len(set(found)), "written twice"
+    read = read_all(servers)
+    assert set(read) >= writer.acknowledged | ballast, "lost"
+    assert len(read) == len(set(read)), "written twice"
 
 
 def test_kafkas_own_code_asks_by_the_znode(
