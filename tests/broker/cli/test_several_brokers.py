@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -234,6 +235,17 @@ def test_a_broker_that_cannot_start_ends_all(tmp_path: Path) -> None:
     assert len(lines(cluster, "broker 2 could not start")) == 1
     assert len(lines(cluster, " FATAL ")) == 2, "its own reason, and the end"
     cluster.close()
+
+
+def test_a_parent_that_gets_nothing_for_another_process_ends_all(brokers: BarnabasBrokers) -> None:
+    """A broker has died, and there is not even a descriptor left. The others are not left alone."""
+    _, most = resource.prlimit(brokers.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(brokers.pid, resource.RLIMIT_NOFILE, (3, most))
+    brokers.kill_broker(2)
+    assert brokers.wait(60) == 1
+    assert len(lines(brokers, "broker 2 could not start (Too many open files): all brokers are stopped")) == 1
+    for node_id in (1, 3):
+        assert (brokers.log_dir / f"broker{node_id}" / CLEAN_SHUTDOWN_FILE).exists()
 
 
 def test_a_paused_parent_ends_no_session(brokers: BarnabasBrokers) -> None:

@@ -1,8 +1,6 @@
 """The parent of `serve --brokers`, whose brokers are here processes that do nothing: what it makes of their lives."""
 
-import argparse
 import asyncio
-import errno
 import os
 import subprocess
 import time
@@ -11,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.cli import several_brokers
 from barnabas.broker.cli.cluster_directory import NOTE_FILE
 from barnabas.broker.cli.several_brokers import BrokerPlan
 from barnabas.broker.cli.supervisor import RESTARTS_MAX, RESTARTS_PERIOD_S, RestartBudget, Supervisor
@@ -107,19 +104,6 @@ def test_a_broker_that_gets_no_process_ends_all(parent: Parent, caplog: pytest.L
     assert parent.processes[1].poll() is not None
     assert parent.supervisor.status == 1
     assert "broker 2 could not start (Resource temporarily unavailable): all brokers are stopped" in caplog.text
-
-
-def test_no_process_can_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse() -> int:
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    monkeypatch.setattr(os, "fork", refuse)
-    descriptors = os.listdir("/dev/fd")
-    assert several_brokers._run(argparse.Namespace(), {}, tmp_path, plans(tmp_path)) == 1
-    assert len(os.listdir("/dev/fd")) == len(descriptors)
-    assert "broker 1 could not start (Resource temporarily unavailable)" in caplog.text
 
 
 def test_brokers_go_on_when_the_note_cannot_be_written(
