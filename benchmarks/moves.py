@@ -69,11 +69,16 @@ def measure(
     throttle: int,
     partitions: int = 3,
     memory_share: float = MEMORY_SHARE,
+    at_once: int | None = None,
 ) -> Result:
     """Grow and shrink a cluster under load. `rate_mib` in MiB/s, 0 for as fast as it goes; `throttle` in bytes per
-    second; of the free memory so large a share is touched beforehand, twice. Raises RuntimeError when a command fails.
+    second; of the free memory so large a share is touched beforehand, twice; `at_once` partitions move at a time, or
+    all. Raises RuntimeError when a command fails.
     """
     records_per_second = int(rate_mib * MIB / RECORD_BYTES) or AS_FAST_AS_IT_GOES
+    pace = ["--throttle", str(throttle)]
+    if at_once is not None:
+        pace += ["--at-once", str(at_once)]
     result = Result()
     with barnabas_cluster() as cluster:
         assert cluster.zookeeper is not None
@@ -85,8 +90,8 @@ def measure(
         joining = BarnabasProcess({"broker.id": "4", "zookeeper.connect": cluster.zookeeper.address})
         steps: dict[str, Callable[[], object]] = {
             "a broker joins": joining.start,
-            "rebalance": lambda: _command(cluster, "rebalance", "--throttle", str(throttle)),
-            "drain": lambda: _command(cluster, "drain", "1", "--throttle", str(throttle)),
+            "rebalance": lambda: _command(cluster, "rebalance", *pace),
+            "drain": lambda: _command(cluster, "drain", "1", *pace),
             "switched off": cluster.brokers[0].stop,
             "afterwards": lambda: time.sleep(1),
         }
@@ -175,11 +180,18 @@ def main() -> int:
         default=MEMORY_SHARE,
         help="of the free memory, to be touched before each half; 0: none, less than 0.5 (default %(default)s)",
     )
+    parser.add_argument("--at-once", type=int, help="so many partitions move at a time (default: all)")
     options = parser.parse_args()
     load_before = os.getloadavg()[0]
     ballast_bytes = int(options.ballast * GIB)
     found = measure(
-        options.rate, options.quiet, ballast_bytes, options.throttle, options.partitions, options.memory_share
+        options.rate,
+        options.quiet,
+        ballast_bytes,
+        options.throttle,
+        options.partitions,
+        options.memory_share,
+        options.at_once,
     )
     print(f"quiet: p50 {found.quiet_p50_ms:.1f} ms, p99 {found.quiet_p99_ms:.1f} ms")
     for name, (p99_ms, seconds) in found.phases.items():

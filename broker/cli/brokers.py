@@ -8,7 +8,7 @@ import typer
 
 from barnabas.broker.cli import completion
 from barnabas.broker.cli.command import Application
-from barnabas.broker.cli.moves import Plan, Situation, Throttle, Yes, carry_out, planned
+from barnabas.broker.cli.moves import AtOnce, Pace, Plan, Situation, Throttle, Yes, carry_out, planned
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
     AsJson,
@@ -86,6 +86,7 @@ def drain(
         int, typer.Argument(metavar="ID", min=0, autocompletion=completion.broker_ids, help="Id of the broker.")
     ],
     throttle: Throttle = None,
+    at_once: AtOnce = None,
     yes: Yes = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
@@ -100,12 +101,12 @@ def drain(
     [bold]Examples[/bold]
 
       barnabas brokers drain 3
-      barnabas brokers drain 3 --throttle 50000000 --yes
+      barnabas brokers drain 3 --throttle 50000000 --at-once 5 --yes
       barnabas brokers drain 3 --json | jq '[.moves[].bytes] | add'
     """
     plan = planned(bootstrap_servers, lambda situation: plan_of_drain(situation, broker))
     facts = {"broker": broker}
-    if not carry_out(bootstrap_servers, plan, rate=throttle, yes=yes, as_json=as_json, facts=facts):
+    if not carry_out(bootstrap_servers, plan, pace=Pace(throttle, at_once), yes=yes, as_json=as_json, facts=facts):
         return
     placement = with_client(bootstrap_servers, read_placement)
     left = [each for each, place in placement.partitions.items() if broker in place.replicas]
@@ -148,6 +149,7 @@ def plan_of_drain(situation: Situation, broker: int) -> Plan:
 @app.command("rebalance")
 def rebalance(
     throttle: Throttle = None,
+    at_once: AtOnce = None,
     yes: Yes = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
@@ -168,7 +170,10 @@ def rebalance(
     plan = planned(bootstrap_servers, plan_of_rebalance)
     uneven = uneven_after(plan)
     facts = {"uneven": uneven}
-    if not carry_out(bootstrap_servers, plan, rate=throttle, yes=yes, as_json=as_json, facts=facts) or as_json:
+    if (
+        not carry_out(bootstrap_servers, plan, pace=Pace(throttle, at_once), yes=yes, as_json=as_json, facts=facts)
+        or as_json
+    ):
         return
     if uneven:
         why = "run the command again" if plan.awaited else "partitions or racks cannot be divided better"

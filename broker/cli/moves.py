@@ -53,7 +53,25 @@ Throttle = Annotated[
         help="Copy so many bytes per second and broker at most; taken away at the end.",
     ),
 ]
+AtOnce = Annotated[
+    int | None,
+    typer.Option(
+        "--at-once",
+        metavar="N",
+        min=1,
+        help="Move so many partitions at a time, the next when these are there (default: all); clients notice less.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast it goes: `rate` is in bytes per second and broker, `at_once` how many partitions move at a time; None
+    means no limit."""
+
+    rate: int | None = None
+    at_once: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +147,7 @@ def check_nobody_else_moves(plan: Plan) -> None:
 
 
 def carry_out(
-    bootstrap_servers: str, plan: Plan, *, rate: int | None, yes: bool, as_json: bool, facts: Mapping[str, Any]
+    bootstrap_servers: str, plan: Plan, *, pace: Pace, yes: bool, as_json: bool, facts: Mapping[str, Any]
 ) -> bool:
     """Show a plan, ask, do it and wait; whether it was done. `facts` are told beside it as JSON, by which nobody is
     asked: without `yes` nothing is done, and with it the plan is shown beside the document, which comes when all is
@@ -142,7 +160,7 @@ def carry_out(
     sys.stdout.flush()  # somebody may watch a file or a pipe
     if (plan.targets or plan.elections) and not yes:
         _ask()
-    with_client(bootstrap_servers, lambda client: _do(client, plan, rate))
+    with_client(bootstrap_servers, lambda client: _do(client, plan, pace))
     if as_json:
         print_json({**facts, **plan.as_document(), "executed": True})
     return True
@@ -186,17 +204,12 @@ def _ask() -> None:
         raise ClientError("nothing was changed")
 
 
-async def _do(client: KafkaClient, plan: Plan, rate: int | None) -> None:
-    if rate is not None and (plan.targets or plan.awaited):
-        await throttle(client, rate, _to_throttle(plan))
-    refused = {each: why for each, why in (await _started(client, plan)).items() if why}
+async def _do(client: KafkaClient, plan: Plan, pace: Pace) -> None:
+    if pace.rate is not None and (plan.targets or plan.awaited):
+        await throttle(client, pace.rate, _to_throttle(plan))
+    refused, wanted = await _move(client, plan, pace.at_once)
     failures = [f"cannot move {partition_text(each)}: {why}" for each, why in refused.items()]
-    wanted = {each: plan.situation.moving[each].target for each in plan.awaited}
-    wanted |= {each: new for each, new in plan.targets.items() if each not in refused}
     if wanted:
-        note(f"{counted(len(wanted), 'partition')} on the way; after Ctrl-C the same command goes on waiting")
-        with _bar() as tell:
-            await wait_for(client, wanted, tell, _complain_of_away)
         failures += await _not_as_planned(client, wanted)
     failures += await _not_led_as_planned(client, [each for each in plan.to_elect if each not in refused])
     if not await reassignments(client) and await unthrottle(client):
@@ -205,6 +218,41 @@ async def _do(client: KafkaClient, plan: Plan, rate: int | None) -> None:
         for each in failures[:-1]:
             complain(each)
         raise ClientError(failures[-1])
+
+
+async def _move(
+    client: KafkaClient, plan: Plan, at_once: int | None
+) -> tuple[dict[TopicPartition, str], dict[TopicPartition, Replicas]]:
+    """Begin what is planned, turn by turn, and wait for it; why partitions were refused, and where the others are to
+    be."""
+    refused: dict[TopicPartition, str] = {}
+    wanted: dict[TopicPartition, Replicas] = {each: plan.situation.moving[each].target for each in plan.awaited}
+    turns = _turns(plan, at_once)
+    for number, targets in enumerate(turns):
+        refused |= {each: why for each, why in (await _started(client, targets)).items() if why}
+        wanted |= {each: new for each, new in targets.items() if each not in refused}
+        if wanted and number == 0:
+            _tell_of_begin(len(plan.awaited) + len(plan.targets) - len(refused), at_once)
+        later = sum(map(len, turns[number + 1 :]))
+        if wanted:
+            with _bar(later) as tell:
+                await wait_for(client, wanted, tell, _complain_of_away)
+    return refused, wanted
+
+
+def _tell_of_begin(count: int, at_once: int | None) -> None:
+    how = "on the way" if at_once is None else f"to move, {at_once} at a time"
+    note(f"{counted(count, 'partition')} {how}; after Ctrl-C the same command goes on{' waiting' * (at_once is None)}")
+
+
+def _turns(plan: Plan, at_once: int | None) -> list[dict[TopicPartition, Replicas]]:
+    """What begins together, one turn after the other. What is under way already has the first turn for itself, if not
+    all go at once."""
+    targets = list(plan.targets.items())
+    if at_once is None:
+        return [dict(targets)] if targets or plan.awaited else []
+    turns = [dict(targets[begin : begin + at_once]) for begin in range(0, len(targets), at_once)]
+    return [{}, *turns] if plan.awaited else turns
 
 
 def _complain_of_away(broker: int, partition: TopicPartition) -> None:
@@ -226,8 +274,8 @@ def _to_throttle(plan: Plan) -> dict[TopicPartition, Reassignment]:
     return moving
 
 
-async def _started(client: KafkaClient, plan: Plan) -> dict[TopicPartition, str | None]:
-    return await reassign(client, plan.targets) if plan.targets else {}
+async def _started(client: KafkaClient, targets: Mapping[TopicPartition, Replicas]) -> dict[TopicPartition, str | None]:
+    return await reassign(client, targets) if targets else {}
 
 
 async def _not_led_as_planned(client: KafkaClient, partitions: Collection[TopicPartition]) -> list[str]:
@@ -257,8 +305,8 @@ async def _not_as_planned(client: KafkaClient, wanted: Mapping[TopicPartition, R
 
 
 @contextmanager
-def _bar() -> Iterator[Tell]:
-    """A bar on standard error, where somebody can see it."""
+def _bar(later: int) -> Iterator[Tell]:
+    """A bar on standard error, where somebody can see it. So many partitions more move `later`."""
     if not sys.stderr.isatty():
         yield lambda copied, total, left: None
         return
@@ -269,7 +317,7 @@ def _bar() -> Iterator[Tell]:
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("moving", total=None)
         yield lambda copied, total, left: bar.update(
-            task, completed=copied, total=total, description=f"{counted(left, 'partition')} left"
+            task, completed=copied, total=total, description=f"{counted(left + later, 'partition')} left"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from barnabas.broker.cli import completion, values
-from barnabas.broker.cli.moves import Plan, Situation, Throttle, Yes, carry_out, planned
+from barnabas.broker.cli.moves import AtOnce, Pace, Plan, Situation, Throttle, Yes, carry_out, planned
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
     AsJson,
@@ -75,6 +75,7 @@ def reassign_partitions(
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop what is under way.")] = False,
     throttle: Throttle = None,
+    at_once: AtOnce = None,
     yes: Yes = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
@@ -82,7 +83,7 @@ def reassign_partitions(
     """Have partitions on other brokers, or on more or fewer of them, while they are written and read.
 
     Where to is said by --replicas alone, or by --brokers or --replication-factor or both; --cancel goes without any of
-    them, and without --throttle.
+    them, and without --throttle and --at-once.
 
     Shows what it would do, asks, and waits until it is done. Interrupted, it goes on waiting when it is run again.
     With --json nobody is asked: without --yes it only shows the plan; with it the plan is shown on standard error, and
@@ -99,7 +100,7 @@ def reassign_partitions(
     wanted = values.topic_partitions(topics, "TOPIC")
     exact, among = (None if text is None else _ids(text) for text in (replicas, brokers))
     if cancel:
-        if exact or among or replication_factor or throttle:
+        if exact or among or replication_factor or throttle or at_once:
             raise typer.BadParameter("--cancel goes alone")
         _cancel(bootstrap_servers, wanted, as_json)
         return
@@ -115,7 +116,7 @@ def reassign_partitions(
         return Plan(situation, targets, awaited, [*targets, *awaited])
 
     plan = planned(bootstrap_servers, prepare)
-    done = carry_out(bootstrap_servers, plan, rate=throttle, yes=yes, as_json=as_json, facts={})
+    done = carry_out(bootstrap_servers, plan, pace=Pace(throttle, at_once), yes=yes, as_json=as_json, facts={})
     if done and not as_json:
         is_change = plan.targets or plan.awaited
         say("all replicas are where they should be" if is_change else "nothing to do: all replicas are there already")

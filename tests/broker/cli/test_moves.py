@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.cli.moves import Plan, Situation, _turns
+from barnabas.broker.client.placement import Placement
+from barnabas.broker.client.reassignments import Reassignment
 from barnabas.testing import Cluster
 
 Run = Callable[..., Any]
@@ -93,6 +96,28 @@ def test_what_cannot_be(broker: Cluster, run: Run, options: list[str], status: i
 def configs(run: Run, *resource: str) -> dict[str, str]:
     found = run("configs", "describe", *resource, "--json").json
     return {each["name"]: each["value"] for each in found if "throttled" in each["name"] and not each["is_default"]}
+
+
+def test_so_many_move_at_a_time(broker: Cluster, run: Run) -> None:
+    run("topics", "create", "treks", "-p", "5", "-r", "2")
+    run("topics", "reassign", "treks", "--brokers", "0,1", "--yes")
+    with broker.recorded() as seen:
+        done = run("topics", "reassign", "treks", "--brokers", "2,3", "--at-once", "2", "--yes")
+        asked = [len(each.request.partitions) for each in seen.requests("AlterPartitionReassignments")]
+    assert done.status == 0, done.err
+    assert done.err.splitlines()[0] == "5 partitions to move, 2 at a time; after Ctrl-C the same command goes on"
+    assert asked == [2, 2, 1]
+    assert {tuple(sorted(each)) for each in replicas(run, "treks")} == {(2, 3)}
+
+
+def test_what_is_on_the_way_has_a_turn_for_itself() -> None:
+    placement = Placement({}, {})
+    situation = Situation(placement, {("t", 0): Reassignment((1, 2), (2,), (1,))})
+    targets = {("t", index): (2, 3) for index in (1, 2, 3)}
+    plan = Plan(situation, targets, awaited=[("t", 0)])
+    assert [list(turn) for turn in _turns(plan, 2)] == [[], [("t", 1), ("t", 2)], [("t", 3)]]
+    assert _turns(plan, None) == [targets]
+    assert _turns(Plan(situation, {}), 2) == _turns(Plan(situation, {}), None) == []
 
 
 def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
