@@ -324,8 +324,10 @@ def test_three_brokers_of_the_compose_file(image: str, engine: Any) -> None:
         everybody = ",".join(each.bootstrap_servers for each in running)
         admin = AdminClient({"bootstrap.servers": everybody})
         admin.create_topics([NewTopic("images", 3)], operation_timeout=30)["images"].result(60)
-        replicas = [len(each.replicas) for each in admin.list_topics("images", 30).topics["images"].partitions.values()]
-        assert replicas == [3, 3, 3]
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (found := admin.list_topics("images", 30).topics["images"].partitions):  # of who has not heard of it
+            assert time.monotonic() < deadline
+        assert [len(each.replicas) for each in found.values()] == [3, 3, 3]
         produce(everybody, "images", 100)
         # The topic that groups need is made for the first of them, of three replicas, while there are three brokers.
         assert numbers_in(everybody, "images", 100) == list(range(100))
