@@ -58,7 +58,12 @@ class CorruptFile(Exception):
 
 
 class DirectoryLocked(Exception):
-    """Another broker, or another log manager of this process, uses the log directory."""
+    """Another broker, or another log manager of this process, uses the log directory. `pid` is the process that does;
+    0 if that is not known."""
+
+    def __init__(self, reason: str, pid: int = 0) -> None:
+        super().__init__(reason)
+        self.pid = pid
 
 
 class DirectoryMismatch(Exception):

@@ -121,7 +121,9 @@ class LogDirectory:
             try:
                 descriptor = files.lock(f"{path}/{LOCK_FILE}")
             except DirectoryLocked as error:
-                raise DirectoryLocked(f"log directory {path} is in use: {error}. {_OTHER_DIRECTORY}") from None
+                raise DirectoryLocked(
+                    f"log directory {path} is in use: {error}. {_OTHER_DIRECTORY}", error.pid
+                ) from None
             if files.is_shared:
                 _owned_directories.add(path)
         return cls(path, context, descriptor)

@@ -158,10 +158,10 @@ class OsFiles:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = _holder(descriptor) or "another process"
+            pid = _holder(descriptor) or 0
             os.close(descriptor)
             if error.errno in (errno.EACCES, errno.EAGAIN):
-                raise DirectoryLocked(f"{holder} holds {path}") from None
+                raise DirectoryLocked(f"{holder_text(pid)} holds {path}", pid) from None
             raise
         return descriptor
 
@@ -201,9 +201,10 @@ class UnsyncedFiles(OsFiles):
         """Leave it to the kernel."""
 
 
-def lock_holder(path: str) -> str | None:
-    """Who has a file locked as `OsFiles.lock` does; None where nobody has, it is not there, or the platform does not
-    tell (all but Linux). Locks nothing. Not for a file that this process has locked: it would lose the lock.
+def lock_holder(path: str) -> int | None:
+    """The process that has a file locked as `OsFiles.lock` does, by its id, or 0 if that is not known; None where
+    nobody has, it is not there, or the platform does not tell (all but Linux). Locks nothing. Not for a file that this
+    process has locked: it would lose the lock.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -215,7 +216,12 @@ def lock_holder(path: str) -> str | None:
         os.close(descriptor)
 
 
-def _holder(descriptor: int) -> str | None:
+def holder_text(pid: int) -> str:
+    """What `lock_holder` tells, in words."""
+    return f"process {pid}" if pid else "another process"
+
+
+def _holder(descriptor: int) -> int | None:
     """Who has the POSIX lock of a file, as far as the kernel says: nobody is known by a process id to others in another
     container, nor through NFS.
     """
@@ -224,7 +230,7 @@ def _holder(descriptor: int) -> str | None:
         with suppress(OSError):
             found = struct.unpack("hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
             if found[0] != fcntl.F_UNLCK:
-                return f"process {found[4]}" if found[4] > 0 else "another process"
+                return max(int(found[4]), 0)
     return None
 
 

@@ -30,7 +30,7 @@ def check(
     from barnabas.storage.check.directory import check_directory, is_log_directory
     from barnabas.storage.check.report import Level
     from barnabas.storage.checkpoints import LOCK_FILE
-    from barnabas.storage.os_files import OsFiles, lock_holder
+    from barnabas.storage.os_files import OsFiles, holder_text, lock_holder
 
     files = OsFiles()
     try:
@@ -41,8 +41,8 @@ def check(
             )
         whole = directory.resolve()
         for place in (whole, whole.parent):  # of a broker, or of one partition
-            if holder := lock_holder(str(place / LOCK_FILE)):
-                complain(f"{holder} uses {place}: what it writes meanwhile may look damaged, and not be")
+            if (pid := lock_holder(str(place / LOCK_FILE))) is not None:
+                complain(f"{holder_text(pid)} uses {place}: what it writes meanwhile may look damaged, and not be")
         report = check_directory(files, directory, deep=deep)
     except OSError as error:
         raise ClientError(f"cannot check {directory}: {error.strerror}") from error

@@ -228,15 +228,17 @@ async def _move(
     refused: dict[TopicPartition, str] = {}
     wanted: dict[TopicPartition, Replicas] = {each: plan.situation.moving[each].target for each in plan.awaited}
     turns = _turns(plan, at_once)
+    is_told = False
     for number, targets in enumerate(turns):
         refused |= {each: why for each, why in (await _started(client, targets)).items() if why}
         wanted |= {each: new for each, new in targets.items() if each not in refused}
-        if wanted and number == 0:
+        if not wanted:
+            continue
+        if not is_told:
             _tell_of_begin(len(plan.awaited) + len(plan.targets) - len(refused), at_once)
-        later = sum(map(len, turns[number + 1 :]))
-        if wanted:
-            with _bar(later) as tell:
-                await wait_for(client, wanted, tell, _complain_of_away)
+            is_told = True
+        with _bar(sum(map(len, turns[number + 1 :]))) as tell:
+            await wait_for(client, wanted, tell, _complain_of_away)
     return refused, wanted
 
 

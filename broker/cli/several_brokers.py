@@ -205,15 +205,10 @@ def with_note(plans: Sequence[BrokerPlan], note: Mapping[str, Any]) -> list[Brok
         noted = note.get(str(plan.node_id), {})
         configs = dict(plan.configs)
         for key, given in noted.get("given", {}).items():
-            if configs.get(key) == noted.get("asked", {}).get(key):
+            if configs.get(key) == noted["asked"].get(key):
                 configs[key] = given
         found.append(
-            replace(
-                plan,
-                configs=configs,
-                store_port=int(noted.get("store_port", 0)),
-                former_pid=int(noted.get("pid", 0)),
-            )
+            replace(plan, configs=configs, store_port=noted.get("store_port", 0), former_pid=noted.get("pid", 0))
         )
     return found
 
@@ -221,11 +216,18 @@ def with_note(plans: Sequence[BrokerPlan], note: Mapping[str, Any]) -> list[Brok
 def read_note(path: Path) -> dict[str, Any]:
     """What a former parent noted of its brokers, by their ids; nothing if it cannot be read."""
     try:
-        note = json.loads(path.read_text())
-        return {key: dict(value) for key, value in note.items()}
+        return {
+            str(int(node_id)): {
+                "pid": int(noted["pid"]),
+                "store_port": int(noted["store_port"]),
+                "asked": dict(noted["asked"]),
+                "given": dict(noted["given"]),
+            }
+            for node_id, noted in json.loads(path.read_text()).items()
+        }
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         logger.warning("%s cannot be read, brokers that still run are not found: %s", path, error)
         return {}
 

@@ -24,7 +24,7 @@ from barnabas.controller import znodes
 from barnabas.network import OsNetwork
 from barnabas.storage.checkpoints import LOCK_FILE
 from barnabas.storage.errors import DirectoryLocked
-from barnabas.storage.os_files import OsFiles
+from barnabas.storage.os_files import OsFiles, holder_text
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,12 @@ STOP_S_MAX: Final = 60.0
 
 _LOOK_INTERVAL_S: Final = 0.2
 """How often it is looked whether a broker that is not this process's child still lives, or is registered."""
+
+_NOTE_INTERVAL_S: Final = 1.0
+"""How often it is tried to write the note, after it could not be written."""
+
+_UNKNOWN: Final = 0
+"""Of a lock, the process that has it, where the system does not tell."""
 
 
 @dataclass(slots=True)
@@ -83,6 +89,7 @@ class Supervisor:
         self._to_start: asyncio.Queue[Child | None] = asyncio.Queue()
         self._is_stopping = False
         self._is_ready = False
+        self._late_note: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.status = 0
 
@@ -151,11 +158,20 @@ class Supervisor:
             return await self._server.listen(HOST, 0)
 
     def _require_no_others(self, note: Mapping[str, Any]) -> None:
-        """Raises: OSError, if a broker of a former parent still runs that is none of those asked for."""
-        asked = {str(child.plan.node_id) for child in self._children}
-        for node_id in note.keys() - asked:
-            pid = int(note[node_id].get("pid", 0))
-            if pid and _is_locked(Path(broker_directory(str(self._directory), int(node_id)))):
+        """Raises: OSError, if a process uses a broker's directory that is not the noted one, or a broker of a former
+        parent still runs that is none of those asked for."""
+        asked = {child.plan.node_id for child in self._children}
+        for node_id in sorted(asked | {int(each) for each in note}):
+            directory = Path(broker_directory(str(self._directory), node_id))
+            if (user := _user(directory)) is None:
+                continue
+            pid = note.get(str(node_id), {}).get("pid", 0)
+            if not pid or user not in (pid, _UNKNOWN):
+                raise OSError(
+                    f"{holder_text(user)} uses {directory}, and {self._directory / NOTE_FILE} does not have it as a"
+                    " broker of before: stop it, then start again"
+                )
+            if node_id not in asked:
                 raise OSError(f"broker {node_id} of before, pid {pid}, still runs: stop it, or start as many as before")
 
     def _adopt(self, child: Child) -> None:
@@ -272,15 +288,23 @@ class Supervisor:
     # -- bookkeeping
 
     def _renew_note(self) -> None:
-        """Write the note while brokers run. They go on without one."""
+        """Write the note while brokers run. They go on without one, and it is written as soon as it can be."""
+        path = self._directory / NOTE_FILE
+        late, self._late_note = self._late_note, None
+        if late is not None:
+            late.cancel()
         try:
             self._write_note()
         except OSError as error:
-            logger.error(
-                "%s cannot be written (%s): should this process be killed, stop the brokers before the next start",
-                self._directory / NOTE_FILE,
-                error.strerror,
-            )
+            self._late_note = self._loop.call_later(_NOTE_INTERVAL_S, self._renew_note)
+            if late is None:
+                logger.error(
+                    "%s cannot be written (%s): should this process be killed before it is, stop the brokers before"
+                    " the next start", path, error.strerror,
+                )  # fmt: skip
+        else:
+            if late is not None:
+                logger.info("%s is written again", path)
 
     def _write_note(self) -> None:
         note = {
@@ -314,21 +338,21 @@ def _cause(status: int) -> str:
 
 
 def _is_in_use(plan: BrokerPlan) -> bool:
-    """Whether a process that a former parent noted still has the broker's directory."""
-    return plan.former_pid != 0 and _is_locked(Path(plan.directories[0]))
+    """Whether the process that a former parent noted still has the broker's directory."""
+    return plan.former_pid != 0 and _user(Path(plan.directories[0])) in (plan.former_pid, _UNKNOWN)
 
 
-def _is_locked(directory: Path) -> bool:
-    """Whether a broker uses a log directory."""
+def _user(directory: Path) -> int | None:
+    """The process that uses a log directory, `_UNKNOWN` if nobody tells which one that is; None if none does."""
     lock = directory / LOCK_FILE
     if not lock.exists():
-        return False
+        return None
     files = OsFiles()
     try:
         files.close(files.lock(str(lock)))
-    except DirectoryLocked:
-        return True
-    return False
+    except DirectoryLocked as locked:
+        return locked.pid
+    return None
 
 
 def _addresses(configs: Mapping[str, str]) -> dict[str, str]:

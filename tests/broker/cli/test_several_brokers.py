@@ -22,11 +22,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from kazoo.client import KazooClient
 
+from barnabas.broker.cli.cluster_directory import NOTE_FILE
 from barnabas.broker.cli.supervisor import _with_free_ports
 from barnabas.controller import znodes
 from barnabas.controller.state import PartitionState
-from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE, LOST_LOGS_FILE
-from barnabas.storage.os_files import OsFiles
+from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE, LOCK_FILE, LOST_LOGS_FILE
+from barnabas.storage.os_files import OsFiles, lock_holder
 from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
 
 pytestmark = pytest.mark.slow
@@ -131,7 +132,7 @@ def test_one_ready_line_and_one_stop(brokers: BarnabasBrokers, tmp_path: Path) -
 def znode(cluster: BarnabasBrokers, asked_as: int, path: str) -> bytes:
     """What the parent's store has at a path. It is asked where one of the brokers asks it: who dies loses all sessions
     that were begun there."""
-    port = json.loads((cluster.log_dir / "brokers.json").read_text())[str(asked_as)]["store_port"]
+    port = json.loads((cluster.log_dir / NOTE_FILE).read_text())[str(asked_as)]["store_port"]
     client = KazooClient(f"127.0.0.1:{port}")
     client.start(timeout=DEADLINE_S)
     try:
@@ -151,7 +152,7 @@ def test_ports_of_http_are_kept(tmp_path: Path) -> None:
     """As those of listeners are, where the system has chosen them: whoever scrapes /metrics has their addresses."""
 
     def addresses() -> list[str]:
-        note = json.loads((tmp_path / "brokers.json").read_text())
+        note = json.loads((tmp_path / NOTE_FILE).read_text())
         return [note[node_id]["given"]["barnabas.http.address"] for node_id in ("1", "2")]
 
     def healthy() -> list[int]:
@@ -297,6 +298,50 @@ def test_brokers_outlive_their_parent_and_the_next_one_finds_them(brokers: Barna
     brokers.stop()
     for node_id in (1, 2, 3):
         assert (brokers.log_dir / f"broker{node_id}" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_note_that_cannot_be_written_is_written_later(brokers: BarnabasBrokers) -> None:
+    """And until then nobody is taken for a broker that another process may be by now."""
+    note, in_its_way = brokers.log_dir / NOTE_FILE, brokers.log_dir / "brokers.tmp"
+
+    def noted_pid() -> int:
+        return int(json.loads(note.read_text())["2"]["pid"])
+
+    def restarted_unnoted() -> int:
+        in_its_way.mkdir()
+        before = brokers.broker_pid(2)
+        os.kill(before, signal.SIGKILL)
+        after = eventually(lambda: (pid := lock_holder(str(lock))) != before and pid)
+        eventually(lambda: lines(brokers, f"{note} cannot be written (Is a directory): should this process be killed"))
+        assert noted_pid() == before
+        return int(after)
+
+    lock = brokers.log_dir / "broker2" / LOCK_FILE
+    pid = restarted_unnoted()
+    in_its_way.rmdir()
+    eventually(lambda: noted_pid() == pid)
+    pid = restarted_unnoted()
+    brokers.kill_parent()
+    in_its_way.rmdir()
+    refused = subprocess.run(brokers._command(), capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    (told,) = (line for line in refused.stderr.splitlines() if " FATAL " in line)
+    assert f"process {pid} uses {lock.parent}, and {note} does not have it as a broker of before: stop it" in told
+    os.kill(pid, signal.SIGTERM)
+    eventually(lambda: lock_holder(str(lock)) is None)
+    brokers.start()
+    assert brokers.broker_pid(2) != pid
+    assert len(lines(brokers, "still runs, pid")) == 2
+    brokers.stop()
+
+
+@pytest.mark.parametrize("noted", ["{", "[]", '{"x": {}}', '{"2": {"pid": null}}', '{"2": []}'])
+def test_a_note_that_is_damaged_is_told(tmp_path: Path, noted: str) -> None:
+    (tmp_path / NOTE_FILE).write_text(noted)
+    with BarnabasBrokers(2, data_dir=tmp_path) as cluster:
+        (told,) = lines(cluster, "cannot be read, brokers that still run are not found")
+        assert " WARN " in told
+        assert json.loads((tmp_path / NOTE_FILE).read_text()).keys() == {"1", "2"}
 
 
 def test_a_stop_ends_when_brokers_of_a_former_parent_have_just_died(brokers: BarnabasBrokers) -> None:
