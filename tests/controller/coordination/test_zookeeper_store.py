@@ -20,6 +20,7 @@ from barnabas.controller.coordination.interface import (
 )
 from barnabas.controller.coordination.loop_handler import LoopHandler
 from barnabas.controller.coordination.zookeeper import ConnectionTimedOut, ZooKeeperSession
+from tests.controller.coordination.proxy import Proxy
 from tools.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.java
@@ -95,7 +96,7 @@ async def test_a_slow_server_is_given_time_whatever_the_session_timeout(
     slow_ticks: ZooKeeperServer, chroot: str, session_timeout_ms: int
 ) -> None:
     """A busy machine needs more than a millisecond for a handshake."""
-    async with Proxy(slow_ticks) as proxy:
+    async with Proxy(slow_ticks.address) as proxy:
         proxy.delay_s = 0.3
         session = await ZooKeeperSession.open(
             proxy.address + chroot, session_timeout_ms=session_timeout_ms, connection_timeout_ms=10_000
@@ -197,7 +198,7 @@ async def test_a_session_ends_when_its_event_loop_hangs(zookeeper: ZooKeeperServ
 async def test_a_handshake_that_nobody_answers_is_given_up_in_time(zookeeper: ZooKeeperServer, chroot: str) -> None:
     """A server that is starting may accept a connection and forget it; the next attempt must come before the session
     is over."""
-    async with Proxy(zookeeper) as proxy:
+    async with Proxy(zookeeper.address) as proxy:
         proxy.forgets_first = True
         session = await ZooKeeperSession.open(
             proxy.address + chroot, session_timeout_ms=SHORT_SESSION_TIMEOUT_MS, connection_timeout_ms=10_000
@@ -205,43 +206,6 @@ async def test_a_handshake_that_nobody_answers_is_given_up_in_time(zookeeper: Zo
         assert await session.get_children("/") == []
         assert proxy.connections == 2, "forgotten once"
         await session.close()
-
-
-class Proxy:
-    """A way to ZooKeeper that can be slow to let a connection through, and that can forget the first one; an async
-    context manager."""
-
-    def __init__(self, zookeeper: ZooKeeperServer) -> None:
-        self._upstream_port = int(zookeeper.address.rpartition(":")[2])
-        self._writers: list[asyncio.StreamWriter] = []
-        self.connections = 0
-        self.delay_s = 0.0
-        self.forgets_first = False
-
-    async def __aenter__(self) -> "Proxy":
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        self._server.close()
-        for writer in self._writers:
-            writer.close()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        self._writers.append(writer)
-        if self.forgets_first and self.connections == 1:
-            return
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
-        self._writers.append(up_writer)
-        await asyncio.sleep(self.delay_s)  # so slow is the way
-        await asyncio.gather(self._copy(reader, up_writer), self._copy(up_reader, writer), return_exceptions=True)
-
-    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        while data := await source.read(65536):
-            target.write(data)
-        target.close()
 
 
 async def test_requests_beyond_the_limit_wait_their_turn(zookeeper: ZooKeeperServer, chroot: str) -> None:
