@@ -8,7 +8,8 @@ import typer
 
 from barnabas.broker.cli import completion
 from barnabas.broker.cli.command import Application
-from barnabas.broker.cli.moves import AtOnce, Pace, Plan, Situation, Throttle, Yes, carry_out, planned
+from barnabas.broker.cli.move_plan import Plan, Situation, planned
+from barnabas.broker.cli.moves import AtOnce, Pace, Throttle, Yes, carry_out
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
     AsJson,

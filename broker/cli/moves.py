@@ -1,31 +1,22 @@
-"""What commands that move partitions have in common: they show a plan, ask, start it, wait with a bar, and go on where
-they were interrupted."""
+"""What commands that move partitions have in common: they show a plan (`move_plan.py`), ask, start it, wait with a bar,
+and go on where they were interrupted."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from barnabas.broker.cli.output import (
-    ClientError,
-    complain,
-    counted,
-    note,
-    print_json,
-    print_table,
-    say,
-    with_client,
-)
+from barnabas.broker.cli.move_plan import Plan, check_nobody_else_moves, ids_text, show
+from barnabas.broker.cli.output import ClientError, complain, counted, note, print_json, with_client
 from barnabas.broker.client.client import RETRY_BACKOFF_S, KafkaClient
 from barnabas.broker.client.consumer import TopicPartition
-from barnabas.broker.client.placement import Placement, read_placement
-from barnabas.broker.client.placement_plans import Replicas, copied_bytes
+from barnabas.broker.client.placement_plans import Replicas
 from barnabas.broker.client.reassignments import (
     Reassignment,
     Tell,
@@ -37,9 +28,6 @@ from barnabas.broker.client.reassignments import (
     unthrottle,
     wait_for,
 )
-
-SHOWN_MAX = 40
-"""Rows of a plan that are printed; --json has all."""
 
 SETTLE_S = 5.0
 """How long brokers may take to tell what the controller has done."""
@@ -74,78 +62,6 @@ class Pace:
     at_once: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """Where partitions are, and, for those that are under way, will be."""
-
-    placement: Placement
-    moving: Mapping[TopicPartition, Reassignment]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a command is to do: replicas that partitions get, partitions under way that it waits for, and those that
-    are to be led by their preferred replicas in the end."""
-
-    situation: Situation
-    targets: Mapping[TopicPartition, Replicas]
-    awaited: Collection[TopicPartition] = ()
-    to_elect: Collection[TopicPartition] = ()
-
-    @property
-    def elections(self) -> list[TopicPartition]:
-        """The partitions that only get another leader."""
-        return sorted({*self.to_elect} - {*self.targets, *self.awaited})
-
-    def as_document(self) -> dict[str, Any]:
-        """The moves as `--json` prints them: those that are to be begun, and those that were before."""
-        awaited = [
-            {"topic": topic, "partition": index, "to": list(self.situation.moving[topic, index].target)}
-            for topic, index in self.awaited
-        ]
-        elections = [{"topic": topic, "partition": index} for topic, index in self.elections]
-        return {"moves": self.as_rows(), "awaited": awaited, "elections": elections}
-
-    def as_rows(self) -> list[dict[str, Any]]:
-        """The partitions whose replicas change."""
-        places = self.situation.placement.partitions
-        return [
-            {
-                "topic": topic,
-                "partition": index,
-                "from": list(places[topic, index].replicas),
-                "to": list(new),
-                "bytes": copied_bytes(self.situation.placement, {(topic, index): new}),
-            }
-            for (topic, index), new in self.targets.items()
-        ]
-
-
-async def read_situation(client: KafkaClient) -> Situation:
-    """Ask the cluster. Errors: ClientError."""
-    moving = await reassignments(client)
-    placement = await read_placement(client)
-    for problem in placement.problems:
-        complain(problem)
-    partitions = {
-        partition: replace(place, replicas=moving[partition].target) if partition in moving else place
-        for partition, place in placement.partitions.items()
-    }
-    return Situation(replace(placement, partitions=partitions), moving)
-
-
-def check_nobody_else_moves(plan: Plan) -> None:
-    """Errors: ClientError where a partition of the plan is on its way to other brokers."""
-    for partition in plan.targets:
-        if partition in plan.situation.moving:
-            to = ids_text(plan.situation.moving[partition].target)
-            topic, index = partition
-            raise ClientError(
-                f"{partition_text(partition)} is on its way to brokers {to} already: wait until it is there, or cancel"
-                f" that (barnabas topics reassign {topic}:{index} --cancel)"
-            )
-
-
 def carry_out(
     bootstrap_servers: str, plan: Plan, *, pace: Pace, yes: bool, as_json: bool, facts: Mapping[str, Any]
 ) -> bool:
@@ -156,7 +72,7 @@ def carry_out(
     if not yes and as_json:
         print_json({**facts, **plan.as_document(), "executed": False})
         return False
-    _show(plan, is_beside=as_json)
+    show(plan, is_beside=as_json)
     sys.stdout.flush()  # somebody may watch a file or a pipe
     if (plan.targets or plan.elections) and not yes:
         _ask()
@@ -164,34 +80,6 @@ def carry_out(
     if as_json:
         print_json({**facts, **plan.as_document(), "executed": True})
     return True
-
-
-def _show(plan: Plan, *, is_beside: bool) -> None:
-    """On standard output, or on standard error beside a document for programs."""
-    tell = note if is_beside else say
-    rows = plan.as_rows()
-    if rows:
-        print_table(
-            ("TOPIC", "PARTITION", "FROM", "TO", "BYTES"),
-            [
-                (
-                    row["topic"],
-                    row["partition"],
-                    ids_text(row["from"]),
-                    ids_text(row["to"]),
-                    row["bytes"],
-                )
-                for row in rows[:SHOWN_MAX]
-            ],
-            is_beside=is_beside,
-        )
-        if len(rows) > SHOWN_MAX:
-            tell(f"... and {counted(len(rows) - SHOWN_MAX, 'partition')} more (--json shows all)")
-        tell(f"{counted(len(rows), 'partition')} to change, {sum(row['bytes'] for row in rows)} bytes to copy")
-    if plan.elections:
-        tell(f"{counted(len(plan.elections), 'partition')} to be led by the preferred replica")
-    if plan.awaited:
-        tell(f"{counted(len(plan.awaited), 'partition')} on the way already")
 
 
 def _ask() -> None:
@@ -321,16 +209,3 @@ def _bar(later: int) -> Iterator[Tell]:
         yield lambda copied, total, left: bar.update(
             task, completed=copied, total=total, description=f"{counted(left + later, 'partition')} left"
         )
-
-
-Prepare = Callable[[Situation], Plan]
-
-
-def planned(bootstrap_servers: str, prepare: Prepare) -> Plan:
-    """The plan that `prepare` makes of what the cluster is like. Errors: ClientError."""
-    return prepare(with_client(bootstrap_servers, read_situation))
-
-
-def ids_text(ids: Sequence[int]) -> str:
-    """Broker ids as people read them: `1,2,3`."""
-    return ",".join(map(str, ids))

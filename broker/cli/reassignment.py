@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from barnabas.broker.cli import completion, values
-from barnabas.broker.cli.moves import AtOnce, Pace, Plan, Situation, Throttle, Yes, carry_out, planned
+from barnabas.broker.cli.move_plan import Plan, Situation, planned
+from barnabas.broker.cli.moves import AtOnce, Pace, Throttle, Yes, carry_out
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
     AsJson,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barnabas.broker.cli.brokers import plan_of_drain
-from barnabas.broker.cli.moves import Situation
+from barnabas.broker.cli.move_plan import Situation
 from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.placement import BrokerPlace, PartitionPlace, Placement
 from barnabas.broker.client.reassignments import Reassignment

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.cli.moves import Plan, Situation, _turns
+from barnabas.broker.cli.move_plan import Plan, Situation
+from barnabas.broker.cli.moves import _turns
 from barnabas.broker.client.placement import Placement
 from barnabas.broker.client.reassignments import Reassignment
 from barnabas.testing import Cluster
