@@ -221,7 +221,8 @@ class Fetcher:
         """Those of which the leader was told a newer epoch, as this broker will be in a moment, and until when that is
         expected."""
         self._by_lag: tuple[dict[PartitionId, None], dict[PartitionId, None]] = {}, {}
-        """Who lacked nothing that is committed, and who did, as of their last answers; who is said to (`lags`)."""
+        """Who lacked nothing that is committed, and who did, as of their last answers, or is said to (`lags`). Who was
+        answered last comes last: so all have their turn where there is too little for all, as with a throttle."""
         self._backoff = Backoff(FIRST_BACKOFF_MS, max(FIRST_BACKOFF_MS, settings.backoff_ms))
         self._paused_until_ms = 0
         self.is_waiting = False
@@ -450,7 +451,8 @@ class Fetcher:
         """What an answer held is in the log. `high_watermark` is the leader's."""
         if self.is_current(following):
             following.lag = max(0, high_watermark - following.log.log_end_offset)
-            self._by_lag[following.lag == 0].pop(following.id, None)
+            for found in self._by_lag:
+                found.pop(following.id, None)
             self._by_lag[following.lag > 0][following.id] = None
             self._resume(following)
             following.backoff.reset()

@@ -219,13 +219,24 @@ class Followers:
         for replica_id, follower in self._followers.items():
             if follower.log_end_offset < lowest and (
                 replica_id in members
-                or (
-                    follower.has_caught_up(own_end_offset, now_ms, lag_ms_max)
-                    and self._is_eligible(replica_id, follower.registration)
-                )
+                or self._is_about_to_join(replica_id, follower, own_end_offset, now_ms, lag_ms_max)
             ):
                 lowest = follower.log_end_offset
         return lowest
+
+    def is_waited_for(self, replica_id: int, own_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
+        """Whether nothing is committed that a replica lacks: it is in the ISR, or about to join it."""
+        follower = self._followers.get(replica_id)
+        return replica_id in self.maximal_isr or (
+            follower is not None and self._is_about_to_join(replica_id, follower, own_end_offset, now_ms, lag_ms_max)
+        )
+
+    def _is_about_to_join(
+        self, replica_id: int, follower: Follower, own_end_offset: int, now_ms: int, lag_ms_max: int
+    ) -> bool:
+        return follower.has_caught_up(own_end_offset, now_ms, lag_ms_max) and self._is_eligible(
+            replica_id, follower.registration
+        )
 
     def low_watermark(self, own_log_start_offset: int, is_alive: Callable[[int], bool]) -> int:
         """The lowest log start offset of the live replicas: what DeleteRecords answers."""

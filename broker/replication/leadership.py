@@ -155,6 +155,13 @@ class Leadership:
             lag_ms_max=self._shared.lag_ms_max,
         )
 
+    def is_waited_for(self, replica_id: int) -> bool:
+        """Whether nothing is committed that the replica on that broker lacks."""
+        shared = self._shared
+        return self.followers.is_waited_for(
+            replica_id, self._partition.log.log_end_offset, shared.clock.monotonic_ms(), shared.lag_ms_max
+        )
+
     def low_watermark(self) -> int:
         """The offset below which no live replica has records, which DeleteRecords answers."""
         return self.followers.low_watermark(self._partition.log.log_start_offset, self._shared.is_alive)

@@ -101,13 +101,14 @@ class ReplicaFetch(FetchOperation):
     # --- throttling -------------------------------------------------------------------------------
 
     def _is_held_up(self, asked: FetchPartition) -> bool:
-        """Whether a throttle keeps records from a follower that is not in sync; then it is answered when they may pass,
-        if it waits for so long."""
+        """Whether a throttle keeps records from a follower; then it is answered when they may pass, if it waits for so
+        long. Not from one that acknowledgements wait for: who has just caught up, and is to be in sync, would hold
+        them up for `replica.lag.time.max.ms`, as it can in Kafka, which exempts members of the ISR alone."""
         throttle = self._throttle
         if throttle is None or not (wait_ms := throttle.wait_ms()) or not self._is_throttled(asked, throttle):
             return False
         partition = self._replicas.partition(asked.topic or "", asked.partition)
-        if partition is None or self._replica_id in partition.state.isr:
+        if partition is None or partition.leadership is None or partition.leadership.is_waited_for(self._replica_id):
             return False
         self._limits.max_wait_ms = min(self._limits.max_wait_ms, wait_ms)
         return True

@@ -232,6 +232,27 @@ def test_who_lacks_something_is_known_without_looking_at_all() -> None:
     assert fetcher.fetching(caught_up=True) == []
 
 
+def test_who_was_answered_last_comes_last() -> None:
+    """Where only one is answered at a time, as with a throttle, all have their turn."""
+    pair = Pair()
+    followed = [pair.follow(ModelLog(), ModelLog(1, 1, 1), index) for index in range(3)]
+    for following in followed:
+        pair.fetcher.lags(following)
+    turns = []
+    for _ in range(6):
+        for following in pair.fetcher.fetching(caught_up=False):
+            pair.fetcher.paused(following, pair.now_ms + 1)
+        if (request := pair.fetcher.next_request(pair.now_ms)) is not None:
+            assert len(forgotten(request)) == 3
+            pair.fetcher.answered(FetchResponse(session_id=7), pair.now_ms)
+        pair.now_ms += 1
+        turns.append(next(iter(asked(pair.ask()))))  # the leader serves them in the order of the request
+        pair.fetcher.answered(FetchResponse(session_id=7), pair.now_ms)
+        served = followed[turns[-1]]
+        pair.fetcher.appended(served, served.log.log_end_offset + 5)
+    assert turns == [0, 1, 2, 0, 1, 2]
+
+
 def test_who_is_said_to_lack_something_does_until_an_answer_tells_otherwise() -> None:
     pair = Pair()
     first, second = pair.follow(ModelLog(), ModelLog(), 0), pair.follow(ModelLog(), ModelLog(), 1)

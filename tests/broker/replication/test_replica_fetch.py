@@ -12,6 +12,7 @@ import pytest
 from barnabas.broker.configuration.changes import TOPIC
 from barnabas.broker.replication.followers import REST_MS
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.throttles import Throttle
 from barnabas.broker.server import Broker
 from barnabas.testing.requests import ask
 from barnabas.wire.errors import ErrorCode
@@ -446,20 +447,43 @@ async def test_a_fetch_of_many_partitions_looks_only_at_what_has_changed(tmp_pat
 async def test_what_is_read_twice_passes_a_throttle_once(tmp_path: Path) -> None:
     """A fetch that waits for more than there is reads that when it begins, and when its wait is over."""
     async with leading(tmp_path, [LEADER, FIRST]) as cluster:
-        listed = AlterableConfig(name="leader.replication.throttled.replicas", value="*")
-        resource = AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[listed])
-        answer = await ask(cluster.broker, IncrementalAlterConfigsRequest(resources=[resource]), 1)
-        assert [each.error_code for each in answer.responses] == [0]
-        leaderships = cluster.broker.replicas.leaderships
-        assert leaderships is not None
-        throttle = leaderships.throttle
-        assert throttle is not None
-        throttle.limit(0)
-        assert throttle.applies_to("t", 0)
+        throttle = await throttled(cluster)
         await cluster.produce(b"a", acks=1)
         data = await cluster.fetch(FIRST, 0, last_fetched_epoch=-1, min_bytes=1 << 20, wait_ms=1)
         assert len(data.records) > 0, "it is in sync"
         assert throttle._left == -len(data.records)  # to which nothing is added at this rate
+
+
+async def test_who_acknowledgements_wait_for_is_not_held_up(tmp_path: Path) -> None:
+    """One that has caught up with what there was when it asked before, as another record had come meanwhile: it is
+    waited for, and joins when it has that."""
+    async with leading(tmp_path, [LEADER]) as cluster:
+        await cluster.produce(b"a", acks=1)
+        assert (await cluster.fetch(FIRST, 0, last_fetched_epoch=-1)).records
+        await cluster.produce(b"b", acks=1)
+        throttle = await throttled(cluster)
+        assert not (await cluster.fetch(SECOND, 0, last_fetched_epoch=-1)).records
+        assert (await cluster.fetch(FIRST, 1)).records
+        assert throttle._left < 0, "its bytes count"
+        assert await proposed(cluster) is None
+        await cluster.produce(b"c", acks=1)
+        assert cluster.partition.log.high_watermark == 2
+        assert (await cluster.fetch(FIRST, 2)).records
+        assert await proposed(cluster) == (LEADER, FIRST)
+
+
+async def throttled(cluster: Cluster) -> Throttle:
+    """What bounds followers of the topic, at a rate of 0."""
+    listed = AlterableConfig(name="leader.replication.throttled.replicas", value="*")
+    resource = AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[listed])
+    answer = await ask(cluster.broker, IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert [each.error_code for each in answer.responses] == [0]
+    leaderships = cluster.broker.replicas.leaderships
+    assert leaderships is not None
+    assert leaderships.throttle is not None
+    leaderships.throttle.limit(0)
+    assert leaderships.throttle.applies_to("t", 0)
+    return leaderships.throttle
 
 
 async def proposed(cluster: Cluster) -> tuple[int, ...] | None:
