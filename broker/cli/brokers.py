@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -73,9 +74,9 @@ def broker_rows(placement: Placement, controller: int) -> list[dict[str, Any]]:
                 "leads": sum(each.leader == broker for each in hosted),
                 "replicas": len(hosted),
                 "not_in_sync": sum(broker not in each.in_sync for each in hosted),
-                "bytes": sum(size for (_, _, at), size in placement.replica_bytes.items() if at == broker)
-                if place
-                else None,
+                "bytes": None
+                if place is None or broker in placement.silent
+                else sum(size for (_, _, at), size in placement.replica_bytes.items() if at == broker),
             }
         )
     return rows
@@ -83,8 +84,9 @@ def broker_rows(placement: Placement, controller: int) -> list[dict[str, Any]]:
 
 @app.command("drain")
 def drain(
-    broker: Annotated[
-        int, typer.Argument(metavar="ID", min=0, autocompletion=completion.broker_ids, help="Id of the broker.")
+    brokers: Annotated[
+        list[int],
+        typer.Argument(metavar="ID...", min=0, autocompletion=completion.broker_ids, help="Ids of the brokers."),
     ],
     throttle: Throttle = None,
     at_once: AtOnce = None,
@@ -92,59 +94,81 @@ def drain(
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Move every replica away from a broker, of the broker's own topics, too, and say when it may be switched off.
+    """Move every replica away from brokers, of their own topics, too, and say when they may be switched off.
 
-    Also one that is gone for good: others get what it had. If another one that has some of its partitions is away, too,
-    start that first. Shows what it would do, asks, and waits until it is done; interrupted, it goes on when it is run
-    again. With --json nobody is asked: without --yes it only shows the plan; with it the plan is shown on standard
-    error, and the document comes when all is done.
+    Also from one that is gone for good: others get what it had. If another one that has some of its partitions is away,
+    too, start that first. Drain several that are to go at once: until it is switched off, an empty broker is the one
+    that the next drain or rebalance gives most.
+
+    Shows what it would do, asks, and waits until it is done; interrupted, it goes on when it is run again. With --json
+    nobody is asked: without --yes it only shows the plan; with it the plan is shown on standard error, and the document
+    comes when all is done.
 
     [bold]Examples[/bold]
 
       barnabas brokers drain 3
-      barnabas brokers drain 3 --throttle 50000000 --at-once 5 --yes
+      barnabas brokers drain 3 4 --throttle 50000000 --at-once 5 --yes
       barnabas brokers drain 3 --json | jq '[.moves[].bytes] | add'
     """
-    plan = planned(bootstrap_servers, lambda situation: plan_of_drain(situation, broker))
-    facts = {"broker": broker}
+    leaving = sorted({*brokers})
+    plan = planned(bootstrap_servers, lambda situation: plan_of_drain(situation, leaving))
+    facts = {"brokers": leaving}
     if not carry_out(bootstrap_servers, plan, pace=Pace(throttle, at_once), yes=yes, as_json=as_json, facts=facts):
         return
     placement = with_client(bootstrap_servers, read_placement)
-    left = [each for each, place in placement.partitions.items() if broker in place.replicas]
+    left = [each for each, place in placement.partitions.items() if not {*leaving}.isdisjoint(place.replicas)]
     if without := [each for each in left if placement.partitions[each].leader < 0]:
         raise ClientError(
-            f"{partition_text(without[0])} stays on broker {broker}, as nobody leads it: start the brokers that have"
+            f"{partition_text(without[0])} stays on {_named(leaving)}, as nobody leads it: start the brokers that have"
             " it, or delete its topic if it is lost"
         )
     if left:
-        raise ClientError(f"broker {broker} has got replicas meanwhile, of new topics, say: run the command again")
+        have = "has" if len(leaving) == 1 else "have"
+        raise ClientError(f"{_named(leaving)} {have} got replicas meanwhile, of new topics, say: run the command again")
     if not as_json:
-        say(f"broker {broker} has no replicas: it may be switched off")
+        has, it = ("has", "it") if len(leaving) == 1 else ("have", "they")
+        say(f"{_named(leaving)} {has} no replicas: {it} may be switched off, before others are drained or rebalanced")
 
 
-def plan_of_drain(situation: Situation, broker: int) -> Plan:
-    """Have all partitions of a broker on others. Errors: ClientError, also where another one that has some of them is
-    away: it should be started first. Only if the broker itself is away, both may be lost, and others get what they had.
+def plan_of_drain(situation: Situation, leaving: Sequence[int]) -> Plan:
+    """Have all partitions of the brokers `leaving` on others. Errors: ClientError, also where another one that has some
+    of them is away: it should be started first. Only where they are away themselves, all may be lost, and others get
+    what they had.
     """
     placement = situation.placement
-    others = [each for each in placement.brokers if each != broker]
-    leaving = [partition for partition, one in situation.moving.items() if broker in one.removing]
-    if broker not in placement.brokers and broker not in placement.away() and not leaving:
-        there = ", ".join(map(str, placement.brokers))
-        raise ClientError(f"there is no broker {broker}: the cluster has {there}")
-    away = [each for each in placement.away() if each != broker]
-    concerned = [
-        partition
+    others = [each for each in placement.brokers if each not in leaving]
+    awaited = [partition for partition, one in situation.moving.items() if not {*leaving}.isdisjoint(one.removing)]
+    known = {
+        *placement.brokers,
+        *placement.away(),
+        *(each for one in awaited for each in situation.moving[one].removing),
+    }
+    if unknown := [each for each in leaving if each not in known]:
+        ids = ", ".join(map(str, placement.brokers))
+        raise ClientError(f"there {'is' if len(unknown) == 1 else 'are'} no {_named(unknown)}: the cluster has {ids}")
+    away = [each for each in placement.away() if each not in leaving]
+    concerned = {
+        partition: place
         for partition, place in placement.partitions.items()
-        if broker in place.replicas and place.leader >= 0  # there is nothing to copy where nobody leads
-    ]
-    if broker in placement.brokers:
-        having = {each for partition in concerned for each in placement.partitions[partition].replicas}
-        check_none_away([each for each in away if each in having])
+        # there is nothing to copy where nobody leads
+        if not {*leaving}.isdisjoint(place.replicas) and place.leader >= 0
+    }
+    there = [each for each in leaving if each in placement.brokers]
+    having = {
+        each for place in concerned.values() if not {*there}.isdisjoint(place.replicas) for each in place.replicas
+    }
+    check_none_away([each for each in away if each in having])
     if not others:
-        there = " that is there" if away else ""
-        raise ClientError(f"broker {broker} is the only one{there}: start another one that can have its partitions")
-    return Plan(situation, plan_spread(placement, concerned, others, away=away), leaving)
+        only, theirs = ("is the only one", "its") if len(leaving) == 1 else ("are all", "their")
+        if away:
+            only += " that is there" if len(leaving) == 1 else " that are there"
+        raise ClientError(f"{_named(leaving)} {only}: start another one that can have {theirs} partitions")
+    return Plan(situation, plan_spread(placement, list(concerned), others, away=away), awaited)
+
+
+def _named(brokers: Sequence[int]) -> str:
+    """Brokers in words: `broker 3`, `brokers 3, 4`."""
+    return f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, brokers))}"
 
 
 @app.command("rebalance")
@@ -159,7 +183,7 @@ def rebalance(
 
     After a broker has joined, say. What cannot be divided, one large partition or racks of different sizes, stays
     uneven. Shows what it would do, asks, and waits until it is done; interrupted, it goes on when it is run again:
-    whatever is under way is waited for first. With --json nobody is asked: without --yes it only shows the plan; with
+    whatever is under way is waited for, too. With --json nobody is asked: without --yes it only shows the plan; with
     it the plan is shown on standard error, and the document comes when all is done.
 
     [bold]Examples[/bold]

@@ -3,10 +3,12 @@ them the metadata store's file and a note of the processes."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 STORE_FILE: Final = "znodes.sqlite"
 NOTE_FILE: Final = "brokers.json"
@@ -41,16 +43,34 @@ def options_for(brokers: Collection[int], node_id: int) -> str:
     return f"--brokers {last - first + 1}" + (f" --node-id {first}" if first != node_id else "")
 
 
-def not_of_one_broker(directories: Sequence[str], node_id: int) -> str | None:
-    """Why a broker alone must not have these directories, in words: it would be a stranger in a cluster's."""
+def not_of_one_broker(directories: Sequence[str], node_id: int, *, has_own_store: bool) -> str | None:
+    """Why a broker must not be started in these directories, in words: it would be a stranger in a cluster's. One that
+    `has_own_store` is none of a cluster's brokers either."""
     for directory in directories:
-        brokers = brokers_in(directory)
-        if brokers and not is_of_one_broker(directory):
-            return (
-                f"{directory} is the directory of a cluster, not of one broker: start it with"
-                f" {options_for(brokers, node_id)}, or choose another one for a single broker (--data-dir)"
-            )
+        cluster = os.path.dirname(directory)
+        if brokers_in(directory) and not is_of_one_broker(directory):
+            which = f"{directory} is the directory of a cluster, not of one broker: start it with"
+            options = _options_as_before(directory, node_id)
+        elif has_own_store and _BROKER.fullmatch(os.path.basename(directory)) and _has_store(cluster):
+            which = f"{directory} is the directory of one of a cluster's brokers: start that with"
+            options = f"{_options_as_before(cluster, node_id)} --data-dir {cluster}"
+        else:
+            continue
+        return f"{which} {options}, or choose another one for a single broker (--data-dir)"
     return None
+
+
+def _has_store(directory: str) -> bool:
+    return os.path.exists(os.path.join(directory, STORE_FILE))
+
+
+def _options_as_before(directory: str, node_id: int) -> str:
+    """The options that start the brokers of a cluster which were started last, so far as anybody knows."""
+    try:
+        noted = [int(each) for each in read_note(Path(directory, NOTE_FILE))]
+    except (OSError, ValueError):
+        noted = []
+    return options_for(noted or brokers_in(directory), node_id)
 
 
 def left_out(directories: Sequence[str], asked: Collection[int]) -> Iterator[str]:
@@ -70,6 +90,26 @@ def left_out(directories: Sequence[str], asked: Collection[int]) -> Iterator[str
         f" else has of them is unavailable. Start with {options_for([*asked, *places], min(asked))}, and drain"
         f" whoever is to go (barnabas brokers drain {max(places)})"
     )
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """What a former parent noted of its brokers, by their ids: `pid`, `store_port`, and the addresses that were `asked`
+    for and `given`; nothing if it noted nothing. Errors: OSError, ValueError if it cannot be read."""
+    try:
+        note = json.loads(path.read_text())
+        return {
+            str(int(node_id)): {
+                "pid": int(noted["pid"]),
+                "store_port": int(noted["store_port"]),
+                "asked": dict(noted["asked"]),
+                "given": dict(noted["given"]),
+            }
+            for node_id, noted in note.items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not as it is written: {error!r}") from error
 
 
 def _has_partitions(directory: str) -> bool:

@@ -44,7 +44,8 @@ async def ill_partitions(client: KafkaClient, wanted: Collection[str]) -> list[d
 
 def states(row: Mapping[str, Any]) -> list[str]:
     """What is wrong with a partition, by the measures of Kafka's TopicCommand: a partition that nobody leads is
-    unavailable; one with fewer replicas in sync than min.insync.replicas takes no records with acks=all."""
+    unavailable; one with fewer replicas in sync than min.insync.replicas takes no records with acks=all, unless
+    it has no more replicas at all."""
     found = {
         UNDER_REPLICATED: len(row["isr"]) < len(row["replicas"]),
         UNAVAILABLE: row["leader"] is None,

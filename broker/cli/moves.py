@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from barnabas.broker.client.reassignments import (
     reassign,
     reassignments,
     throttle,
+    throttled_rate,
     unthrottle,
     wait_for,
 )
@@ -93,37 +94,47 @@ def _ask() -> None:
 
 
 async def _do(client: KafkaClient, plan: Plan, pace: Pace) -> None:
-    if pace.rate is not None and (plan.targets or plan.awaited):
-        await throttle(client, pace.rate, _to_throttle(plan))
-    refused, wanted = await _move(client, plan, pace.at_once)
+    if pace.rate is None and (plan.targets or plan.awaited) and (rate := await throttled_rate(client)) is not None:
+        note(f"throttled to {rate} bytes per second, as was said before: --throttle says otherwise")
+    refused, wanted = await _move(client, plan, pace)
     failures = [f"cannot move {partition_text(each)}: {why}" for each, why in refused.items()]
     if wanted:
         failures += await _not_as_planned(client, wanted)
     failures += await _not_led_as_planned(client, [each for each in plan.to_elect if each not in refused])
-    if not await reassignments(client) and await unthrottle(client):
-        note("the throttle is taken away")
+    await end_throttle(client)
     if failures:
         for each in failures[:-1]:
             complain(each)
         raise ClientError(failures[-1])
 
 
+async def end_throttle(client: KafkaClient) -> None:
+    """Take the throttle away, if there is one and nothing is under way any more. Errors: ClientError."""
+    if not await reassignments(client) and await unthrottle(client):
+        note("the throttle is taken away")
+
+
 async def _move(
-    client: KafkaClient, plan: Plan, at_once: int | None
+    client: KafkaClient, plan: Plan, pace: Pace
 ) -> tuple[dict[TopicPartition, str], dict[TopicPartition, Replicas]]:
     """Begin what is planned, turn by turn, and wait for it; why partitions were refused, and where the others are to
     be."""
     refused: dict[TopicPartition, str] = {}
     wanted: dict[TopicPartition, Replicas] = {each: plan.situation.moving[each].target for each in plan.awaited}
-    turns = _turns(plan, at_once)
+    turns = _turns(plan, pace.at_once)
     is_told = False
     for number, targets in enumerate(turns):
+        if (
+            pace.rate is not None
+        ):  # each time: between two turns nothing is under way, and others may have taken it away
+            await throttle(client, pace.rate, await _to_throttle(client, plan, targets))
         refused |= {each: why for each, why in (await _started(client, targets)).items() if why}
         wanted |= {each: new for each, new in targets.items() if each not in refused}
         if not wanted:
             continue
         if not is_told:
-            _tell_of_begin(len(plan.awaited) + len(plan.targets) - len(refused), at_once)
+            _tell_of_begin(len(plan.awaited) + len(plan.targets) - len(refused), pace.at_once)
+            _complain_of_leaderless(plan, wanted)
             is_told = True
         with _bar(sum(map(len, turns[number + 1 :]))) as tell:
             await wait_for(client, wanted, tell, _complain_of_away)
@@ -145,19 +156,46 @@ def _turns(plan: Plan, at_once: int | None) -> list[dict[TopicPartition, Replica
     return [{}, *turns] if plan.awaited else turns
 
 
-def _complain_of_away(broker: int, partition: TopicPartition) -> None:
-    topic, index = partition
+def _complain_of_away(broker: int, partitions: Sequence[TopicPartition]) -> None:
     complain(
-        f"broker {broker} is away, and {partition_text(partition)} waits for it: start it again, or give that up"
-        f" (barnabas topics reassign {topic}:{index} --cancel)"
+        f"broker {broker} is away, and {_some(partitions)} {'waits' if len(partitions) == 1 else 'wait'} for it: start"
+        f" it again, or give that up (barnabas topics reassign {_as_arguments(partitions)} --cancel)"
     )
 
 
-def _to_throttle(plan: Plan) -> dict[TopicPartition, Reassignment]:
+def _complain_of_leaderless(plan: Plan, wanted: Collection[TopicPartition]) -> None:
+    """There is nothing to copy from while nobody leads a partition."""
+    places = plan.situation.placement.partitions
+    found = sorted(each for each in wanted if each in places and places[each].leader < 0)
+    if found:
+        complain(
+            f"nobody leads {_some(found)}: start the brokers that have {'it' if len(found) == 1 else 'them'}, or give"
+            f" that up (barnabas topics reassign {_as_arguments(found)} --cancel)"
+        )
+
+
+def _some(partitions: Sequence[TopicPartition]) -> str:
+    """The first partition, and how many others there are."""
+    more = len(partitions) - 1
+    first = partition_text(partitions[0])
+    return f"{first} and {more} {'other' if more == 1 else 'others'}" if more else first
+
+
+def _as_arguments(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions as commands take them: `flights:0,3 trains:1`."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        by_topic.setdefault(topic, []).append(index)
+    return " ".join(f"{topic}:{ids_text(indexes)}" for topic, indexes in by_topic.items())
+
+
+async def _to_throttle(
+    client: KafkaClient, plan: Plan, targets: Mapping[TopicPartition, Replicas]
+) -> dict[TopicPartition, Reassignment]:
     """What shall move, and what does already in the same topics, whose lists of throttled replicas are written anew."""
-    topics = {topic for topic, _ in (*plan.targets, *plan.awaited)}
-    moving = {each: one for each, one in plan.situation.moving.items() if each[0] in topics}
-    for partition, new in plan.targets.items():
+    topics = {topic for topic, _ in (*targets, *plan.awaited)}
+    moving = {each: one for each, one in (await reassignments(client)).items() if each[0] in topics}
+    for partition, new in targets.items():
         old = plan.situation.placement.partitions[partition].replicas
         adding = tuple(each for each in new if each not in old)
         moving[partition] = Reassignment((*old, *adding), adding, ())

@@ -9,7 +9,7 @@ import typer
 
 from barnabas.broker.cli import completion, values
 from barnabas.broker.cli.move_plan import Plan, Situation, planned
-from barnabas.broker.cli.moves import AtOnce, Pace, Throttle, Yes, carry_out
+from barnabas.broker.cli.moves import AtOnce, Pace, Throttle, Yes, carry_out, end_throttle
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
     AsJson,
@@ -145,8 +145,9 @@ def _cancel(bootstrap_servers: str, wanted: dict[str, set[int] | None], as_json:
         named = await named_partitions(Positions(client), wanted)
         moving = await reassignments(client)
         cancelled = await reassign(client, {each: None for each in named if each in moving})
+        await end_throttle(client)
         return [
-            _outcome(each, "cancelled", f"{partition_text(each)} stays where it was", why)
+            _outcome(each, "cancelled", f"{partition_text(each)} stays on the brokers that it was on", why)
             for each, why in cancelled.items()
         ]
 

@@ -102,7 +102,8 @@ def serve_one(
     if resolution.config is None:
         return refuse(resolution.errors)
     config = resolution.config
-    if (reason := not_of_one_broker(config.log_dirs, config.node_id)) is not None:
+    has_own_store = config.zookeeper_connect is None
+    if (reason := not_of_one_broker(config.log_dirs, config.node_id, has_own_store=has_own_store)) is not None:
         sys.stderr.write(f"barnabas: {logs.escape(reason)}\n")
         return EXIT_USAGE
     logs.configure(config.barnabas_log_level, config.barnabas_log_format, label=label)

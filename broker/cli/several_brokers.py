@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import gc
 import importlib
-import json
 import logging
 import os
 import signal
@@ -33,6 +32,8 @@ from barnabas.broker.observability import logs
 logger = logging.getLogger(__name__)
 
 BROKERS_MAX: Final = 100
+
+NODE_ID_MAX: Final = 2**31 - 1
 
 ADDRESS_KEYS: Final = ("listeners", "barnabas.http.address")
 """Keys in which port 0 is any free one, which a broker keeps."""
@@ -62,6 +63,8 @@ def main(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     try:
         count = _count(options.brokers)
         config = _base_configuration(options, environ)
+        if (last := config.node_id + count - 1) > NODE_ID_MAX:
+            raise ConfigError([f"--brokers: node.id {last} would be above {NODE_ID_MAX}"])
         directories = base_directories(config, environ)
         plans = [
             _plan(config, directories, node_id, count) for node_id in range(config.node_id, config.node_id + count)
@@ -211,25 +214,6 @@ def with_note(plans: Sequence[BrokerPlan], note: Mapping[str, Any]) -> list[Brok
             replace(plan, configs=configs, store_port=noted.get("store_port", 0), former_pid=noted.get("pid", 0))
         )
     return found
-
-
-def read_note(path: Path) -> dict[str, Any]:
-    """What a former parent noted of its brokers, by their ids; nothing if it cannot be read."""
-    try:
-        return {
-            str(int(node_id)): {
-                "pid": int(noted["pid"]),
-                "store_port": int(noted["store_port"]),
-                "asked": dict(noted["asked"]),
-                "given": dict(noted["given"]),
-            }
-            for node_id, noted in json.loads(path.read_text()).items()
-        }
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
-        logger.warning("%s cannot be read, brokers that still run are not found: %s", path, error)
-        return {}
 
 
 # -- the processes

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.broker.cli.cluster_directory import NOTE_FILE, STORE_FILE, broker_directory
+from barnabas.broker.cli.cluster_directory import NOTE_FILE, STORE_FILE, broker_directory, read_note
 from barnabas.broker.cli.ready import print_ready
-from barnabas.broker.cli.several_brokers import ADDRESS_KEYS, BrokerPlan, read_note, with_note
+from barnabas.broker.cli.several_brokers import ADDRESS_KEYS, BrokerPlan, with_note
 from barnabas.broker.cli.zookeeper_process import new_server
 from barnabas.controller import znodes
 from barnabas.network import OsNetwork
@@ -102,7 +102,7 @@ class Supervisor:
         self._loop.add_signal_handler(signal.SIGCHLD, self._look_at_children)
         self._server = new_server(str(self._directory / STORE_FILE), self._store_failed)
         self._server.open()
-        note = read_note(self._directory / NOTE_FILE)
+        note = self._former_note()
         self._require_no_others(note)
         plans = with_note([child.plan for child in self._children], note)
         with contextlib.ExitStack() as taken:
@@ -286,6 +286,14 @@ class Supervisor:
         self._to_start.put_nowait(None)
 
     # -- bookkeeping
+
+    def _former_note(self) -> Mapping[str, Any]:
+        path = self._directory / NOTE_FILE
+        try:
+            return read_note(path)
+        except (OSError, ValueError) as error:
+            logger.warning("%s cannot be read, brokers that still run are not found: %s", path, error)
+            return {}
 
     def _renew_note(self) -> None:
         """Write the note while brokers run. They go on without one, and it is written as soon as it can be."""

@@ -42,7 +42,10 @@ class Placement:
     """The size of each replica, by topic, partition and broker, as far as brokers tell."""
 
     problems: tuple[str, ...] = ()
-    """Log directories that cannot be read, in words."""
+    """Brokers that do not tell, and log directories that cannot be read, in words."""
+
+    silent: frozenset[int] = frozenset()
+    """The brokers that do not tell."""
 
     def away(self) -> list[int]:
         """Brokers that have replicas, but are not registered."""
@@ -52,7 +55,7 @@ class Placement:
 async def read_placement(client: KafkaClient) -> Placement:
     """Ask the cluster, and each broker for the sizes of its logs. Errors: ClientError."""
     metadata = await client.metadata(None)
-    sizes, problems = await _replica_bytes(client, [broker.node_id for broker in metadata.brokers])
+    sizes, problems, silent = await _replica_bytes(client, [broker.node_id for broker in metadata.brokers])
     return Placement(
         {
             broker.node_id: BrokerPlace(broker.host, broker.port, broker.rack)
@@ -61,6 +64,7 @@ async def read_placement(client: KafkaClient) -> Placement:
         dict(sorted(_partitions(metadata, sizes))),
         sizes,
         tuple(problems),
+        frozenset(silent),
     )
 
 
@@ -78,14 +82,15 @@ def _partitions(
 
 async def _replica_bytes(
     client: KafkaClient, brokers: Iterable[int]
-) -> tuple[dict[tuple[str, int, int], int], list[str]]:
+) -> tuple[dict[tuple[str, int, int], int], list[str], list[int]]:
     sizes: dict[tuple[str, int, int], int] = {}
-    problems = []
+    problems, silent = [], []
     for broker in brokers:
         try:
             response = await client.send(DescribeLogDirsRequest(topics=None), broker)
         except ClientError as error:
             problems.append(f"broker {broker} does not tell its sizes: {error}")
+            silent.append(broker)
             continue
         for directory in response.results:
             if directory.error_code:
@@ -97,4 +102,4 @@ async def _replica_bytes(
                 for part in topic.partitions:
                     if not part.is_future_key:
                         sizes[topic.name, part.partition_index, broker] = part.partition_size
-    return sizes, problems
+    return sizes, problems, silent

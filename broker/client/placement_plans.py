@@ -93,15 +93,13 @@ def plan_spread(
     would count if they were there.
     """
     check_brokers(placement, brokers)
+    _check_enough(placement, partitions, brokers, replication_factor, keeping, away)
     loads = Loads(placement, brokers)
     targets: dict[TopicPartition, Replicas] = {}
     for partition in sorted(partitions, key=lambda each: (-placement.partitions[each].bytes, each)):
         old = placement.partitions[partition].replicas
         count = len(old) if replication_factor is None else replication_factor
         kept = [each for each in old if each in keeping]
-        if count > len(brokers) + len(kept):
-            missed = [each for each in away if each not in kept]
-            raise ClientError(_too_few(partition, count, len(brokers) + len(kept), missed))
         new = _spread(loads, partition, old, brokers, kept, count)
         if new != old:
             loads.add(partition, old, -1)
@@ -110,19 +108,48 @@ def plan_spread(
     return dict(sorted(targets.items()))
 
 
-def _too_few(partition: TopicPartition, needed: int, there: int, away: Sequence[int]) -> str:
-    topic, index = partition
-    lower = f"(barnabas topics reassign {topic} --replication-factor {there + len(away)})"
+def _check_enough(
+    placement: Placement,
+    partitions: Collection[TopicPartition],
+    brokers: Collection[int],
+    replication_factor: int | None,
+    keeping: Collection[int],
+    away: Sequence[int],
+) -> None:
+    """Errors: ClientError that names what stands in the way, and what to do."""
+    hindered: dict[TopicPartition, tuple[int, int, list[int]]] = {}
+    for partition in sorted(partitions):
+        old = placement.partitions[partition].replicas
+        needed = len(old) if replication_factor is None else replication_factor
+        kept = [each for each in old if each in keeping]
+        if needed > len(brokers) + len(kept):
+            missed = [each for each in away if each not in kept]
+            hindered[partition] = needed, len(brokers) + len(kept), missed
+    if not hindered:
+        return
+    (topic, index), (needed, there, missed) = next(iter(hindered.items()))
+    most = there + len(missed)
+    if replication_factor is None:
+        topics = " ".join(dict.fromkeys(name for name, _ in hindered))
+        lower = f"lower that first (barnabas topics reassign {topics} --replication-factor {most})"
+    else:
+        lower = f"ask for {most} at most"
+    more = f" (and {len(hindered) - 1} more)" if len(hindered) > 1 else ""
+    raise ClientError(
+        f"{topic}-{index}{more} needs {needed} brokers, and {there} would have it"
+        f"{_what_to_do(needed, there, missed, lower)}"
+    )
+
+
+def _what_to_do(needed: int, there: int, away: Sequence[int], lower: str) -> str:
     if not away:
-        what_to_do = f": start another one, or lower that first {lower}"
+        what_to_do = f": start another one, or {lower}"
     elif needed <= there + len(away):
         others = "another one if it is lost" if len(away) == 1 else "others if they are lost"
         what_to_do = f", as {_are_away(away)}: start {_them(away)} again, or {others}"
     else:
-        what_to_do = (
-            f", as {_are_away(away)}: start {_them(away)} again, and another one besides, or lower that first {lower}"
-        )
-    return f"{topic}-{index} needs {needed} brokers, and {there} would have it{what_to_do}"
+        what_to_do = f", as {_are_away(away)}: start {_them(away)} again, and another one besides, or {lower}"
+    return what_to_do
 
 
 def _are_away(brokers: Sequence[int]) -> str:

@@ -128,9 +128,9 @@ async def wait_for(
     client: KafkaClient,
     partitions: Collection[TopicPartition],
     tell: Tell,
-    tell_away: Callable[[int, TopicPartition], None],
+    tell_away: Callable[[int, list[TopicPartition]], None],
 ) -> None:
-    """Wait until none of the partitions is under way. `tell_away` hears once of each broker that is to get a partition
+    """Wait until none of the partitions is under way. `tell_away` hears once of each broker that is to get partitions
     and is not there. Errors: ClientError when the cluster is away for too long.
     """
     loop = asyncio.get_running_loop()
@@ -144,10 +144,9 @@ async def wait_for(
             left = {each: found[each] for each in partitions if each in found}
             if not left:
                 break
-            away = {broker: each for each, one in left.items() for broker in one.target}
-            for broker in sorted(away.keys() - told - set(client.node_ids())):
+            for broker in sorted({each for one in left.values() for each in one.target} - told - {*client.node_ids()}):
                 told.add(broker)
-                tell_away(broker, away[broker])
+                tell_away(broker, [each for each, one in left.items() if broker in one.target])
             copied = await _copied(client, left, sizes)
             last_s = loop.time()
         except ClientError:
@@ -223,6 +222,18 @@ def throttled_replicas(moves: Mapping[TopicPartition, Reassignment]) -> dict[str
 def _throttled_list(replicas: Sequence[str]) -> str:
     text = ",".join(replicas)
     return text if len(text) <= _CONFIG_LENGTH_MAX else "*"
+
+
+async def throttled_rate(client: KafkaClient) -> int | None:
+    """The least rate that a broker has, whoever has set it; None without any. Errors: ClientError."""
+    return await patiently(lambda: _throttled_rate(client), TROUBLE_S_MAX)
+
+
+async def _throttled_rate(client: KafkaClient) -> int | None:
+    await client.metadata([])
+    described = await describe_configs(client, [(BROKER, str(broker)) for broker in client.node_ids()], _RATES)
+    own = (each for configs in described.values() for each in configs if each.config_source == _SET_AT_RUN_TIME[BROKER])
+    return min((int(each.value or 0) for each in own), default=None)
 
 
 async def unthrottle(client: KafkaClient) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,32 @@ def test_one_broker_does_not_start_in_the_directory_of_a_cluster(
         "",
         f"barnabas: {directory} is the directory of a cluster, not of one broker: start it with --brokers 3, or choose"
         " another one for a single broker (--data-dir)\n",
+    )
+    assert sorted(Path(directory).rglob("*")) == before
+
+
+def test_who_was_started_last_is_started_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The others were drained: nobody needs their directories."""
+    directory = cluster(tmp_path / "data", 1, 2, 3, 4, 5)
+    noted = {"pid": 0, "store_port": 0, "asked": {}, "given": {}}
+    (tmp_path / "data" / "brokers.json").write_text(json.dumps(dict.fromkeys("123", noted)))
+    assert main(["--data-dir", directory, "--listen", "127.0.0.1:0"], {}) == 2
+    assert "start it with --brokers 3, or choose" in capfd.readouterr().err
+
+
+def test_one_broker_does_not_start_in_the_directory_of_one_of_a_clusters(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does it change anything there."""
+    directory = cluster(tmp_path / "data", 1, 2, 3)
+    (tmp_path / "data" / "znodes.sqlite").touch()
+    (tmp_path / "data" / "broker2" / ".kafka_cleanshutdown").touch()
+    before = sorted(Path(directory).rglob("*"))
+    assert main(["--data-dir", f"{directory}/broker2", "--node-id", "2", "--listen", "127.0.0.1:0"], {}) == 2
+    assert capfd.readouterr() == (
+        "",
+        f"barnabas: {directory}/broker2 is the directory of one of a cluster's brokers: start that with --brokers 3"
+        f" --node-id 1 --data-dir {directory}, or choose another one for a single broker (--data-dir)\n",
     )
     assert sorted(Path(directory).rglob("*")) == before
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.cli.brokers import broker_rows
 from barnabas.broker.cli.ill_partitions import UNAVAILABLE, UNDER_MIN_ISR, UNDER_REPLICATED, states
+from barnabas.broker.client.placement import BrokerPlace, Placement
 from barnabas.testing import Cluster
 
 Run = Callable[..., Any]
@@ -31,6 +33,12 @@ def broker() -> Iterator[Cluster]:
 )
 def test_states(leader: int | None, isr: list[int], expected: list[str]) -> None:
     assert states({"leader": leader, "replicas": [1, 2], "isr": isr, "min_isr": 2}) == expected
+
+
+def test_bytes_that_a_broker_does_not_tell_are_not_none_at_all() -> None:
+    brokers = {each: BrokerPlace("h", 9092) for each in (1, 2)}
+    placement = Placement(brokers, {}, {("t", 0, 1): 5}, silent=frozenset([2]))
+    assert [row["bytes"] for row in broker_rows(placement, 1)] == [5, None]
 
 
 @pytest.mark.slow

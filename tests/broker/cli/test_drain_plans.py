@@ -23,7 +23,7 @@ def situation(live: list[int], *replicas: tuple[int, ...]) -> Situation:
 def test_another_one_that_has_some_of_its_partitions_is_started_first() -> None:
     for replicas in [(1, 2, 3), (2, 3)]:
         with pytest.raises(ClientError) as refused:
-            plan_of_drain(situation([1, 2, 4], replicas), 2)
+            plan_of_drain(situation([1, 2, 4], replicas), [2])
         assert str(refused.value) == (
             "broker 3 has replicas and is away: start it again, or have others get what it has"
             " (barnabas brokers drain 3)"
@@ -31,25 +31,45 @@ def test_another_one_that_has_some_of_its_partitions_is_started_first() -> None:
 
 
 def test_one_that_has_none_of_its_partitions_does_not_matter() -> None:
-    plan = plan_of_drain(situation([1, 2, 4], (1, 2), (1, 3)), 2)
+    plan = plan_of_drain(situation([1, 2, 4], (1, 2), (1, 3)), [2])
     assert plan.targets == {("t", 0): (1, 4)}
 
 
 def test_one_that_could_have_its_partitions_is_named() -> None:
     with pytest.raises(ClientError, match="t-0 needs 2 brokers, and 1 would have it, as broker 3 is away"):
-        plan_of_drain(situation([1, 2], (1, 2), (1, 3)), 2)
+        plan_of_drain(situation([1, 2], (1, 2), (1, 3)), [2])
     with pytest.raises(ClientError, match="broker 2 is the only one that is there: start another one"):
-        plan_of_drain(situation([2], (2,), (3,)), 2)
+        plan_of_drain(situation([2], (2,), (3,)), [2])
 
 
 def test_two_that_are_lost_may_be_drained_one_after_the_other() -> None:
-    plan = plan_of_drain(situation([1, 4, 5], (1, 2, 3), (1, 3)), 2)
+    plan = plan_of_drain(situation([1, 4, 5], (1, 2, 3), (1, 3)), [2])
     assert {each: set(new) for each, new in plan.targets.items()} == {("t", 0): {1, 4, 5}}
 
 
 def test_what_is_on_its_way_already_is_told_to_programs_too() -> None:
     there = situation([1, 2, 4], (1, 4), (1, 2))
     there = Situation(there.placement, {("t", 0): Reassignment((1, 2, 4), (4,), (2,))})
-    document = plan_of_drain(there, 2).as_document()
+    document = plan_of_drain(there, [2]).as_document()
     assert document["awaited"] == [{"topic": "t", "partition": 0, "to": [1, 4]}]
     assert [(move["partition"], move["to"]) for move in document["moves"]] == [(1, [1, 4])]
+
+
+def test_several_are_drained_at_once() -> None:
+    """None of them gets what the others had."""
+    there = situation([1, 2, 3, 4, 5], (1, 4), (5, 4), (2, 3), (5,))
+    plan = plan_of_drain(there, [4, 5])
+    assert plan.targets.keys() == {("t", 0), ("t", 1), ("t", 3)}
+    assert not {4, 5} & {broker for new in plan.targets.values() for broker in new}
+    with pytest.raises(ClientError, match="there are no brokers 6, 7: the cluster has 1, 2, 3, 4, 5"):
+        plan_of_drain(there, [4, 6, 7])
+    with pytest.raises(ClientError, match="brokers 1, 2 are all: start another one that can have their partitions"):
+        plan_of_drain(situation([1, 2], (1, 2)), [1, 2])
+    with pytest.raises(ClientError, match="brokers 2, 3 are all that are there: start another one"):
+        plan_of_drain(situation([2, 3], (2,), (4,)), [2, 3])
+
+
+def test_one_that_is_away_beside_those_that_are_drained_is_started_first() -> None:
+    with pytest.raises(ClientError, match="broker 3 has replicas and is away: start it again"):
+        plan_of_drain(situation([1, 2, 4, 5], (1, 2, 3), (4,)), [2, 4])
+    assert plan_of_drain(situation([1, 2, 4, 5], (1, 2, 3), (4,)), [3, 4]).targets.keys() == {("t", 0), ("t", 1)}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.cli.move_plan import Plan, Situation
-from barnabas.broker.cli.moves import _turns
+from barnabas.broker.cli.moves import _as_arguments, _some, _turns
 from barnabas.broker.client.placement import Placement
 from barnabas.broker.client.reassignments import Reassignment
 from barnabas.testing import Cluster
@@ -111,6 +111,24 @@ def test_so_many_move_at_a_time(broker: Cluster, run: Run) -> None:
     assert {tuple(sorted(each)) for each in replicas(run, "treks")} == {(2, 3)}
 
 
+def test_a_throttle_is_set_again_for_each_turn(broker: Cluster, run: Run) -> None:
+    """Between two nothing is under way, and somebody else may have taken it away."""
+    run("topics", "create", "jaunts", "-p", "2", "-r", "1")
+    run("topics", "reassign", "jaunts", "--brokers", "0", "--yes")
+    with broker.recorded() as seen:
+        line = ["topics", "reassign", "jaunts", "--replicas", "1", "--at-once", "1", "--throttle", "5000000", "--yes"]
+        done = run(*line)
+        assert done.status == 0, done.err
+        lists = [
+            next(config.value for config in resource.configs if config.name.startswith("follower"))
+            for each in seen.requests("IncrementalAlterConfigs")
+            for resource in each.message.resources
+            if resource.resource_name == "jaunts"
+        ]
+    assert lists == ["0:1", "1:1", None]
+    assert configs(run, "broker", "1") == configs(run, "topic", "jaunts") == {}
+
+
 def test_what_is_on_the_way_has_a_turn_for_itself() -> None:
     placement = Placement({}, {})
     situation = Situation(placement, {("t", 0): Reassignment((1, 2), (2,), (1,))})
@@ -152,11 +170,23 @@ def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
             "barnabas: hikes-0 is on its way to brokers 3,2 already: wait until it is there, or cancel that"
             " (barnabas topics reassign hikes:0 --cancel)\n",
         )
+        with subprocess.Popen(
+            [sys.executable, "-m", "barnabas", *line],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers},
+        ) as again:  # fmt: skip
+            assert again.stderr is not None
+            told = [again.stderr.readline(), again.stderr.readline()]
+            broker.heal()
+            _, err = again.communicate(timeout=60)
     finally:
         broker.heal()
-    again = run(*line)
-    assert again.status == 0, again.err
-    assert again.err.splitlines()[-1] == "the throttle is taken away"
+    assert again.returncode == 0, err
+    assert told == [
+        "throttled to 5000000 bytes per second, as was said before: --throttle says otherwise\n",
+        "1 partition on the way; after Ctrl-C the same command goes on waiting\n",
+    ]
+    assert err == "the throttle is taken away\n"
     assert replicas(run, "hikes") == [[3, 2]]
     assert configs(run, "broker", "3") == configs(run, "topic", "hikes") == {}
 
@@ -194,19 +224,54 @@ def test_what_is_under_way_is_cancelled(broker: Cluster, run: Run) -> None:
     broker.cut(1, 2)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "barnabas", "topics", "reassign", "rides", "--replicas", "2", "--yes"],
+            [
+                *(sys.executable, "-m", "barnabas", "topics", "reassign", "rides", "--replicas", "2", "--yes"),
+                *("--throttle", "5000000"),
+            ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers},
         )  # fmt: skip
         with process:
             assert process.stderr is not None
             process.stderr.readline()
-            assert run("topics", "reassign", "rides", "--cancel").out == "rides-0 stays where it was\n"
+            cancelled = run("topics", "reassign", "rides", "--cancel")
+            assert cancelled.out == "rides-0 stays on the brokers that it was on\n"
+            assert cancelled.err == "the throttle is taken away\n"
+            assert configs(run, "broker", "1") == configs(run, "topic", "rides") == {}
             _, err = process.communicate(timeout=60)
         assert process.returncode == 1
         assert "rides-0 has replicas 1 instead of 2: somebody else has changed that; run the command again" in err
     finally:
         broker.heal()
+
+
+def test_what_nobody_leads_is_told(broker: Cluster, run: Run) -> None:
+    """There is nothing to copy from."""
+    place(run, "dives", [3])
+    broker.brokers[3].stop()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "barnabas", "topics", "reassign", "dives", "--replicas", "0", "--yes"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.brokers[0].bootstrap_servers},
+    )  # fmt: skip
+    with process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        assert process.stderr.readline() == (
+            "barnabas: nobody leads dives-0: start the brokers that have it, or give that up"
+            " (barnabas topics reassign dives:0 --cancel)\n"
+        )
+        broker.brokers[3].start()
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert out.endswith("all replicas are where they should be\n")
+
+
+def test_all_that_wait_for_a_broker_are_named() -> None:
+    assert _as_arguments([("t", 3), ("u", 0), ("t", 1)]) == "t:1,3 u:0"
+    assert _some([("t", 1)]) == "t-1"
+    assert _some([("t", 1), ("t", 2)]) == "t-1 and 1 other"
+    assert _some([("t", 1), ("t", 2), ("u", 0)]) == "t-1 and 2 others"
 
 
 def test_a_broker_that_goes_away_meanwhile_is_told(broker: Cluster, run: Run) -> None:

@@ -109,8 +109,7 @@ def test_a_replica_on_a_broker_that_is_away_stays() -> None:
         (
             4,
             [3],
-            "2 would have it, as broker 3 is away: start it again, and another one besides, or lower that first"
-            " (barnabas topics reassign t --replication-factor 3)",
+            "2 would have it, as broker 3 is away: start it again, and another one besides, or ask for 3 at most",
         ),
     ],
 )
@@ -119,6 +118,19 @@ def test_too_few_brokers_because_some_are_away(factor: int, away: list[int], exp
     with pytest.raises(ClientError) as refused:
         plan_spread(before, [("t", 0)], [1, 2], factor, keeping=away, away=away)
     assert str(refused.value) == f"t-0 needs {factor} brokers, and {expected}"
+
+
+def test_all_topics_that_have_too_many_replicas_are_told_at_once() -> None:
+    before = placement(
+        {("t", 0): ((1, 2, 3), 10), ("t", 1): ((1, 2, 3), 10), ("u", 0): ((3, 1, 2), 10), ("v", 0): ((3,), 1)},
+        dict.fromkeys((1, 2, 3)),
+    )
+    with pytest.raises(ClientError) as refused:
+        plan_spread(before, list(before.partitions), [1, 2])
+    assert str(refused.value) == (
+        "t-0 (and 2 more) needs 3 brokers, and 2 would have it: start another one, or lower that first"
+        " (barnabas topics reassign t u --replication-factor 2)"
+    )
 
 
 def test_replicas_go_where_there_is_least() -> None:
