@@ -84,6 +84,18 @@ def test_a_broker_is_drained_under_load_and_switched_off(broker: Cluster, run: R
     assert unknown.err == "barnabas: there is no broker 3: the cluster has 0, 1, 2\n"
 
 
+def test_two_brokers_are_drained_at_once(broker: Cluster, run: Run) -> None:
+    """Neither gets what the other one had."""
+    broker.create_topic("laps-of-two", 6, 2)
+    broker.wait_in_sync()
+    done = run("brokers", "drain", "3", "0", "3", "--yes", "--json")
+    assert (done.status, done.json["brokers"]) == (0, [0, 3]), done.err
+    assert held(run, 0) == held(run, 3) == 0
+    assert run("brokers", "drain", "0", "3").out == (
+        "brokers 0, 3 have no replicas: they may be switched off, before others are drained or rebalanced\n"
+    )
+
+
 def test_a_broker_that_is_dead_is_drained(broker: Cluster, run: Run) -> None:
     broker.create_topic("legs", 4, 2)
     broker.wait_in_sync()
