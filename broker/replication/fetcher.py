@@ -221,8 +221,9 @@ class Fetcher:
         """Those of which the leader was told a newer epoch, as this broker will be in a moment, and until when that is
         expected."""
         self._by_lag: tuple[dict[PartitionId, None], dict[PartitionId, None]] = {}, {}
-        """Who lacked nothing that is committed, and who did, as of their last answers, or is said to (`lags`). Who was
-        answered last comes last: so all have their turn where there is too little for all, as with a throttle."""
+        """Who lacked nothing that is committed, and who did, as of their last answers, or is said to (`lags`). Who got
+        records last comes last, and is asked for last: so all have their turn where there is too little for all, as
+        with a throttle."""
         self._backoff = Backoff(FIRST_BACKOFF_MS, max(FIRST_BACKOFF_MS, settings.backoff_ms))
         self._paused_until_ms = 0
         self.is_waiting = False
@@ -307,7 +308,7 @@ class Fetcher:
         session, settings = self._session, self._settings
         if session.epoch == _INITIAL_EPOCH:
             session.asked.clear()
-            self._changed = dict.fromkeys(self._followed)
+            self._changed = dict.fromkeys((*self._by_lag[1], *self._followed))
         request = FetchRequest(
             replica_state=ReplicaState(replica_id=self._replica_id, replica_epoch=self._broker_epoch()),
             max_wait_ms=settings.wait_max_ms,
@@ -447,13 +448,15 @@ class Fetcher:
     # Nothing happens where the partition is not followed any more, or in another epoch: who asks `is_current` before
     # it touches a log does not do too much either.
 
-    def appended(self, following: Following, high_watermark: int) -> None:
+    def appended(self, following: Following, high_watermark: int, *, had_records: bool) -> None:
         """What an answer held is in the log. `high_watermark` is the leader's."""
         if self.is_current(following):
             following.lag = max(0, high_watermark - following.log.log_end_offset)
-            for found in self._by_lag:
-                found.pop(following.id, None)
-            self._by_lag[following.lag > 0][following.id] = None
+            lacks = following.lag > 0
+            self._by_lag[not lacks].pop(following.id, None)
+            if had_records:
+                self._by_lag[lacks].pop(following.id, None)
+            self._by_lag[lacks][following.id] = None
             self._resume(following)
             following.backoff.reset()
             following.trouble = ""

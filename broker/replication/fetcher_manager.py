@@ -539,7 +539,7 @@ class _Lane:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are fetched
             self.refused(following, log, error)
             return
-        self.fetcher.appended(following, data.high_watermark)
+        self.fetcher.appended(following, data.high_watermark, had_records=bool(data.records))
         if self._manager.reads.partitions:
             self._manager.reads.changed(log)
         flush = self._manager.flush

@@ -117,14 +117,14 @@ def test_an_example(broker: Broker, run: Run, folder: Path, monkeypatch: pytest.
 
 @pytest.fixture(scope="module")
 def several() -> Iterator[BarnabasBrokers]:
-    with BarnabasBrokers(4) as running:
+    with BarnabasBrokers(5) as running:
         yield running
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", SEVERAL)
 def test_an_example_of_several_brokers(several: BarnabasBrokers, tmp_path: Path, line: str) -> None:
-    """Those with the ids 1 to 4. Nobody is there to be asked."""
+    """Those with the ids 1 to 5. Nobody is there to be asked."""
     created = in_shell("barnabas topics create journeys -p 4 -r 2 --if-not-exists", tmp_path, several)
     assert created[0] == 0, created
     asks_nobody = any(option in line for option in ("--yes", "--json", "--cancel"))

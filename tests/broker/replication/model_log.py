@@ -159,7 +159,7 @@ def carry_out(fetcher: Fetcher, decision: Decision, leader: ModelLeader, now_ms:
         log.high_watermark = max(log.high_watermark, min(data.high_watermark, log.log_end_offset))
         if data.log_start_offset > log.log_start_offset:
             log.delete_before(min(data.log_start_offset, log.high_watermark))
-        fetcher.appended(following, data.high_watermark)
+        fetcher.appended(following, data.high_watermark, had_records=bool(data.records))
     elif isinstance(decision, Truncate):
         log.truncate_to(decision.offset)
         fetcher.resumed(following)

@@ -232,8 +232,9 @@ def test_who_lacks_something_is_known_without_looking_at_all() -> None:
     assert fetcher.fetching(caught_up=True) == []
 
 
-def test_who_was_answered_last_comes_last() -> None:
-    """Where only one is answered at a time, as with a throttle, all have their turn."""
+def test_who_got_records_last_is_asked_for_last() -> None:
+    """The leader serves them in the order of the request. With a throttle all are held up at once, which ends the
+    session, and then one of them gets records: all have their turn."""
     pair = Pair()
     followed = [pair.follow(ModelLog(), ModelLog(1, 1, 1), index) for index in range(3)]
     for following in followed:
@@ -244,12 +245,15 @@ def test_who_was_answered_last_comes_last() -> None:
             pair.fetcher.paused(following, pair.now_ms + 1)
         if (request := pair.fetcher.next_request(pair.now_ms)) is not None:
             assert len(forgotten(request)) == 3
-            pair.fetcher.answered(FetchResponse(session_id=7), pair.now_ms)
+            pair.fetcher.answered(FetchResponse(session_id=0), pair.now_ms)
         pair.now_ms += 1
-        turns.append(next(iter(asked(pair.ask()))))  # the leader serves them in the order of the request
+        request = pair.ask()
+        assert request.session_epoch == 0
+        first, *others = asked(request)
+        turns.append(first)
         pair.fetcher.answered(FetchResponse(session_id=7), pair.now_ms)
-        served = followed[turns[-1]]
-        pair.fetcher.appended(served, served.log.log_end_offset + 5)
+        for index in (first, *others):  # the answer has all of them, and records of the first
+            pair.fetcher.appended(followed[index], 5, had_records=index == first)
     assert turns == [0, 1, 2, 0, 1, 2]
 
 

@@ -33,6 +33,7 @@ BROKERS: Final = {"leader": LEADER, "follower": FOLLOWER}
 LISTED: Final = {f"{side}.replication.throttled.replicas": "*" for side in BROKERS}
 RECORDS: Final = 5
 VALUE: Final = b"v" * 1000
+LARGE: Final = 30_000
 SLOW: Final = 1
 """Bytes per second: what one record has used up flows in again in a quarter of an hour."""
 FAST: Final = 1_000_000_000
@@ -41,7 +42,13 @@ PATIENCE_S: Final = 30
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(2, auto_leader_rebalance_enable=False, min_insync_replicas=1, replica_fetch_wait_max_ms=50) as running:
+    with Cluster(
+        2,
+        auto_leader_rebalance_enable=False,
+        min_insync_replicas=1,
+        replica_fetch_wait_max_ms=50,
+        replica_fetch_max_bytes=LARGE * 3,
+    ) as running:
         yield running
 
 
@@ -116,9 +123,23 @@ class Side:
         """How many records the broker that follows has."""
 
         async def look() -> int:
-            return self.cluster.brokers[FOLLOWER].server.replicas.partition_or_error(topic, 0).log.log_end_offset
+            return self._copied(topic)
 
         return self.cluster.call(look())
+
+    def when_copied(self, topics: Sequence[str], records: int, which: Callable[[Sequence[bool]], bool]) -> list[int]:
+        """How many records of each topic the broker that follows has, as soon as `any` or `all` have so many."""
+
+        def look() -> list[int] | None:
+            found = [self._copied(each) for each in topics]
+            return found if which([each >= records for each in found]) else None
+
+        return self.cluster.call(self.cluster.eventually(look, f"no {records} records are copied"))
+
+    def _copied(self, topic: str) -> int:
+        """On the loop of the cluster."""
+        partition = self.cluster.brokers[FOLLOWER].server.replicas.partition(topic, 0)
+        return 0 if partition is None else partition.log.log_end_offset
 
     @property
     def _broker(self) -> str:
@@ -197,3 +218,18 @@ def test_before_anything_has_passed_the_first_bytes_of_a_new_replica_may(side: S
     listed = side.topic([LEADER], is_listed=True, records=RECORDS)
     side.move(listed)
     side.wait_moved(listed)
+
+
+def test_all_have_their_turns(side: Side) -> None:
+    """While those that came first have much to copy, others that would be in sync soon do not wait for their end."""
+    side.limit(0)
+    listed = [side.topic([LEADER], is_listed=True) for _ in range(3)]
+    for each in listed:
+        for _ in range(20):
+            side.cluster.topic(each).produce(b"v" * LARGE)
+        side.move(each)
+    side.limit(20 * LARGE)
+    found = side.when_copied(listed, 20, any)
+    assert min(found) >= 10, found
+    side.limit(FAST)
+    side.when_copied(listed, 20, all)

@@ -186,7 +186,7 @@ class Node:
         if isinstance(decision, Append):
             log.append(*(decision.data.records or b""))
             log.update_high_watermark(max(log.high_watermark, decision.data.high_watermark))
-            fetcher.appended(following, decision.data.high_watermark)
+            fetcher.appended(following, decision.data.high_watermark, had_records=bool(decision.data.records))
         elif isinstance(decision, Truncate):
             self.truncate(fetcher, following, decision.offset)
         elif isinstance(decision, AskOffsets):
