@@ -335,7 +335,7 @@ RUN_HERE = (
     ("docs/operations.md", "barnabas topics elect flights --unclean"),
     ("docs/operations.md", "sed"),
     ("docs/operations.md", "systemctl stop barnabas-zookeeper"),
-    ("docs/operations.md", "cp --archive /backup/zookeeper/."),
+    ("docs/operations.md", "cp --archive /backup/zookeeper-NEW/."),
     ("docs/operations.md", "kill -STOP"),
     ("docs/operations.md", "rm --force /var/lib/barnabas/"),
 )

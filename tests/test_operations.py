@@ -244,7 +244,10 @@ def test_a_zookeeper_that_is_away(operator: Operator) -> None:
 
 def test_a_zookeeper_whose_data_are_lost(operator: Operator, tmp_path: Path) -> None:
     operator.run("barnabas topics create voyages -p 6 -r 3 --config retention.ms=700000000")
-    words = {"/backup/zookeeper": str(tmp_path / "backup"), "/var/lib/barnabas-zookeeper": str(tmp_path / "zookeeper")}
+    words = {
+        "/backup/zookeeper-NEW": str(tmp_path / "backup"),
+        "/var/lib/barnabas-zookeeper": str(tmp_path / "zookeeper"),
+    }
     with Traffic(operator.bootstrap_servers, "voyages", settings={"retries": 1000}) as traffic:
         operator.on(0, block(PAGE, "systemctl stop barnabas-zookeeper").commands, words)
         traffic.wait_for(500)
@@ -259,7 +262,7 @@ def test_a_zookeeper_whose_data_are_lost(operator: Operator, tmp_path: Path) -> 
         operator.zookeeper.stop()
         left_over = tmp_path / "zookeeper" / "of-the-store-that-is-gone"
         left_over.touch()
-        back = block(PAGE, "cp --archive /backup/zookeeper/.").commands
+        back = block(PAGE, "cp --archive /backup/zookeeper-NEW/.").commands
         operator.on(0, back[:2], words)
         assert not left_over.exists()
         operator.on(0, back[2:])
@@ -406,7 +409,7 @@ def test_one_command_loses_its_store(one_command: OneCommand) -> None:
     cluster, backup = one_command.cluster, one_command.folder / "backup"
     words = {"/var/lib/barnabas": str(one_command.data), "/backup": str(backup)}
     [parent] = re.findall(r"pid (\d+) holds the metadata store", cluster.log_text())
-    copy = changed(block(PAGE, "kill -STOP").text, {**words, "PARENT": parent})
+    copy = changed(block(PAGE, "mkdir /backup/NEW").text, {**words, "PARENT": parent})
     backup.mkdir()
     with traffic_to(one_command) as traffic:
         traffic.wait_for(500)
@@ -441,7 +444,7 @@ def an_older_copy_is_put_back(one_command: OneCommand) -> None:
     backup.mkdir()
     with Traffic(cluster.bootstrap_servers, "voyages", settings={"retries": 1000}, reads=False) as traffic:
         traffic.wait_for(500)
-        one_command.run(changed(block(PAGE, "kill -STOP").text, {**words, "PARENT": str(cluster.pid)}))
+        one_command.run(changed(block(PAGE, "mkdir /backup/NEW").text, {**words, "PARENT": str(cluster.pid)}))
         for node_id in cluster.node_ids:
             one_command.kill(node_id)
             one_command.wait_in_sync()

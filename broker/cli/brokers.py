@@ -9,7 +9,7 @@ import typer
 
 from barnabas.broker.cli import completion
 from barnabas.broker.cli.command import Application
-from barnabas.broker.cli.move_plan import Plan, Situation, planned
+from barnabas.broker.cli.move_plan import Plan, Situation, planned, some_text
 from barnabas.broker.cli.moves import AtOnce, Pace, Throttle, Yes, carry_out
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
@@ -25,7 +25,6 @@ from barnabas.broker.client.balance import SLACK, is_even, plan_rebalance
 from barnabas.broker.client.client import ClientError, KafkaClient
 from barnabas.broker.client.placement import Placement, read_placement
 from barnabas.broker.client.placement_plans import Loads, check_none_away, plan_spread
-from barnabas.broker.client.reassignments import partition_text
 
 app = Application(help="Look at brokers, empty them, share the load out among them.")
 
@@ -119,8 +118,8 @@ def drain(
     left = [each for each, place in placement.partitions.items() if not {*leaving}.isdisjoint(place.replicas)]
     if without := [each for each in left if placement.partitions[each].leader < 0]:
         raise ClientError(
-            f"{partition_text(without[0])} stays on {_named(leaving)}, as nobody leads it: start the brokers that have"
-            " it, or delete its topic if it is lost"
+            f"nobody leads {some_text(without)}, left on {_named(leaving)}: start brokers that have replicas, or delete"
+            " topics that are lost"
         )
     if left:
         have = "has" if len(leaving) == 1 else "have"

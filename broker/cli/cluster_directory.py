@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 STORE_FILE: Final = "znodes.sqlite"
 NOTE_FILE: Final = "brokers.json"
+
+ADDRESS_KEYS: Final = ("listeners", "barnabas.http.address")
+"""Keys in which port 0 is any free one, which a broker keeps: the note has them."""
 
 _META_FILE: Final = "meta.properties"
 _OF_ONE_BROKER: Final = (_META_FILE, "metadata.sqlite")
@@ -37,8 +40,8 @@ def brokers_in(directory: str) -> list[int]:
     return sorted(int(match[1]) for match in found)
 
 
-def options_for(brokers: Collection[int], node_id: int) -> str:
-    """The options that start these brokers, where the first one has `node_id` if nobody says."""
+def options_for(brokers: Collection[int], node_id: int | None) -> str:
+    """The options that start these brokers, where the first one has `node_id`, if any, unless they say otherwise."""
     first, last = min(brokers), max(brokers)
     return f"--brokers {last - first + 1}" + (f" --node-id {first}" if first != node_id else "")
 
@@ -46,31 +49,33 @@ def options_for(brokers: Collection[int], node_id: int) -> str:
 def not_of_one_broker(directories: Sequence[str], node_id: int, *, has_own_store: bool) -> str | None:
     """Why a broker must not be started in these directories, in words: it would be a stranger in a cluster's. One that
     `has_own_store` is none of a cluster's brokers either."""
+    otherwise = "or choose another one for a single broker (--data-dir)"
     for directory in directories:
+        if (brokers := _brokers_of_before(directory)) and not is_of_one_broker(directory):
+            return (
+                f"{directory} is the directory of a cluster, not of one broker: start it with"
+                f" {options_for(brokers, node_id)}, {otherwise}"
+            )
+        match = _BROKER.fullmatch(os.path.basename(directory))
         cluster = os.path.dirname(directory)
-        if brokers_in(directory) and not is_of_one_broker(directory):
-            which = f"{directory} is the directory of a cluster, not of one broker: start it with"
-            options = _options_as_before(directory, node_id)
-        elif has_own_store and _BROKER.fullmatch(os.path.basename(directory)) and _has_store(cluster):
-            which = f"{directory} is the directory of one of a cluster's brokers: start that with"
-            options = f"{_options_as_before(cluster, node_id)} --data-dir {cluster}"
-        else:
-            continue
-        return f"{which} {options}, or choose another one for a single broker (--data-dir)"
+        if has_own_store and match and os.path.exists(os.path.join(cluster, STORE_FILE)):
+            clusters = ",".join(dict.fromkeys(map(os.path.dirname, directories)))
+            options = options_for(_brokers_of_before(cluster) or [int(match[1])], None)
+            return (
+                f"{directory} is a directory of one of a cluster's brokers: start the cluster with {options} --data-dir"
+                f" {clusters}, {otherwise}"
+            )
     return None
 
 
-def _has_store(directory: str) -> bool:
-    return os.path.exists(os.path.join(directory, STORE_FILE))
-
-
-def _options_as_before(directory: str, node_id: int) -> str:
-    """The options that start the brokers of a cluster which were started last, so far as anybody knows."""
+def _brokers_of_before(directory: str) -> list[int]:
+    """The brokers that were started there last, as far as anybody knows: others may have been drained."""
+    brokers = brokers_in(directory)
     try:
-        noted = [int(each) for each in read_note(Path(directory, NOTE_FILE))]
+        noted = [int(each) for each in read_note(Path(directory, NOTE_FILE))] if brokers else []
     except (OSError, ValueError):
         noted = []
-    return options_for(noted or brokers_in(directory), node_id)
+    return noted or brokers
 
 
 def left_out(directories: Sequence[str], asked: Collection[int]) -> Iterator[str]:
@@ -94,22 +99,23 @@ def left_out(directories: Sequence[str], asked: Collection[int]) -> Iterator[str
 
 def read_note(path: Path) -> dict[str, Any]:
     """What a former parent noted of its brokers, by their ids: `pid`, `store_port`, and the addresses that were `asked`
-    for and `given`; nothing if it noted nothing. Errors: OSError, ValueError if it cannot be read."""
+    for and `given`; nothing if it noted nothing. Errors: OSError, ValueError if it is not as it is written."""
     try:
-        note = json.loads(path.read_text())
-        return {
-            str(int(node_id)): {
-                "pid": int(noted["pid"]),
-                "store_port": int(noted["store_port"]),
-                "asked": dict(noted["asked"]),
-                "given": dict(noted["given"]),
-            }
-            for node_id, noted in note.items()
-        }
+        return {str(int(node_id)): _noted(noted) for node_id, noted in json.loads(path.read_text()).items()}
     except FileNotFoundError:
         return {}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"not as it is written: {error!r}") from error
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError) as error:
+        raise ValueError(repr(error)) from error
+
+
+def _noted(noted: Mapping[str, Any]) -> dict[str, Any]:
+    pid, store_port = int(noted["pid"]), int(noted["store_port"])
+    if not (0 <= pid < 1 << 31 and 0 <= store_port < 1 << 16):
+        raise ValueError(f"pid {pid}, store_port {store_port}")
+    asked, given = (
+        {key: str(noted[name][key]) for key in ADDRESS_KEYS if key in noted[name]} for name in ("asked", "given")
+    )
+    return {"pid": pid, "store_port": store_port, "asked": asked, "given": given}
 
 
 def _has_partitions(directory: str) -> bool:

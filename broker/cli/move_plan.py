@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,3 +125,18 @@ def show(plan: Plan, *, is_beside: bool) -> None:
 def ids_text(ids: Sequence[int]) -> str:
     """Broker ids as people read them: `1,2,3`."""
     return ",".join(map(str, ids))
+
+
+def some_text(partitions: Sequence[TopicPartition]) -> str:
+    """The first partition, and how many others there are."""
+    more = len(partitions) - 1
+    first = partition_text(partitions[0])
+    return f"{first} and {more} {'other' if more == 1 else 'others'}" if more else first
+
+
+def as_arguments(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions as commands take them: `flights:0,3 trains:1`."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        by_topic.setdefault(topic, []).append(index)
+    return " ".join(f"{topic}:{ids_text(indexes)}" for topic, indexes in by_topic.items())

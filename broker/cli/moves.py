@@ -7,12 +7,12 @@ import asyncio
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
 
-from barnabas.broker.cli.move_plan import Plan, check_nobody_else_moves, ids_text, show
+from barnabas.broker.cli.move_plan import Plan, as_arguments, check_nobody_else_moves, ids_text, show, some_text
 from barnabas.broker.cli.output import ClientError, complain, counted, note, print_json, with_client
 from barnabas.broker.client.client import RETRY_BACKOFF_S, KafkaClient
 from barnabas.broker.client.consumer import TopicPartition
@@ -94,8 +94,8 @@ def _ask() -> None:
 
 
 async def _do(client: KafkaClient, plan: Plan, pace: Pace) -> None:
-    if pace.rate is None and (plan.targets or plan.awaited) and (rate := await throttled_rate(client)) is not None:
-        note(f"throttled to {rate} bytes per second, as was said before: --throttle says otherwise")
+    if pace.rate is None and plan.awaited:
+        pace = replace(pace, rate=await _former_rate(client, plan))
     refused, wanted = await _move(client, plan, pace)
     failures = [f"cannot move {partition_text(each)}: {why}" for each, why in refused.items()]
     if wanted:
@@ -106,6 +106,15 @@ async def _do(client: KafkaClient, plan: Plan, pace: Pace) -> None:
         for each in failures[:-1]:
             complain(each)
         raise ClientError(failures[-1])
+
+
+async def _former_rate(client: KafkaClient, plan: Plan) -> int | None:
+    """The throttle that an interrupted run has left for what is under way."""
+    moving = plan.situation.moving
+    rate = await throttled_rate(client, {broker for each in plan.awaited for broker in moving[each].replicas})
+    if rate is not None:
+        note(f"throttled to {rate} bytes per second, as was said before: --throttle says otherwise")
+    return rate
 
 
 async def end_throttle(client: KafkaClient) -> None:
@@ -134,8 +143,9 @@ async def _move(
             continue
         if not is_told:
             _tell_of_begin(len(plan.awaited) + len(plan.targets) - len(refused), pace.at_once)
-            _complain_of_leaderless(plan, wanted)
             is_told = True
+        begun = [each for each in targets if each not in refused]
+        _complain_of_leaderless(plan, begun if number else [*begun, *plan.awaited])
         with _bar(sum(map(len, turns[number + 1 :]))) as tell:
             await wait_for(client, wanted, tell, _complain_of_away)
     return refused, wanted
@@ -158,35 +168,20 @@ def _turns(plan: Plan, at_once: int | None) -> list[dict[TopicPartition, Replica
 
 def _complain_of_away(broker: int, partitions: Sequence[TopicPartition]) -> None:
     complain(
-        f"broker {broker} is away, and {_some(partitions)} {'waits' if len(partitions) == 1 else 'wait'} for it: start"
-        f" it again, or give that up (barnabas topics reassign {_as_arguments(partitions)} --cancel)"
+        f"broker {broker} is away, and is to get {some_text(partitions)}: start it again, or give that up"
+        f" (barnabas topics reassign {as_arguments(partitions)} --cancel)"
     )
 
 
-def _complain_of_leaderless(plan: Plan, wanted: Collection[TopicPartition]) -> None:
+def _complain_of_leaderless(plan: Plan, wanted: Iterable[TopicPartition]) -> None:
     """There is nothing to copy from while nobody leads a partition."""
     places = plan.situation.placement.partitions
     found = sorted(each for each in wanted if each in places and places[each].leader < 0)
     if found:
         complain(
-            f"nobody leads {_some(found)}: start the brokers that have {'it' if len(found) == 1 else 'them'}, or give"
-            f" that up (barnabas topics reassign {_as_arguments(found)} --cancel)"
+            f"nobody leads {some_text(found)}: start brokers that have replicas, or give that up"
+            f" (barnabas topics reassign {as_arguments(found)} --cancel)"
         )
-
-
-def _some(partitions: Sequence[TopicPartition]) -> str:
-    """The first partition, and how many others there are."""
-    more = len(partitions) - 1
-    first = partition_text(partitions[0])
-    return f"{first} and {more} {'other' if more == 1 else 'others'}" if more else first
-
-
-def _as_arguments(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions as commands take them: `flights:0,3 trains:1`."""
-    by_topic: dict[str, list[int]] = {}
-    for topic, index in sorted(partitions):
-        by_topic.setdefault(topic, []).append(index)
-    return " ".join(f"{topic}:{ids_text(indexes)}" for topic, indexes in by_topic.items())
 
 
 async def _to_throttle(

@@ -35,9 +35,6 @@ BROKERS_MAX: Final = 100
 
 NODE_ID_MAX: Final = 2**31 - 1
 
-ADDRESS_KEYS: Final = ("listeners", "barnabas.http.address")
-"""Keys in which port 0 is any free one, which a broker keeps."""
-
 _NEEDED_BY_BROKERS: Final = (
     "kazoo.client",
     "barnabas.broker.cli.process",

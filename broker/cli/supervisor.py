@@ -16,9 +16,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.broker.cli.cluster_directory import NOTE_FILE, STORE_FILE, broker_directory, read_note
+from barnabas.broker.cli.cluster_directory import (
+    ADDRESS_KEYS,
+    NOTE_FILE,
+    STORE_FILE,
+    broker_directory,
+    brokers_in,
+    read_note,
+)
 from barnabas.broker.cli.ready import print_ready
-from barnabas.broker.cli.several_brokers import ADDRESS_KEYS, BrokerPlan, with_note
+from barnabas.broker.cli.several_brokers import BrokerPlan, with_note
 from barnabas.broker.cli.zookeeper_process import new_server
 from barnabas.controller import znodes
 from barnabas.network import OsNetwork
@@ -161,7 +168,7 @@ class Supervisor:
         """Raises: OSError, if a process uses a broker's directory that is not the noted one, or a broker of a former
         parent still runs that is none of those asked for."""
         asked = {child.plan.node_id for child in self._children}
-        for node_id in sorted(asked | {int(each) for each in note}):
+        for node_id in sorted({*asked, *map(int, note), *brokers_in(str(self._directory))}):
             directory = Path(broker_directory(str(self._directory), node_id))
             if (user := _user(directory)) is None:
                 continue
@@ -292,7 +299,9 @@ class Supervisor:
         try:
             return read_note(path)
         except (OSError, ValueError) as error:
-            logger.warning("%s cannot be read, brokers that still run are not found: %s", path, error)
+            logger.warning(
+                "%s cannot be read, brokers of before that still run have to be stopped first: %s", path, error
+            )
             return {}
 
     def _renew_note(self) -> None:

@@ -224,14 +224,15 @@ def _throttled_list(replicas: Sequence[str]) -> str:
     return text if len(text) <= _CONFIG_LENGTH_MAX else "*"
 
 
-async def throttled_rate(client: KafkaClient) -> int | None:
-    """The least rate that a broker has, whoever has set it; None without any. Errors: ClientError."""
-    return await patiently(lambda: _throttled_rate(client), TROUBLE_S_MAX)
+async def throttled_rate(client: KafkaClient, brokers: Collection[int]) -> int | None:
+    """The least rate that one of the brokers has, whoever has set it; None without any. Errors: ClientError."""
+    return await patiently(lambda: _throttled_rate(client, brokers), TROUBLE_S_MAX)
 
 
-async def _throttled_rate(client: KafkaClient) -> int | None:
+async def _throttled_rate(client: KafkaClient, brokers: Collection[int]) -> int | None:
     await client.metadata([])
-    described = await describe_configs(client, [(BROKER, str(broker)) for broker in client.node_ids()], _RATES)
+    there = sorted({*brokers} & {*client.node_ids()})
+    described = await describe_configs(client, [(BROKER, str(broker)) for broker in there], _RATES)
     own = (each for configs in described.values() for each in configs if each.config_source == _SET_AT_RUN_TIME[BROKER])
     return min((int(each.value or 0) for each in own), default=None)
 

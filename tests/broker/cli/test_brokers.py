@@ -123,8 +123,8 @@ def test_what_only_a_dead_broker_has_is_told(broker: Cluster, run: Run) -> None:
         if part["leader"] < 0
     ]
     assert done.err.splitlines()[-1] == (
-        f"barnabas: solo-{index} stays on broker {dead}, as nobody leads it: start the brokers that have it, or delete"
-        " its topic if it is lost"
+        f"barnabas: nobody leads solo-{index}, left on broker {dead}: start brokers that have replicas, or delete"
+        " topics that are lost"
     )
     assert held(run, dead) == 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.cli.cluster_directory import brokers_in, left_out, options_for
+from barnabas.broker.cli.cluster_directory import brokers_in, left_out, options_for, read_note
 from barnabas.broker.cli.serve import main
 
 
@@ -65,10 +65,39 @@ def test_one_broker_does_not_start_in_the_directory_of_one_of_a_clusters(
     assert main(["--data-dir", f"{directory}/broker2", "--node-id", "2", "--listen", "127.0.0.1:0"], {}) == 2
     assert capfd.readouterr() == (
         "",
-        f"barnabas: {directory}/broker2 is the directory of one of a cluster's brokers: start that with --brokers 3"
-        f" --node-id 1 --data-dir {directory}, or choose another one for a single broker (--data-dir)\n",
+        f"barnabas: {directory}/broker2 is a directory of one of a cluster's brokers: start the cluster with"
+        f" --brokers 3 --node-id 1 --data-dir {directory}, or choose another one for a single broker (--data-dir)\n",
     )
+    main(["--data-dir", f"{directory}/broker2,{tmp_path}/other/broker2", "--listen", "127.0.0.1:0"], {})
+    assert f"--data-dir {directory},{tmp_path}/other, or" in capfd.readouterr().err
+    main(["--data-dir", f"{directory}/broker7", "--listen", "127.0.0.1:0"], {})  # which is no broker's that it had
+    assert "with --brokers 3 --node-id 1 --data-dir" in capfd.readouterr().err
     assert sorted(Path(directory).rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        "{", "[]", '{"x": {}}', '{"2": []}', "[" * 100_000,
+        *(
+            json.dumps({"2": {"pid": 1, "store_port": 1, "asked": {}, "given": {}} | other})
+            for other in ({"pid": None}, {"pid": -1}, {"pid": 1e999}, {"store_port": 99_999}, {"given": 5})
+        ),
+    ],
+)  # fmt: skip
+def test_a_note_that_is_damaged_is_none(tmp_path: Path, noted: str) -> None:
+    note = tmp_path / "brokers.json"
+    note.write_text(noted)
+    with pytest.raises(ValueError, match=r".+"):
+        read_note(note)
+
+
+def test_a_note_has_addresses_alone(tmp_path: Path) -> None:
+    note = tmp_path / "brokers.json"
+    given = {"listeners": 5, "log.dirs": "elsewhere"}
+    note.write_text(json.dumps({"02": {"pid": 7, "store_port": 8, "asked": {}, "given": given, "more": 1}}))
+    assert read_note(note) == {"2": {"pid": 7, "store_port": 8, "asked": {}, "given": {"listeners": "5"}}}
+    assert read_note(tmp_path / "none") == {}
 
 
 def test_brokers_that_are_left_out_are_told_while_they_have_partitions(tmp_path: Path) -> None:

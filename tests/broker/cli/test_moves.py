@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.cli.move_plan import Plan, Situation
-from barnabas.broker.cli.moves import _as_arguments, _some, _turns
+from barnabas.broker.cli.move_plan import Plan, Situation, as_arguments, some_text
+from barnabas.broker.cli.moves import _turns
 from barnabas.broker.client.placement import Placement
 from barnabas.broker.client.reassignments import Reassignment
 from barnabas.testing import Cluster
@@ -258,7 +258,7 @@ def test_what_nobody_leads_is_told(broker: Cluster, run: Run) -> None:
         assert process.stderr is not None
         process.stderr.readline()
         assert process.stderr.readline() == (
-            "barnabas: nobody leads dives-0: start the brokers that have it, or give that up"
+            "barnabas: nobody leads dives-0: start brokers that have replicas, or give that up"
             " (barnabas topics reassign dives:0 --cancel)\n"
         )
         broker.brokers[3].start()
@@ -268,10 +268,10 @@ def test_what_nobody_leads_is_told(broker: Cluster, run: Run) -> None:
 
 
 def test_all_that_wait_for_a_broker_are_named() -> None:
-    assert _as_arguments([("t", 3), ("u", 0), ("t", 1)]) == "t:1,3 u:0"
-    assert _some([("t", 1)]) == "t-1"
-    assert _some([("t", 1), ("t", 2)]) == "t-1 and 1 other"
-    assert _some([("t", 1), ("t", 2), ("u", 0)]) == "t-1 and 2 others"
+    assert as_arguments([("t", 3), ("u", 0), ("t", 1)]) == "t:1,3 u:0"
+    assert some_text([("t", 1)]) == "t-1"
+    assert some_text([("t", 1), ("t", 2)]) == "t-1 and 1 other"
+    assert some_text([("t", 1), ("t", 2), ("u", 0)]) == "t-1 and 2 others"
 
 
 def test_a_broker_that_goes_away_meanwhile_is_told(broker: Cluster, run: Run) -> None:
@@ -288,7 +288,7 @@ def test_a_broker_that_goes_away_meanwhile_is_told(broker: Cluster, run: Run) ->
             process.stderr.readline()
             broker.brokers[3].stop()
             assert process.stderr.readline() == (
-                "barnabas: broker 3 is away, and swims-0 waits for it: start it again, or give that up"
+                "barnabas: broker 3 is away, and is to get swims-0: start it again, or give that up"
                 " (barnabas topics reassign swims:0 --cancel)\n"
             )
             broker.heal()

@@ -335,13 +335,31 @@ def test_a_note_that_cannot_be_written_is_written_later(brokers: BarnabasBrokers
     brokers.stop()
 
 
-@pytest.mark.parametrize("noted", ["{", "[]", '{"x": {}}', '{"2": {"pid": null}}', '{"2": []}'])
-def test_a_note_that_is_damaged_is_told(tmp_path: Path, noted: str) -> None:
-    (tmp_path / NOTE_FILE).write_text(noted)
-    with BarnabasBrokers(2, data_dir=tmp_path) as cluster:
-        (told,) = lines(cluster, "cannot be read, brokers that still run are not found")
-        assert " WARN " in told
-        assert json.loads((tmp_path / NOTE_FILE).read_text()).keys() == {"1", "2"}
+def test_a_note_that_is_damaged_is_told(brokers: BarnabasBrokers) -> None:
+    """Brokers of before that still run are none that a parent would start, or leave alone, without a word."""
+    pids = [brokers.broker_pid(node_id) for node_id in (1, 2, 3)]
+    note = brokers.log_dir / NOTE_FILE
+    brokers.kill_parent()
+    note.write_text("{")
+
+    def refused(count: int) -> str:
+        brokers.count = count
+        done = subprocess.run(brokers._command(), capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert "cannot be read, brokers of before that still run have to be stopped first" in done.stderr
+        (told,) = (line for line in done.stderr.splitlines() if " FATAL " in line)
+        return told
+
+    assert f"process {pids[0]} uses {brokers.log_dir / 'broker1'}, and {note} does not have it" in refused(3)
+    for number in (1, 2):
+        lock = str(brokers.log_dir / f"broker{number}" / LOCK_FILE)
+        os.kill(pids[number - 1], signal.SIGKILL)
+        eventually(lambda lock=lock: lock_holder(lock) is None)  # type: ignore[misc]
+    assert f"process {pids[2]} uses {brokers.log_dir / 'broker3'}, and {note} does not have it" in refused(2)
+    os.kill(pids[2], signal.SIGTERM)
+    eventually(lambda: lock_holder(str(brokers.log_dir / "broker3" / LOCK_FILE)) is None)
+    brokers.count = 3
+    brokers.start()
 
 
 def test_a_stop_ends_when_brokers_of_a_former_parent_have_just_died(brokers: BarnabasBrokers) -> None:
