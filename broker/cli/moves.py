@@ -133,9 +133,8 @@ async def _move(
     turns = _turns(plan, pace.at_once)
     is_told = False
     for number, targets in enumerate(turns):
-        if (
-            pace.rate is not None
-        ):  # each time: between two turns nothing is under way, and others may have taken it away
+        if pace.rate is not None:
+            # Each time: between two turns nothing is under way, and somebody may have taken it away.
             await throttle(client, pace.rate, await _to_throttle(client, plan, targets))
         refused |= {each: why for each, why in (await _started(client, targets)).items() if why}
         wanted |= {each: new for each, new in targets.items() if each not in refused}

@@ -1,7 +1,8 @@
 """How fast replicas that are listed in a topic's configs may be fetched, so that a reassignment leaves room for clients
 (KIP-73): `leader.replication.throttled.rate` at those who lead, `follower.replication.throttled.rate` at those who
-follow, for the replicas that `leader.replication.throttled.replicas` and its twin list. Replicas in sync, or
-about to be, are never held up, but their bytes count. The others have their turns, the least recently served one first.
+follow, for the replicas that `leader.replication.throttled.replicas` and its twin list. A leader never holds up those
+that acknowledgements wait for, nor a follower those that lacked nothing that is committed; but their bytes count. The
+others have their turns: who got records last comes last.
 
 A throttle is a bucket that fills at the rate. Bytes may pass while it is not empty; what they are too many of has to
 flow in before others may. So the rate holds over any time that is long beside one answer (1 MiB, or
