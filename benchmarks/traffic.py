@@ -2,7 +2,9 @@
 latencies, what was lost or doubled.
 """
 
+import ctypes
 import struct
+import sys
 import threading
 import time
 from array import array
@@ -11,7 +13,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from benchmarks.spread import percentile
 
@@ -38,13 +40,16 @@ class Traffic:
         record_bytes: int = 100,
         settings: Mapping[str, Any] | None = None,
         reads: bool = True,
+        stall_s: float = 10.0,
     ) -> None:
+        """A reader that has got nothing for `stall_s`, though there is more, is looked at."""
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
         self._per_second = records_per_second
         self._padding = bytes(record_bytes - _NUMBER.size)
         own = {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
         self._producer = Producer({**own, **(settings or {})})
+        self._stall_s = stall_s
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._write, name="writer", daemon=True)]
         if reads:
@@ -136,30 +141,65 @@ class Traffic:
             }
         )
 
-    def _assigned(self, consumer: Consumer) -> int:
-        """Have it read everything from the start; the number of partitions."""
-        partitions = consumer.list_topics(self._topic, timeout=PATIENCE_S).topics[self._topic].partitions
-        consumer.assign([TopicPartition(self._topic, each, 0) for each in partitions])
-        return len(partitions)
+    def _partitions(self, consumer: Consumer) -> int:
+        """How many the topic has."""
+        return len(consumer.list_topics(self._topic, timeout=PATIENCE_S).topics[self._topic].partitions)
+
+    def _assign(self, consumer: Consumer, positions: Mapping[int, int]) -> None:
+        consumer.assign([TopicPartition(self._topic, index, offset) for index, offset in positions.items()])
 
     def _read(self) -> None:
         consumer = self._consumer()
-        self._assigned(consumer)
+        positions = dict.fromkeys(range(self._partitions(consumer)), 0)
+        self._assign(consumer, positions)
+        while not self._read_on(consumer, positions):
+            sys.stderr.write("a consumer of librdkafka holds itself up: another one reads on\n")
+            _leave_alone(consumer)
+            consumer = self._consumer()
+            self._assign(consumer, positions)
+        closing = threading.Thread(target=consumer.close, daemon=True)
+        closing.start()
+        closing.join(self._stall_s)
+        if closing.is_alive():
+            _leave_alone(consumer)
+
+    def _read_on(self, consumer: Consumer, positions: dict[int, int]) -> bool:
+        """Read until all is over; False if the consumer can read no more, as it holds itself up."""
+        heard_s = time.monotonic()
         while not self._over.is_set():
             for message in consumer.consume(10_000, timeout=0.1):
-                error = message.error()
-                if error is None:
+                heard_s = time.monotonic()
+                error, index, offset = message.error(), message.partition(), message.offset()
+                if error is None and index is not None and offset is not None:
                     self.read_count += 1
-                elif error.code() != KafkaError._PARTITION_EOF:
+                    positions[index] = offset + 1
+                elif error is not None and error.code() != KafkaError._PARTITION_EOF:
                     self.read_errors.append(str(error))
-        consumer.close()
+            if time.monotonic() - heard_s > self._stall_s and self.read_count < self.acknowledged:
+                if self._holds_itself_up(consumer):
+                    return False
+                heard_s = time.monotonic()
+        return True
+
+    def _holds_itself_up(self, consumer: Consumer) -> bool:
+        """Whether not even metadata comes to a consumer, while another one has them at once. Two threads of librdkafka
+        2.16 can wait for each other for ever when a broker leaves the cluster
+        (https://github.com/confluentinc/librdkafka/issues/5476)."""
+        if _has_metadata(consumer):
+            return False
+        other = self._consumer()
+        try:
+            return _has_metadata(other)
+        finally:
+            other.close()
 
     def _count(self) -> None:
         """Read everything back, and compare."""
         times_read = bytearray(self._sent)
         consumer = self._consumer()
         at_end: set[int | None] = set()
-        partitions = self._assigned(consumer)
+        partitions = self._partitions(consumer)
+        self._assign(consumer, dict.fromkeys(range(partitions), 0))
         deadline = time.monotonic() + PATIENCE_S
         while len(at_end) < partitions:
             if time.monotonic() > deadline:
@@ -177,3 +217,16 @@ class Traffic:
         pairs = zip(self._is_acknowledged, times_read, strict=True)
         self.lost = sum(is_acknowledged and not times for is_acknowledged, times in pairs)
         self.doubled = times_read.count(2)
+
+
+def _has_metadata(consumer: Consumer) -> bool:
+    try:
+        consumer.list_topics(timeout=5)
+    except KafkaException:
+        return False
+    return True
+
+
+def _leave_alone(consumer: Consumer) -> None:
+    """Never free a consumer that holds itself up: whoever frees it waits for it."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(consumer))
