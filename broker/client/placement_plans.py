@@ -143,13 +143,11 @@ def _check_enough(
 
 def _what_to_do(needed: int, there: int, away: Sequence[int], lower: str) -> str:
     if not away:
-        what_to_do = f": start another one, or {lower}"
-    elif needed <= there + len(away):
-        others = "another one if it is lost" if len(away) == 1 else "others if they are lost"
-        what_to_do = f", as {_are_away(away)}: start {_them(away)} again, or {others}"
-    else:
-        what_to_do = f", as {_are_away(away)}: start {_them(away)} again, and another one besides, or {lower}"
-    return what_to_do
+        return f": start another one, or {lower}"
+    start = f", as {_are_away(away)}: start {_them(away)} again"
+    if needed <= there + len(away):
+        return f"{start}, or {'another one if it is' if len(away) == 1 else 'others if they are'} lost"
+    return f"{start}, and another one besides, or {lower}"
 
 
 def _are_away(brokers: Sequence[int]) -> str:

@@ -129,6 +129,45 @@ def test_a_throttle_is_set_again_for_each_turn(broker: Cluster, run: Run) -> Non
     assert configs(run, "broker", "1") == configs(run, "topic", "jaunts") == {}
 
 
+def test_the_throttle_of_an_interrupted_run_holds_for_what_it_did_not_begin(broker: Cluster, run: Run) -> None:
+    place(run, "jogs", [1])
+    place(run, "runs", [1])
+    line = ["topics", "reassign", "jogs", "runs", "--replicas", "2", "--at-once", "1", "--yes"]
+
+    def begun(*options: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "barnabas", *line, *options],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers},
+        )  # fmt: skip
+
+    broker.cut(1, 2)
+    try:
+        with begun("--throttle", "5000000") as first:
+            assert first.stderr is not None
+            assert first.stderr.readline().startswith("2 partitions to move, 1 at a time")
+            first.send_signal(signal.SIGINT)
+            first.communicate(timeout=30)
+        assert configs(run, "topic", "runs") == {}
+        with broker.recorded() as seen, begun() as again:
+            assert again.stderr is not None
+            assert again.stderr.readline().startswith("throttled to 5000000 bytes per second")
+            broker.heal()
+            _, err = again.communicate(timeout=60)
+            assert again.returncode == 0, err
+            lists = [
+                config.value
+                for each in seen.requests("IncrementalAlterConfigs")
+                for resource in each.message.resources
+                for config in resource.configs
+                if (resource.resource_name, config.name) == ("runs", "follower.replication.throttled.replicas")
+            ]
+    finally:
+        broker.heal()
+    assert lists == ["0:2", None]
+    assert configs(run, "broker", "2") == configs(run, "topic", "runs") == {}
+
+
 def test_what_is_on_the_way_has_a_turn_for_itself() -> None:
     placement = Placement({}, {})
     situation = Situation(placement, {("t", 0): Reassignment((1, 2), (2,), (1,))})
@@ -246,11 +285,15 @@ def test_what_is_under_way_is_cancelled(broker: Cluster, run: Run) -> None:
 
 
 def test_what_nobody_leads_is_told(broker: Cluster, run: Run) -> None:
-    """There is nothing to copy from."""
+    """There is nothing to copy from. When it is its turn."""
+    place(run, "apneas", [1])
     place(run, "dives", [3])
     broker.brokers[3].stop()
     process = subprocess.Popen(
-        [sys.executable, "-m", "barnabas", "topics", "reassign", "dives", "--replicas", "0", "--yes"],
+        [
+            *(sys.executable, "-m", "barnabas", "topics", "reassign", "apneas", "dives", "--replicas", "0"),
+            *("--at-once", "1", "--yes"),
+        ],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.brokers[0].bootstrap_servers},
     )  # fmt: skip
