@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.clock import Clock
+from barnabas.controller.admin_request import AdminRequest, Results
 from barnabas.controller.bootstrap import prepare_store
 from barnabas.controller.broker_commands import BrokerCommands
 from barnabas.controller.channel import BrokerChannel
@@ -52,7 +53,6 @@ from barnabas.timers import Timers, time_limit
 from barnabas.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.controller.admin_request import Results
     from barnabas.controller.broker_queue import Answer
     from barnabas.controller.operations.elect_leaders import ElectionResults, ElectionType
     from barnabas.controller.operations.reassignment import ReassignmentResults
@@ -229,7 +229,7 @@ class Controller:
 
     async def create_partitions(
         self, expansions: "Sequence[NewPartitions]", *, validate_only: bool = False, timeout_ms: int = 30_000
-    ) -> "Results":
+    ) -> Results:
         """Add partitions to topics; see `operations/expansion.py`. Raises: ApiError."""
         from barnabas.controller.operations.expansion import CreatePartitions
 
@@ -299,6 +299,19 @@ class Controller:
         await self._enter(self.settings.cluster_id)
         self._task = asyncio.create_task(self._run(), name="controller")
         await self._context.brokers.own_answered()
+        await self._answers_taken()
+        await self._context.brokers.own_answered()  # what the broker could not open has no leader, and it knows that
+
+    async def _answers_taken(self) -> None:
+        """Wait until the controller has gone by all that was answered so far; at once if this is not the controller."""
+        request = AdminRequest[None](self._timers, 0, lambda _: None)
+
+        async def finish() -> None:
+            request.finish(None)
+
+        self._events.submit(finish, request)
+        with contextlib.suppress(ApiError):
+            await request.answer()
 
     async def rejoin(self, store: CoordinationStore) -> None:
         """Go on in a new session, after the one before has expired: register, become the controller and read everything

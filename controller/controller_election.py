@@ -161,10 +161,18 @@ class ControllerElection:
 
     async def _below(self, path: str) -> list[str]:
         """The paths of all znodes below one, children before their parents."""
-        store, found = self._sessions.store, [path]
+        found = [path]
         for parent in found:  # which grows meanwhile
-            found += [f"{parent}/{name}" for name in await store.get_children(parent)]
+            found += [f"{parent}/{name}" for name in await self.children(parent)]
         return found[:0:-1]
+
+    async def children(self, path: str) -> list[str]:
+        """The names of a znode's children; none where it is gone, as another controller may have deleted it, of which
+        this one has not heard yet."""
+        try:
+            return await self._sessions.store.get_children(path)
+        except NoNode:
+            return []
 
     async def existing(self, paths: Iterable[str]) -> set[str]:
         """Which of these znodes exist."""

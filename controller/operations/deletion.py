@@ -163,7 +163,7 @@ async def note_deleted(
 async def _znodes_of(context: ControllerContext, name: str) -> list[str]:
     """A topic's znodes that exist, children first; its entry in the deletion queue last."""
     parent = znodes.partitions_path(name)
-    partitions = await context.store.get_children(parent) if await context.store.exists(parent) else []
+    partitions = await context.election.children(parent)
     states = [path for p in partitions for path in (f"{parent}/{p}/state", f"{parent}/{p}")]
     rest = [parent, znodes.topic_path(name), znodes.config_path("topics", name), znodes.delete_topic_path(name)]
     existing = await context.election.existing([*states, *rest])

@@ -437,7 +437,6 @@ class Node:
         self.make_controller(self.configs)
         await self.configs.start()
         await self.controller.start()
-        await own_broker_obeys(self.controller)
         return self
 
     def make_controller(self, configs: ConfigRepository) -> None:

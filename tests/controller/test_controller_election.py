@@ -102,3 +102,23 @@ async def test_what_strangers_put_below_a_znode_is_deleted_with_it(stores: Store
         with pytest.raises(Deposed):
             await first.election.write([(Delete("/t"),)])
         assert await second.session.exists("/t/strange") is not None
+
+
+async def test_what_another_controller_deletes_meanwhile_has_no_children(stores: Stores, members: Any) -> None:
+    """It is a write that tells a controller of its end, not a read that meets what the next one has done."""
+    async with stores:
+        first, second, _ = await members()
+        await first.election.elect()
+        await second.session.create("/t")
+        await second.session.create("/t/strange")
+        get_children = first.session.get_children
+
+        async def after_its_end(path: str) -> Any:
+            await second.session.delete(znodes.CONTROLLER)
+            await second.election.elect()
+            await second.election.write([(Delete("/t/strange"), Delete("/t"))])
+            return await get_children(path)
+
+        first.session.get_children = after_its_end
+        with pytest.raises(Deposed):
+            await first.election.write([(Delete("/t"),)])
