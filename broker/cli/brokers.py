@@ -161,7 +161,10 @@ def plan_of_drain(situation: Situation, leaving: Sequence[int]) -> Plan:
         only, theirs = ("is the only one", "its") if len(leaving) == 1 else ("are all", "their")
         if away:
             only += " that is there" if len(leaving) == 1 else " that are there"
-        raise ClientError(f"{_named(leaving)} {only}: start another one that can have {theirs} partitions")
+        raise ClientError(
+            f"{_named(leaving)} {only}: start another one of the cluster that can have {theirs} partitions (what was"
+            " started with neither --zookeeper nor --brokers stays alone)"
+        )
     return Plan(situation, plan_spread(placement, list(concerned), others, away=away), awaited)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from barnabas.broker.cli import completion, values
-from barnabas.broker.cli.move_plan import Plan, Situation, planned
+from barnabas.broker.cli.move_plan import Plan, Situation, planned, some_text
 from barnabas.broker.cli.moves import AtOnce, Pace, Throttle, Yes, carry_out, end_throttle
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
@@ -19,7 +19,7 @@ from barnabas.broker.cli.output import (
     say,
     with_client,
 )
-from barnabas.broker.client.client import KafkaClient
+from barnabas.broker.client.client import ClientError, KafkaClient
 from barnabas.broker.client.consumer import Positions, TopicPartition
 from barnabas.broker.client.placement_plans import Replicas, check_brokers, plan_spread
 from barnabas.broker.client.places import named_partitions
@@ -131,6 +131,8 @@ def _targets(
     replication_factor: int | None,
 ) -> dict[TopicPartition, Replicas]:
     placement = situation.placement
+    if gone := [each for each in named if each not in placement.partitions]:
+        raise ClientError(f"deleted by somebody meanwhile: {some_text(gone)}")
     if exact:
         check_brokers(placement, exact)
         return {each: tuple(exact) for each in named if placement.partitions[each].replicas != tuple(exact)}

@@ -95,6 +95,7 @@ class Supervisor:
         self._children = [Child(plan, dict(plan.configs)) for plan in plans]
         self._to_start: asyncio.Queue[Child | None] = asyncio.Queue()
         self._is_stopping = False
+        self._has_store = True
         self._is_ready = False
         self._late_note: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -265,6 +266,7 @@ class Supervisor:
 
     def _store_failed(self, reason: str) -> None:
         logger.critical("the metadata store failed (%s): all brokers are stopped", reason)
+        self._has_store = False
         self._stop(1)
 
     def _stop(self, status: int) -> None:
@@ -275,22 +277,29 @@ class Supervisor:
             self._spawn(self._stop_all())
 
     async def _stop_all(self) -> None:
-        """Stop brokers one after the other, the controller last: so each has others to hand its partitions to."""
+        """Stop brokers one after the other, the controller last, so that each has others to hand its partitions to; all
+        at once where the store has failed, and nobody can hand over anything."""
         logger.info("stopping %d brokers", sum(child.pid != 0 for child in self._children))
-        payload = self._server.znode(znodes.CONTROLLER)
-        controller_id = None if payload is None else znodes.decode_controller(payload)
-        for child in sorted(self._children, key=lambda child: child.plan.node_id == controller_id):
-            if not child.pid:
-                continue
-            _send(child.pid, signal.SIGTERM)
-            try:
-                await asyncio.wait_for(child.has_ended.wait(), STOP_S_MAX)
-            except TimeoutError:
-                logger.error("broker %d does not stop: it is killed", child.plan.node_id)
-                self.status = 1
-                _send(child.pid, signal.SIGKILL)
-                await child.has_ended.wait()
+        if self._has_store:
+            payload = self._server.znode(znodes.CONTROLLER)
+            controller_id = None if payload is None else znodes.decode_controller(payload)
+            for child in sorted(self._children, key=lambda child: child.plan.node_id == controller_id):
+                await self._end(child)
+        else:
+            await asyncio.gather(*map(self._end, self._children))
         self._to_start.put_nowait(None)
+
+    async def _end(self, child: Child) -> None:
+        if not child.pid:
+            return
+        _send(child.pid, signal.SIGTERM)
+        try:
+            await asyncio.wait_for(child.has_ended.wait(), STOP_S_MAX)
+        except TimeoutError:
+            logger.error("broker %d does not stop: it is killed", child.plan.node_id)
+            self.status = 1
+            _send(child.pid, signal.SIGKILL)
+            await child.has_ended.wait()
 
     # -- bookkeeping
 

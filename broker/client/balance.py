@@ -28,7 +28,7 @@ _NEIGHBOURS: Final = 6
 def is_even(values: Iterable[int], unit: int = 0) -> bool:
     """Whether numbers are within 10 % of each other, or within one `unit` of what cannot be divided."""
     found = list(values)
-    return max(found) - min(found) <= max(unit, SLACK * max(found))
+    return not found or max(found) - min(found) <= max(unit, SLACK * max(found))
 
 
 def plan_rebalance(placement: Placement) -> dict[TopicPartition, Replicas]:

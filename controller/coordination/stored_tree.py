@@ -209,6 +209,6 @@ class StoredTree:
             return
         self.failure = str(error)
         logger.critical(
-            "the metadata store %s failed and stays closed until the broker restarts: %s", self._path, error
+            "the metadata store %s failed and stays closed until it is opened anew: %s", self._path, error
         )
         raise StoreUnavailable(self._path, self.failure) from error

@@ -186,7 +186,8 @@ def test_what_cannot_be(broker: Cluster, run: Run) -> None:
         alone = run("brokers", "drain", "1", "--yes", "-b", single.bootstrap_servers)
         assert (alone.status, alone.err) == (
             1,
-            "barnabas: broker 1 is the only one: start another one that can have its partitions\n",
+            "barnabas: broker 1 is the only one: start another one of the cluster that can have its partitions (what"
+            " was started with neither --zookeeper nor --brokers stays alone)\n",
         )
 
 

@@ -63,7 +63,8 @@ def test_several_are_drained_at_once() -> None:
     assert not {4, 5} & {broker for new in plan.targets.values() for broker in new}
     with pytest.raises(ClientError, match="there are no brokers 6, 7: the cluster has 1, 2, 3, 4, 5"):
         plan_of_drain(there, [4, 6, 7])
-    with pytest.raises(ClientError, match="brokers 1, 2 are all: start another one that can have their partitions"):
+    told = "brokers 1, 2 are all: start another one of the cluster that can have their partitions"
+    with pytest.raises(ClientError, match=told):
         plan_of_drain(situation([1, 2], (1, 2)), [1, 2])
     with pytest.raises(ClientError, match="brokers 2, 3 are all that are there: start another one"):
         plan_of_drain(situation([2, 3], (2,), (4,)), [2, 3])

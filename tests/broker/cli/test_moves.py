@@ -14,6 +14,8 @@ import pytest
 
 from barnabas.broker.cli.move_plan import Plan, Situation, as_arguments, some_text
 from barnabas.broker.cli.moves import _turns
+from barnabas.broker.cli.reassignment import _targets
+from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.placement import Placement
 from barnabas.broker.client.reassignments import Reassignment
 from barnabas.testing import Cluster
@@ -92,6 +94,12 @@ def test_what_cannot_be(broker: Cluster, run: Run, options: list[str], status: i
     assert expected in done.err
     if status == 1:
         assert done.err.count("\n") == 1
+
+
+def test_a_topic_that_goes_meanwhile_is_told() -> None:
+    situation = Situation(Placement({}, {}), {})
+    with pytest.raises(ClientError, match="deleted by somebody meanwhile: walks-0 and 1 other"):
+        _targets(situation, [("walks", 0), ("walks", 1)], [1], None, None)
 
 
 def configs(run: Run, *resource: str) -> dict[str, str]:
@@ -351,7 +359,11 @@ def test_elections(broker: Cluster, run: Run) -> None:
     assert broker.leader("sails") == 2
     failed = run("topics", "elect", "sails", "--json")
     assert (failed.status, failed.json[0]["elected"]) == (1, False)
-    assert "PREFERRED_LEADER_NOT_AVAILABLE" in failed.err
+    assert failed.err == (
+        "barnabas: sails-0 is not elected: The preferred leader is not available. (PREFERRED_LEADER_NOT_AVAILABLE):"
+        " start the broker of its first replica, or wait until that is in sync"
+        " (barnabas topics list --under-replicated)\n"
+    )
     broker.brokers[1].start()
     broker.wait_in_sync()
     assert run("topics", "elect", "sails").out == "sails-0 is led by its preferred replica\n"

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from kazoo.client import KazooClient
 
@@ -130,14 +131,21 @@ def test_one_ready_line_and_one_stop(brokers: BarnabasBrokers, tmp_path: Path) -
 
 
 def znode(cluster: BarnabasBrokers, asked_as: int, path: str) -> bytes:
-    """What the parent's store has at a path. It is asked where one of the brokers asks it: who dies loses all sessions
-    that were begun there."""
+    """What the parent's store has at a path."""
+    with store_client(cluster, asked_as) as client:
+        data: bytes = client.get(path)[0]
+        return data
+
+
+@contextlib.contextmanager
+def store_client(cluster: BarnabasBrokers, asked_as: int) -> Iterator[KazooClient]:
+    """A client of the parent's store. It asks where one of the brokers asks: all sessions that were begun there end
+    when that one dies."""
     port = json.loads((cluster.log_dir / NOTE_FILE).read_text())[str(asked_as)]["store_port"]
     client = KazooClient(f"127.0.0.1:{port}")
     client.start(timeout=DEADLINE_S)
     try:
-        data: bytes = client.get(path)[0]
-        return data
+        yield client
     finally:
         client.stop()
         client.close()
@@ -264,6 +272,105 @@ def test_a_paused_parent_ends_no_session(brokers: BarnabasBrokers) -> None:
     assert not lines(brokers, "is over: nothing was heard of it")
 
 
+@pytest.mark.parametrize("how", ["is killed", "stands still"])
+def test_while_the_parent_is_away_nobody_takes_the_place_of_who_dies(brokers: BarnabasBrokers, how: str) -> None:
+    create(brokers, "letters")
+    before = {index: each.leader for index, each in partitions(brokers, "letters").items()}
+    controller = admin_of(brokers).list_topics(timeout=20).controller_id
+    victim = next(leader for leader in before.values() if leader != controller)
+    address, parent = brokers.addresses[brokers.node_ids.index(controller)], brokers.pid
+    asked = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    if how == "is killed":
+        brokers.kill_parent()
+    else:
+        os.kill(parent, signal.SIGSTOP)
+    try:
+        brokers.kill_broker(victim)
+        lock = str(brokers.log_dir / f"broker{victim}" / LOCK_FILE)
+        eventually(lambda: lock_holder(lock) is None)
+        with pytest.raises(KafkaException) as refused:
+            asked.create_topics([NewTopic("more", 1, 1)], operation_timeout=3)["more"].result(30)
+        assert refused.value.args[0].name() == "REQUEST_TIMED_OUT"
+        found = asked.list_topics(timeout=20)
+        assert "more" not in found.topics
+        assert {index: each.leader for index, each in found.topics["letters"].partitions.items()} == before
+        listed = subprocess.run(
+            [sys.executable, "-m", "barnabas", "brokers", "list", "--json", "-b", address],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        (state,) = (each["state"] for each in json.loads(listed.stdout) if each["id"] == victim)
+        assert state in ("up", "controller"), "nobody has noticed"
+        assert lock_holder(lock) is None, "nobody has started it again"
+    finally:
+        if how == "stands still":
+            os.kill(parent, signal.SIGCONT)
+    if how == "is killed":
+        brokers.start()
+    eventually(lambda: brokers.broker_pid(victim) == lock_holder(lock))
+    for index in before:
+        produce(brokers, "letters", index)
+    create(brokers, "most")
+
+
+def test_others_lead_within_a_second_of_a_death() -> None:
+    """At one of five deaths at least, as the machine may be busy. No rest of the session's time is waited for."""
+    with BarnabasBrokers(overrides={"zookeeper.session.timeout.ms": "40000"}) as brokers:
+        create(brokers, "letters")
+        took_s = []
+        while len(took_s) < 5 and min(took_s, default=DEADLINE_S) >= 1:
+            controller = admin_of(brokers).list_topics(timeout=20).controller_id
+            leaders = {each.leader for each in partitions(brokers, "letters").values()}
+            victim = min(leaders - {controller})
+            took_s.append(until_others_lead(brokers, "letters", victim, asked_as=controller))
+            eventually(lambda: all(len(each.isrs) == 3 for each in partitions(brokers, "letters").values()))
+    print(f"others led after {', '.join(f'{each:.2f}' for each in took_s)} s")
+    assert min(took_s) < 1
+
+
+def until_others_lead(cluster: BarnabasBrokers, topic: str, victim: int, *, asked_as: int) -> float:
+    """Kill a broker; how many seconds later all that it led has a leader in a new epoch."""
+    with store_client(cluster, asked_as) as client:
+
+        def states() -> list[PartitionState]:
+            paths = [znodes.partition_state_path(topic, index) for index in range(3)]
+            return [
+                znodes.decode_partition_state(topic, index, client.get(path)[0], 0) for index, path in enumerate(paths)
+            ]
+
+        led = [(index, state.leader_epoch) for index, state in enumerate(states()) if state.leader == victim]
+        assert led
+        cluster.kill_broker(victim)
+        killed_at = time.monotonic()
+
+        def all_led_anew() -> bool:
+            now = states()
+            return all(now[index].leader >= 0 and now[index].leader_epoch > epoch for index, epoch in led)
+
+        eventually(all_led_anew)
+        return time.monotonic() - killed_at
+
+
+def test_a_store_that_fails_ends_all(brokers: BarnabasBrokers) -> None:
+    """Its disk, say: nobody knows what the file holds then."""
+    room = brokers.log_file.stat().st_size + 65_536
+    resource.prlimit(brokers.pid, resource.RLIMIT_FSIZE, (room, room))  # what is written beyond fails with EFBIG
+    admin, numbers = admin_of(brokers), itertools.count()
+
+    def has_failed() -> bool:
+        (done,) = admin.create_topics([NewTopic(f"letters-{next(numbers)}", 9, 1)], operation_timeout=2).values()
+        with contextlib.suppress(TimeoutError):
+            done.exception(1)
+        return bool(lines(brokers, " FATAL "))
+
+    eventually(has_failed)
+    assert brokers.wait(60) == 1
+    (told,) = (line for line in lines(brokers, " FATAL ") if "supervisor" in line)
+    assert "the metadata store failed" in told
+    assert "all brokers are stopped" in told
+    for node_id in (1, 2, 3):
+        assert (brokers.log_dir / f"broker{node_id}" / CLEAN_SHUTDOWN_FILE).exists()
+
+
 def test_a_terminal_that_is_closed_ends_all(brokers: BarnabasBrokers) -> None:
     pids = [brokers.broker_pid(node_id) for node_id in (1, 2, 3)]
     parent = int(Path(f"/proc/{pids[0]}/stat").read_text().rsplit(") ", 1)[1].split()[1])
@@ -280,9 +387,7 @@ def test_brokers_outlive_their_parent_and_the_next_one_finds_them(brokers: Barna
     brokers.kill_parent()
     for index in leaders:
         assert produce(brokers, "letters", index) == 0, "leaders go on serving"
-    assert {index: each.leader for index, each in partitions(brokers, "letters").items()} == leaders, (
-        "nobody is elected"
-    )
+    assert {index: each.leader for index, each in partitions(brokers, "letters").items()} == leaders
     brokers.start()
     assert brokers.ready_line == first
     assert [brokers.broker_pid(node_id) for node_id in (1, 2, 3)] == pids
@@ -551,7 +656,8 @@ def test_replicas_that_so_many_brokers_cannot_keep_are_told(tmp_path: Path) -> N
 
 
 def test_what_it_takes(brokers: BarnabasBrokers) -> None:
-    """At most 180 MiB in all; what the parent has imported is shared."""
+    """At most 180 MiB in all; what the parent has imported is shared. Ready within 2 s, at one of five starts at least,
+    as the machine may be busy."""
     pids = [brokers.pid, *(brokers.broker_pid(node_id) for node_id in (1, 2, 3))]
     shares_kib = [
         int(re.findall(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)[0])
@@ -559,6 +665,14 @@ def test_what_it_takes(brokers: BarnabasBrokers) -> None:
     ]
     print(f"{[share // 1024 for share in shares_kib]} MiB")
     assert sum(shares_kib) < 180 * 1024
+    took_s: list[float] = []
+    while len(took_s) < 5 and min(took_s, default=DEADLINE_S) >= 2:
+        brokers.stop()
+        began_at = time.monotonic()
+        brokers.start()
+        took_s.append(time.monotonic() - began_at)
+    print(f"ready after {', '.join(f'{each:.2f}' for each in took_s)} s")
+    assert min(took_s) < 2
 
 
 def test_one_broker_imports_nothing_of_it() -> None:
