@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import itertools
 import os
 import shutil
@@ -55,6 +56,9 @@ from barnabas.wire.errors import ApiError, ErrorCode
 T = TypeVar("T")
 
 METADATA_FILE: Final = "metadata.sqlite"
+
+HEARD_S: Final = 1.0
+"""How long brokers are waited for that may have been cut off from the controller."""
 
 AHEAD_S: Final = 2.0
 """How long a broker that starts keeps the next one waiting: who takes longer waits for what a fault keeps away."""
@@ -501,6 +505,8 @@ class Cluster(Lifetime, Roles, Recordable):
                 await self.eventually(
                     lambda: self._leads_nothing(broker) or None, f"nobody is elected in place of broker {broker}"
                 )
+                with contextlib.suppress(TimeoutError):  # who is cut off hears it later
+                    await self._found(lambda: self._others_know(broker) or None, HEARD_S, "not told")
             finally:
                 sessions.may_begin.set()
             await self.eventually(has_registered, f"broker {broker} does not register again")
@@ -565,6 +571,16 @@ class Cluster(Lifetime, Roles, Recordable):
                 for topic in controller.controller.context.cluster.topics.values()
                 for state in topic.partitions.values()
             )
+        )
+
+    def _others_know(self, broker: int) -> bool:
+        """Whether each of the other brokers has heard that a broker leads nothing."""
+        return not any(
+            state.leader == broker
+            for server in self.live_servers()
+            if server.node_id != broker
+            for topic in server.metadata.topics()
+            for state in topic.partitions.values()
         )
 
     async def leading(self, name: str, partition: int) -> Led:

@@ -35,6 +35,9 @@ BROKERS_MAX: Final = 100
 
 NODE_ID_MAX: Final = 2**31 - 1
 
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+"""Those that the parent hears, and that a broker is to hear for itself."""
+
 _NEEDED_BY_BROKERS: Final = (
     "kazoo.client",
     "barnabas.broker.cli.process",
@@ -245,8 +248,12 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
 
 
 def _fork(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerPlan) -> tuple[int, int]:
-    """Start a broker's process; its number, and where what it prints can be read. Raises: OSError."""
+    """Start a broker's process; its number, and where what it prints can be read. Raises: OSError.
+
+    A signal that the new process gets while it still has this one's handlers, which know nothing of it, waits until it
+    has its own."""
     read_end, write_end = os.pipe()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         pid = os.fork()
         if pid == 0:
@@ -255,6 +262,7 @@ def _fork(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerP
         os.close(read_end)
         raise
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         os.close(write_end)
     return pid, read_end
 
@@ -266,8 +274,9 @@ def _become_a_broker(options: argparse.Namespace, environ: Mapping[str, str], pl
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.dup2(output, 1)
         _close_all_but_standard()
         asyncio.set_event_loop(None)
