@@ -54,7 +54,7 @@ def zookeeper(
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             status = runner.run(run(host, port, file))
     except StoreUnavailable as error:
-        complain(f"the znodes cannot be kept in {error}")
+        complain(f"the znodes cannot be kept in {error}. Choose another file (--file)")
         status = EXIT_FAILURE
     except OSError as error:
         complain(f"cannot listen on {listen}: {error.strerror}. Choose another address (--listen)")

@@ -1,8 +1,15 @@
-"""Whom `barnabas zookeeper` listens to."""
+"""Whom `barnabas zookeeper` listens to, and what it says where it cannot serve."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from barnabas.broker.cli.zookeeper_process import loopback_address
+from tools.barnabas_process import BarnabasZooKeeper
 
 
 @pytest.mark.parametrize(
@@ -16,3 +23,42 @@ def test_this_machine_may_connect(address: str, host: str) -> None:
 def test_nobody_else_may(address: str) -> None:
     with pytest.raises(ValueError, match="only this machine may connect"):
         loopback_address(address)
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[BarnabasZooKeeper]:
+    with BarnabasZooKeeper() as process:
+        yield process
+
+
+def refusal(status: int, *arguments: str) -> str:
+    """The one line that a start ends with."""
+    command = [sys.executable, "-m", "barnabas", "zookeeper", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done.stderr
+    return done.stderr
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_used_is_told(other: BarnabasZooKeeper, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.write_text("no znodes")
+    for file, why in (
+        (tmp_path / "nowhere" / "znodes", "unable to open database file"),
+        (tmp_path, "unable to open database file"),
+        (damaged, "file is not a database"),
+        (other.log_dir / "zookeeper.sqlite", "another process is using it"),
+    ):
+        told = refusal(1, "--listen", "127.0.0.1:0", "--file", str(file))
+        assert told == f"barnabas: the znodes cannot be kept in {file}: {why}. Choose another file (--file)\n"
+    assert damaged.read_text() == "no znodes"
+
+
+@pytest.mark.slow
+def test_an_address_that_cannot_be_used_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        told = refusal(1, "--listen", address)
+    assert told == f"barnabas: cannot listen on {address}: Address already in use. Choose another address (--listen)\n"
+    assert "only this machine may connect" in refusal(2, "--listen", "0.0.0.0:0")
+    assert refusal(2, "--listen", "nonsense").startswith("barnabas: --listen nonsense: ")
