@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.cli.app import main
-from barnabas.testing import Broker
+from barnabas.testing import Broker, Cluster
 
 
 @dataclass
@@ -78,3 +79,16 @@ def start(broker: Broker) -> Iterator[Start]:
     for each in processes:
         each.kill()
         each.communicate()
+
+
+def end_broker(cluster: Cluster, number: int, *, killed: bool = False) -> None:
+    """Stop or kill a broker, and return when the others have heard of it: a command asks any of them."""
+    broker = cluster.brokers[number]
+    if killed:
+        broker.kill()
+    else:
+        broker.stop()
+    deadline = time.monotonic() + 30
+    while any(server.metadata.is_alive(number) for server in cluster.live_servers()):
+        assert time.monotonic() < deadline, f"not everybody has heard that broker {number} is gone"
+        time.sleep(0.005)

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from barnabas.testing import Broker, Cluster
+from tests.broker.cli.conftest import end_broker
 
 Run = Callable[..., Any]
 
@@ -101,7 +102,7 @@ def test_a_broker_that_is_dead_is_drained(broker: Cluster, run: Run) -> None:
     broker.wait_in_sync()
     dead = next(number for number in range(4) if number != broker.controller())
     before = held(run, dead)
-    broker.brokers[dead].kill()
+    end_broker(broker, dead, killed=True)
     done = run("brokers", "drain", str(dead), "--yes", "--json")
     assert done.status == 0, done.err
     assert len(done.json["moves"]) == before > 0
@@ -114,7 +115,7 @@ def test_what_only_a_dead_broker_has_is_told(broker: Cluster, run: Run) -> None:
     broker.create_topic("legs", 4, 2)
     broker.wait_in_sync()
     dead = next(number for number in range(4) if number != broker.controller())
-    broker.brokers[dead].kill()
+    end_broker(broker, dead, killed=True)
     done = run("brokers", "drain", str(dead), "--yes")
     assert done.status == 1
     [index] = [
@@ -273,7 +274,7 @@ def test_a_broker_that_is_away_has_to_be_seen_to_first(broker: Cluster, run: Run
     broker.create_topic("stages", 4, 3)
     broker.wait_in_sync()
     away = next(number for number in range(4) if number != broker.controller())
-    broker.brokers[away].stop()
+    end_broker(broker, away)
     refused = run("brokers", "rebalance", "--yes")
     assert (refused.status, refused.err) == (
         1,

@@ -12,6 +12,7 @@ from barnabas.broker.cli.brokers import broker_rows
 from barnabas.broker.cli.ill_partitions import UNAVAILABLE, UNDER_MIN_ISR, UNDER_REPLICATED, states
 from barnabas.broker.client.placement import BrokerPlace, Placement
 from barnabas.testing import Cluster
+from tests.broker.cli.conftest import end_broker
 
 Run = Callable[..., Any]
 
@@ -58,7 +59,7 @@ def test_a_broker_that_stops_is_seen(broker: Cluster, run: Run) -> None:
 
     gone = next(number for number in (2, 1) if number != broker.controller())
     [port] = [row["port"] for row in rows if row["id"] == gone]
-    broker.brokers[gone].stop()
+    end_broker(broker, gone)
 
     [away] = [row for row in run("brokers", "list", "--json").json if row["id"] == gone]
     assert (away["state"], away["port"], away["leads"], away["replicas"]) == ("away", None, 0, 3)
