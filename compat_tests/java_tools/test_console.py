@@ -8,6 +8,8 @@ import pytest
 from compat_tests.java_tools.kafka_tools import of_3_9_in_full_runs
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+FORMATTED_MS = 10_000
+"""How long a consumer of an internal topic, whose end nobody tells it, may find nothing: its start counts."""
 
 
 @of_3_9_in_full_runs
@@ -123,7 +125,7 @@ def test_the_offsets_topic_is_readable_by_kafkas_formatter(tools: Any, topic: st
     )
 
     done = tools.run(
-        "kafka-console-consumer", "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", 4000,
+        "kafka-console-consumer", "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", FORMATTED_MS,
         "--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter",
     )  # fmt: skip
 
@@ -140,7 +142,7 @@ def test_group_metadata_is_readable_by_kafkas_formatter(
     member(group, topic)
 
     done = tools.run(
-        "kafka-console-consumer", "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", 4000,
+        "kafka-console-consumer", "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", FORMATTED_MS,
         "--formatter", "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter",
     )  # fmt: skip
 

@@ -39,6 +39,7 @@ def assigned(admin: Tools, several: Cluster, topic_name: str) -> Any:
     def make(*assignments: list[int]) -> str:
         by_hand = ",".join(":".join(map(str, replicas)) for replicas in assignments)
         admin.run("kafka-topics", "--create", "--topic", topic_name, "--replica-assignment", by_hand)
+        wait_known(several, topic_name)
         several.wait_in_sync()
         return topic_name
 
@@ -59,6 +60,36 @@ def produce_to(several: Cluster) -> Any:
     return send
 
 
+WAIT_S = 30
+
+
+def wait_known(cluster: Cluster, *topics: str) -> None:
+    """The tool has its answer when the controller's broker serves a topic; the others hear of it then."""
+
+    def known() -> bool | None:
+        return all(topic in server.metadata for server in cluster.live_servers() for topic in topics) or None
+
+    cluster.call(cluster._until(known, WAIT_S, "not every broker knows the topic"))
+
+
+def wait_leader(cluster: Cluster, topic: str, broker: int) -> None:
+    """An election is answered when the controller's broker knows; whoever is elected is told then."""
+
+    def leads() -> bool | None:
+        led = cluster.led_by_its_word(topic, 0)
+        return (led is not None and led.server.node_id == broker) or None
+
+    cluster.call(cluster._until(leads, WAIT_S, f"broker {broker} does not lead {topic}-0"))
+
+
+def comes_to_be(look: Callable[[], Any], expected: Any) -> bool:
+    """Brokers hear of a change of configs, as in Kafka, after the tool has its answer."""
+    deadline = time.monotonic() + WAIT_S
+    while (found := look()) != expected and time.monotonic() < deadline:
+        pass
+    return bool(found == expected)
+
+
 # --- kafka-leader-election
 
 
@@ -76,7 +107,7 @@ def test_preferred_leaders_are_elected(admin: Tools, several: Cluster, assigned:
     elected = admin.run("kafka-leader-election", *one)
 
     assert f"Successfully completed leader election (PREFERRED) for partitions {topic}-0" in elected.out
-    assert several.leader(topic) == 2
+    wait_leader(several, topic, 2)
     again = admin.run("kafka-leader-election", *one)
     assert f"Valid replica already elected for partitions {topic}-0" in again.out
     listed = tmp_path / "partitions.json"
@@ -201,17 +232,18 @@ def replicas_at(server: Server, topic: str) -> list[list[int]]:
 def wait_replicas(cluster: Cluster, topic: str, *expected: list[int]) -> None:
     """A reassignment is answered when it is decided, as by Kafka; brokers are told then."""
     server = cluster.brokers[cluster.controller()].server
-    cluster.call(cluster._until(lambda: replicas_at(server, topic) == list(expected) or None, 30, "not told"))
+    cluster.call(cluster._until(lambda: replicas_at(server, topic) == list(expected) or None, WAIT_S, "not told"))
 
 
 def wait_reassigned(admin: Tools, cluster: Cluster, topic: str, path: Path) -> None:
-    """Ask until the tool says that all is done."""
-    for _ in range(100):
+    """Ask until the tool says that all is done. It asks the controller what is under way, and any broker where the
+    replicas are: one that was not told yet still names those of before."""
+    done = [f"Reassignment of partition {topic}-{index} is completed." for index in range(len(replicas(cluster, topic)))]
+    deadline = time.monotonic() + 120
+    said = ""
+    while not all(line in said for line in done):
+        assert time.monotonic() < deadline, said
         said = reassign(admin, "--verify", path)
-        if "still in progress" not in said:
-            break
-    for partition in range(len(replicas(cluster, topic))):
-        assert f"Reassignment of partition {topic}-{partition} is completed." in said
     cluster.wait_in_sync()
 
 
@@ -222,7 +254,7 @@ def test_partitions_move_while_they_are_written(admin: Tools, several: Cluster, 
             path = plan(topic, *targets)
             assert "Successfully started partition reassignments" in reassign(admin, "--execute", path)
             wait_reassigned(admin, several, topic, path)
-            assert replicas(several, topic) == list(targets)
+            wait_replicas(several, topic, *targets)
             before = len(writer.acknowledged)
             assert several.call(several._until(lambda n=before: len(writer.acknowledged) > n or None, 30, "writing"))
     assert "No partition reassignments found." in admin.run("kafka-reassign-partitions", "--list").out
@@ -265,6 +297,7 @@ def test_a_reassignment_is_listed_and_cancelled(admin: Tools, several: Cluster, 
 
 THROTTLE = 2_000_000
 MEASURED_S = 10
+WINDOWS_MAX = 3
 
 
 def size_of(cluster: Cluster, broker: int, topic: str) -> int:
@@ -272,15 +305,22 @@ def size_of(cluster: Cluster, broker: int, topic: str) -> int:
     return 0 if hosted is None else hosted.log.size_in_bytes
 
 
-@pytest.mark.parametrize(
-    "kind", ["both", *(pytest.param(one, marks=pytest.mark.full) for one in ("leader", "follower"))]
-)
+def rate_to(cluster: Cluster, broker: int, topic: str) -> float:
+    """How many bytes a second come to a replica, in a span of time."""
+    begun, before = time.monotonic(), size_of(cluster, broker, topic)
+    time.sleep(MEASURED_S)  # what is measured is a span of time
+    return (size_of(cluster, broker, topic) - before) / (time.monotonic() - begun)
+
+
+@pytest.mark.parametrize("kind", ["both", "leader", pytest.param("follower", marks=pytest.mark.full)])
 @of_3_9_in_full_runs
 def test_a_reassignment_is_throttled(
     admin: Tools, several: Cluster, assigned: Any, plan: Any, produce_to: Any, kind: str
 ) -> None:
+    """Within 10 %. A machine that is busy makes a window slower, and nothing makes up for that: the next one counts
+    then. None is faster."""
     topic = assigned([1])
-    produce_to(topic, [b"x" * 100_000] * 350)
+    produce_to(topic, [b"x" * 100_000] * (100 + WINDOWS_MAX * MEASURED_S * THROTTLE // 100_000))
     path = plan(topic, [2])
     said = reassign(admin, "--execute", path, "--throttle", THROTTLE)
     assert f"The inter-broker throttle limit was set to {THROTTLE} B/s" in said
@@ -291,19 +331,21 @@ def test_a_reassignment_is_throttled(
             admin.run("kafka-configs", *change, "--delete-config", f"{other}.replication.throttled.rate")
     several.call(several._until(lambda: size_of(several, 2, topic) > 1_000_000 or None, 30, "nothing comes"))
 
-    begun, before = time.monotonic(), size_of(several, 2, topic)
-    time.sleep(MEASURED_S)
-    rate = (size_of(several, 2, topic) - before) / (time.monotonic() - begun)
+    rates: list[float] = []
+    while not any(rate >= 0.9 * THROTTLE for rate in rates) and len(rates) < WINDOWS_MAX:
+        rates.append(rate_to(several, 2, topic))
 
-    assert rate == pytest.approx(THROTTLE, rel=0.1)
+    assert 0.9 * THROTTLE <= max(rates) <= 1.1 * THROTTLE, rates
     assert "is still in progress" in reassign(admin, "--verify", path)
     raised = reassign(admin, "--execute", path, "--additional", "--throttle", 1_000_000_000)
     assert "The inter-broker throttle limit was set to 1000000000 B/s" in raised
     wait_reassigned(admin, several, topic, path)
-    described = admin.run("kafka-configs", "--describe", "--entity-type", "brokers", "--entity-name", 2).out
-    assert "throttled.rate" not in described
-    described = admin.run("kafka-configs", "--describe", "--entity-type", "topics", "--entity-name", topic).out
-    assert "throttled.replicas" not in described
+
+    def is_throttled(kind: str, name: object, config: str) -> bool:
+        return config in admin.run("kafka-configs", "--describe", "--entity-type", kind, "--entity-name", name).out
+
+    assert comes_to_be(lambda: is_throttled("brokers", 2, "throttled.rate"), False)
+    assert comes_to_be(lambda: is_throttled("topics", topic, "throttled.replicas"), False)
 
 
 # --- kafka-topics
@@ -321,14 +363,32 @@ def in_trouble(admin: Tools, names: list[str]) -> dict[str, set[str]]:
     return found
 
 
+def wait_without(cluster: Cluster, broker: int, topics: list[str]) -> None:
+    """That a broker has gone is known to all when the controller has heard of it, and has told them: it leads nothing
+    then, and is in the ISR only of what nobody leads."""
+
+    def is_out() -> bool | None:
+        states = [
+            state
+            for server in cluster.live_servers()
+            for name in topics
+            if (told := server.metadata.topic(name)) is not None
+            for state in told.partitions.values()
+        ]
+        return all(state.leader != broker and (state.leader < 0 or broker not in state.isr) for state in states) or None
+
+    cluster.call(cluster._until(is_out, WAIT_S, f"broker {broker} is still in an ISR"))
+
+
 def test_partitions_that_lack_replicas_are_named(admin: Tools, several: Cluster, topic_name: str) -> None:
     """With `min.insync.replicas` 2, and broker 3 stopped."""
     assigned_to = {"of three": "1:2:3", "of two": "3:1", "without it": "2:0", "alone": "3", "on one": "0"}
     names = {what: f"{topic_name}-{what.replace(' ', '-')}" for what in assigned_to}
     for what, replicas in assigned_to.items():
         admin.run("kafka-topics", "--create", "--topic", names[what], "--replica-assignment", replicas)
-    several.wait_in_sync()
     listed = list(names.values())
+    wait_known(several, *listed)
+    several.wait_in_sync()
     whole = {
         "under-replicated": set(),
         "unavailable": set(),
@@ -339,6 +399,7 @@ def test_partitions_that_lack_replicas_are_named(admin: Tools, several: Cluster,
 
     several.brokers[3].stop()
     assert several.leader(names["of two"]) == 1
+    wait_without(several, 3, listed)
     assert in_trouble(admin, listed) == {
         "under-replicated": {names["of three"], names["of two"]},
         "unavailable": {names["alone"]},
@@ -380,12 +441,9 @@ def test_configs_of_one_broker_and_of_all(admin: Tools, several: Cluster, assign
         done = admin.run("kafka-configs", "--describe", "--entity-type", "brokers", "--entity-name", broker, *options)
         return next((line for line in done.lines if "message.max.bytes=" in line), "")
 
-    def comes_to_be(look: Callable[[], Any], expected: Any) -> bool:
-        """Brokers hear of a change of configs, as in Kafka, after the tool has its answer."""
-        deadline = time.monotonic() + 30
-        while (found := look()) != expected and time.monotonic() < deadline:
-            pass
-        return bool(found == expected)
+    def default_of_brokers() -> str:
+        described = admin.run("kafka-configs", "--describe", "--entity-type", "brokers", *everybody)
+        return shown(described).get("message.max.bytes", "")
 
     one, everybody = ("--entity-name", 1), ("--entity-default",)
     assert comes_to_be(taken, [True, True])
@@ -396,14 +454,15 @@ def test_configs_of_one_broker_and_of_all(admin: Tools, several: Cluster, assign
         assert comes_to_be(taken, [False, False])
         levels = "DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=1000, DEFAULT_CONFIG:message.max.bytes=1048588}"
         own = f"{{DYNAMIC_BROKER_CONFIG:message.max.bytes=1500, {levels}"
-        assert of_broker(1).strip() == f"message.max.bytes=1500 sensitive=false synonyms={own}"
-        assert of_broker(2, "--all").strip() == f"message.max.bytes=1000 sensitive=false synonyms={{{levels}"
-        defaults = admin.run("kafka-configs", "--describe", "--entity-type", "brokers", *everybody)
-        assert shown(defaults)["message.max.bytes"] == "1000"
-        alter(one, "--delete-config", "message.max.bytes")
         inherited = f"message.max.bytes=1000 sensitive=false synonyms={{{levels}"
+        # Broker 1 refused such records before the default was changed: that it does tells nothing of it.
+        own_and_default = f"message.max.bytes=1500 sensitive=false synonyms={own}"
+        assert comes_to_be(lambda: of_broker(1).strip(), own_and_default)
+        assert comes_to_be(lambda: of_broker(2, "--all").strip(), inherited)
+        assert comes_to_be(default_of_brokers, "1000")
+        alter(one, "--delete-config", "message.max.bytes")
         assert comes_to_be(lambda: of_broker(1, "--all").strip(), inherited)
     finally:
         alter(everybody, "--delete-config", "message.max.bytes")
     assert comes_to_be(taken, [True, True])
-    assert of_broker(1) == of_broker(2) == ""
+    assert comes_to_be(lambda: (of_broker(1), of_broker(2)), ("", ""))

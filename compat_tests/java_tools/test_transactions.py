@@ -45,9 +45,14 @@ def test_every_record_of_many_transactions_arrives(tools: Any, topic: str, trans
     consumed = tools.consume(topic, count, "--isolation-level", "read_committed", "--from-beginning")
     assert len(consumed) == count
     assert tools.offsets(topic)[0] > count, "every transaction leaves a marker"
-    described = tools.run("kafka-transactions", "describe", "--transactional-id", transactional_id)
-    (row,) = tools.table(described)
-    assert row["TransactionState"] == "CompleteCommit"
+
+    def described() -> dict[str, str]:
+        done = tools.run("kafka-transactions", "describe", "--transactional-id", transactional_id)
+        (row,) = tools.table(done)
+        return dict(row)
+
+    wait_until(lambda: described()["TransactionState"] == "CompleteCommit")  # noted after the markers, which are read
+    row = described()
     if tools.of_3_9:  # its producer knows nothing of transaction version 2
         assert row["ProducerEpoch"] == "0"
     else:
@@ -56,10 +61,10 @@ def test_every_record_of_many_transactions_arrives(tools: Any, topic: str, trans
 
 @of_3_9_in_full_runs
 def test_the_console_consumer_waits_for_the_commit(tools: Any, topic: str, open_transaction: Producer) -> None:
-    uncommitted = ("--topic", topic, "--from-beginning", "--timeout-ms", 3000, "--max-messages", 1)
-    done = tools.run("kafka-console-consumer", *uncommitted, "--isolation-level", "read_uncommitted")
+    first = ("--topic", topic, "--from-beginning", "--max-messages", 1)
+    done = tools.run("kafka-console-consumer", *first, "--timeout-ms", 20_000, "--isolation-level", "read_uncommitted")
     assert done.lines == ["open"]
-    done = tools.run("kafka-console-consumer", *uncommitted, "--isolation-level", "read_committed")
+    done = tools.run("kafka-console-consumer", *first, "--timeout-ms", 3000, "--isolation-level", "read_committed")
     assert done.lines == []
     open_transaction.commit_transaction(TIMEOUT_S)
     assert tools.consume(topic, 1, "--isolation-level", "read_committed", "--from-beginning") == ["open"]
