@@ -239,8 +239,10 @@ def test_transactions_time_out() -> None:
 def test_connections_and_their_fetches_stay(broker: Broker) -> None:
     topic = broker.create_topic("t")
     reader = consumer(broker, **{"fetch.wait.max.ms": 2_000})
-    reader.assign([TopicPartition("t", 0, 0)])
-    reader.poll(0.5)
+    with broker.recorded() as recording:
+        reader.assign([TopicPartition("t", 0, 0)])
+        while not [each for each in recording.requests("Fetch") if each.outcome == "waiting"]:
+            reader.poll(0.05)
 
     async def connections() -> set[int]:
         return {connection.session.connection_id for connection in broker.server.connections}

@@ -298,7 +298,7 @@ def test_refuse(broker: Asked) -> None:
 
 def test_disks(broker: Asked) -> None:
     fault = broker.post("disk_full")["fault"]
-    error = send(broker, message_timeout_ms=300)
+    error = send(broker, message_timeout_ms=3_000)
     assert error is not None
     broker.delete(f"faults/{fault}")
     assert send(broker) is None
@@ -306,7 +306,7 @@ def test_disks(broker: Asked) -> None:
     assert send(broker) is None
 
     fault = broker.post("disk_fails", times=1)["fault"]
-    error = send(broker, message_timeout_ms=300)
+    error = send(broker, message_timeout_ms=3_000)
     assert error is not None
     assert broker.delete(f"faults/{fault}")["hits"] == 1
     refused = broker.control.ask("POST", f"/brokers/{broker.name}/produce", topic="orders", value="1")
@@ -626,13 +626,14 @@ def test_a_cluster(start: Callable[..., Asked]) -> None:
     cluster.post("stop", node=other)
     held = f"faults/{cluster.post('hold', api='Produce')['fault']}/wait_held"
     waiting = meanwhile(lambda: cluster.refused("POST", held, timeout_ms=60_000))
-    assert cluster.refused("POST", held, timeout_ms=1)[0] == 504  # the other one waits by then
+    assert cluster.refused("POST", held, timeout_ms=1)[0] == 504
     assert cluster.refused("POST", "start", node=7)[0] == 404
     assert len(cluster.get("")["nodes"]) == 3
     cluster.delete()
     status, error = waiting.result(30)
-    assert status == 409
-    assert "the cluster stopped meanwhile" in error or "and no more come" in error
+    if status != 404:  # of a thread that has come too late to find the cluster: nothing tells that it waits
+        assert status == 409
+        assert "the cluster stopped meanwhile" in error or "and no more come" in error
 
 
 @pytest.mark.slow
@@ -693,7 +694,7 @@ def test_faults_of_whole_things(start: Callable[..., Asked]) -> None:
     assert cluster.post("raise_leader_epoch", topic="orders", partition=0)["leader_epoch"] == epoch + 1
     offline = cluster.post("partition_offline", topic="orders")
     assert (offline["fault"], offline["description"], offline["hits"]) == (1, "orders-0 is offline, 0 hits", 0)
-    assert send(cluster, **{"message.timeout.ms": 500}) is not None
+    assert send(cluster, **{"message.timeout.ms": 3_000}) is not None
     assert cluster.post("faults/1/wait_hits")["hits"] > 0
     cluster.delete("faults/1")
     assert send(cluster) is None
@@ -701,7 +702,7 @@ def test_faults_of_whole_things(start: Callable[..., Asked]) -> None:
     cluster.delete("faults")
     assert send(cluster) is None
     paused = cluster.post("pause", node=leader)["fault"]
-    assert send(cluster, **{"message.timeout.ms": 500}) is not None
+    assert send(cluster, **{"message.timeout.ms": 3_000}) is not None
     assert cluster.delete(f"faults/{paused}")["hits"] > 0
     slow = cluster.post("disk_slow", duration_ms=[1, 2], node=[0, 1, 2])["fault"]
     assert send(cluster) is None
@@ -733,10 +734,14 @@ def test_links_are_cut(start: Callable[..., Asked]) -> None:
     cluster.delete(f"faults/{cut}")
     cut = cluster.post("cut", one=follower, other=leader, one_way=True)["fault"]
     cluster.post("produce", topic="orders", value="2")  # with acks=all: until the follower is out of the ISR
-    status, error = cluster.refused("POST", "wait_in_sync", timeout_ms=1)
     isr = sorted({0, 1, 2} - {follower})
-    assert status == 504
-    assert f"orders-0 at broker {leader}: leader {leader}, ISR {isr}" in error
+    # The controller answers the leader before it tells it, as all others, what clients are to know.
+    given_up_at, error = perf_counter() + 30, ""
+    while f"orders-0 at broker {leader}: leader {leader}, ISR {isr}" not in error:
+        assert perf_counter() < given_up_at, error
+        answer = cluster.control.ask("POST", f"/brokers/{cluster.name}/wait_in_sync", timeout_ms=1)
+        error = answer.content.get("error", "")
+    assert cluster.refused("POST", "wait_in_sync", timeout_ms=1)[0] == 504
     assert cluster.delete(f"faults/{cut}")["hits"] > 0
     cluster.post("wait_in_sync")
     cluster.post("cut", one=follower, other=leader)

@@ -61,9 +61,9 @@ def test_a_restart_of_a_cluster_ends_in_any_fault(fault: str) -> None:
 def test_who_cannot_start_is_told_with_what_keeps_it_from_that() -> None:
     with Cluster() as cluster:
         with cluster.faults.pause(broker=1):
-            told = r"^broker 1 is not started: .*what keeps brokers from each other: <pause \(broker=1\).*waited 0\.5 s"
+            told = r"^broker 1 is not started: .*what keeps brokers from each other: <pause \(broker=1\).*waited 3 s"
             with pytest.raises(TimeoutError, match=told):
-                cluster.restart(timeout=0.5)
+                cluster.restart(timeout=3)  # in which the others do start
             assert [broker.is_running for broker in cluster.brokers] == [True, False, True]
         cluster.brokers[1].start()
         cluster.wait_in_sync()
@@ -178,7 +178,7 @@ def test_over_http_a_pause_ends_while_brokers_restart_and_so_does_the_server() -
         assert control.done("DELETE", f"/brokers/three/faults/{fault}")["hits"] > 0
         assert restarting.result(60).status == 200
         stuck_in_a_restart(control, pool)
-        process.stop(timeout_s=10)
+        process.stop(timeout_s=60)
 
 
 def stuck_in_a_restart(control: ControlClient, pool: ThreadPoolExecutor) -> tuple[int, Future[Answer]]:

@@ -16,6 +16,14 @@ def consumer(broker: Broker, **configs: object) -> Consumer:
     return Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0, **configs})
 
 
+def await_waiter(broker: Broker) -> None:
+    """Return when somebody has looked at a group and waits for it to change."""
+    given_up_at = time.monotonic() + 30
+    while not broker.server.groups.runtime.listeners:
+        assert time.monotonic() < given_up_at, "nobody waits"
+        time.sleep(0.001)
+
+
 @pytest.mark.slow
 def test_two_members_come_and_one_goes(broker: Broker) -> None:
     broker.create_topic("t", 2)
@@ -40,8 +48,7 @@ def test_two_members_come_and_one_goes(broker: Broker) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(broker.wait_group, "g", "PreparingRebalance", members=1)
-        while not broker.server.groups.runtime.listeners:
-            time.sleep(0.001)
+        await_waiter(broker)
         second.close()
         assert [member.client_id for member in waiting.result().members] == ["first"]
     first.close()
@@ -75,11 +82,12 @@ def test_on_an_event_loop(broker: Broker) -> None:
 
 
 def test_a_wait_ends_with_the_broker(broker: Broker) -> None:
-    stopper = threading.Timer(0.1, broker.stop)
-    stopper.start()
-    with pytest.raises(RuntimeError, match="stopped"):
-        broker.wait_group("g")
-    stopper.join()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(broker.wait_group, "g")
+        await_waiter(broker)
+        broker.stop()
+        with pytest.raises(RuntimeError, match="stopped"):
+            waiting.result()
 
 
 def test_nothing_stays_behind(broker: Broker) -> None:
