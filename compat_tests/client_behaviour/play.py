@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 8
 """How long after its deadline a driver may take to close its client."""
 
-SETTLED_S = 3
+SETTLED_S = 10
 """How long the end of a transaction may take to reach a group."""
 
 SPARK_START_S = 240

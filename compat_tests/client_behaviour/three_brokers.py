@@ -19,7 +19,7 @@ from compat_tests.semantics.client import wait_until
 
 THE_THIRD, COORDINATOR, LEADER = range(3)
 REPLICATED_S = 0.5
-"""What a leader has answered for on its own is at its followers by then, too."""
+"""What a leader of Apache Kafka has answered for on its own is at its followers by then, too."""
 WAIT_S = 20.0
 
 Act = Callable[[Cluster], object]
@@ -133,7 +133,16 @@ def _have_coordinators(cluster: Cluster) -> None:
 
 
 def _kill_leader(cluster: Cluster) -> None:
-    time.sleep(REPLICATED_S)
+    """Once what it has answered for on its own is at its followers, too."""
+
+    def is_replicated() -> bool | None:
+        led = cluster.led(TOPIC, 0)
+        return (led is not None and led.partition.log.high_watermark == led.partition.log.log_end_offset) or None
+
+    if isinstance(cluster, Cluster):
+        cluster.call(cluster.eventually(is_replicated, "the followers lack records"))
+    else:  # `on_kafka.Kafka`, which does not tell
+        time.sleep(REPLICATED_S)
     cluster.brokers[LEADER].kill()
 
 

@@ -30,11 +30,14 @@ def test_seek_lands_in_the_middle_of_a_batch(filled_topic: str, group: str, make
 
 
 def test_logical_offsets(filled_topic: str, group: str, make_consumer: Any, make_producer: Any, consume: Any) -> None:
-    consumer = make_consumer(group)
+    consumer = make_consumer(group, {"enable.partition.eof": True})
     consumer.assign([TopicPartition(filled_topic, 0, OFFSET_BEGINNING)])
     assert consume(consumer, 1)[0].offset() == 0
     consumer.assign([TopicPartition(filled_topic, 0, OFFSET_END)])
-    assert consumer.poll(1.0) is None
+    at_end = consumer.poll(30)  # so that it knows where that is before there is more
+    assert at_end is not None
+    assert at_end.error() is not None, "a record from before the end"
+    assert at_end.error().code() == KafkaError._PARTITION_EOF
     producer = make_producer()
     producer.produce(filled_topic, b"100", partition=0)
     producer.flush(30)

@@ -347,14 +347,15 @@ def test_members_leave_in_a_batch(make_member: MakeMember) -> None:
 
 def test_a_dead_member_is_dropped_from_a_rebalance(make_member: MakeMember) -> None:
     leader, silent = make_member(), make_member()
-    leader.join(rebalance_timeout_ms=1000)
+    leader.join(rebalance_timeout_ms=3000)
     leader.sync({})
-    silent.send_join(rebalance_timeout_ms=1000)
-    leader.join(rebalance_timeout_ms=1000)
+    silent.send_join(rebalance_timeout_ms=3000)
+    wait_until(lambda: leader.heartbeat() == REBALANCE_IN_PROGRESS)
+    leader.join(rebalance_timeout_ms=3000)
     silent.joined()
     leader.sync({leader.id: b"", silent.id: b""})
     started = time.monotonic()
-    told = leader.join(rebalance_timeout_ms=1000)
+    told = leader.join(rebalance_timeout_ms=3000)
     assert time.monotonic() - started < 8
     assert [entry.member_id for entry in told.members] == [leader.id]
     assert silent.heartbeat() == UNKNOWN_MEMBER_ID

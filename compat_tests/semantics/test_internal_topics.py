@@ -100,9 +100,15 @@ def producer_id(connection: Connection, transactional_id: str) -> int:
 
 
 def known(connection: Connection) -> list[bool]:
-    """Whether the coordinator knows each transactional id."""
-    answer = connection.ask(DescribeTransactionsRequest(transactional_ids=KEYS), 0)
-    codes = [state.error_code for state in answer.transaction_states]
+    """Whether the coordinator knows each transactional id; asked again where it still loads what it knows."""
+    codes: list[int] = []
+
+    def is_loaded() -> bool:
+        answer = connection.ask(DescribeTransactionsRequest(transactional_ids=KEYS), 0)
+        codes[:] = [state.error_code for state in answer.transaction_states]
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS not in codes
+
+    wait_until(is_loaded)
     assert set(codes) <= {ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}
     return [code == ErrorCode.NONE for code in codes]
 

@@ -875,7 +875,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(
     connection = connect(own)
     for spoken in (CLASSIC, VERSION_2):
         producer = new_producer(f"{transactional_id}-{spoken}", spoken=spoken, cluster=own)
-        before = producer.init(timeout_ms=300)
+        before = producer.init(timeout_ms=2000)
         wait_until(lambda: fetch_partition(connection, "t", 0).error_code == 0)
         producer.send("t", b"late")
         state = producer.transactional_id

@@ -90,7 +90,13 @@ def test_kafka_3_9_on_it(server: BarnabasZooKeeper, tmp_path: Path) -> None:
         server.kill()
         assert produce(kafka.bootstrap_servers, "letters", "b") == 1, "nobody needs ZooKeeper for that"
         server.start()
-        eventually(lambda: "[1]" in in_shell(server, "ls /kafka/brokers/ids", "quit"))
+
+        def is_controller_again() -> bool:
+            """It registers before it is."""
+            out = in_shell(server, "ls /kafka/brokers/ids", "get /kafka/controller", "quit")
+            return "[1]" in out and '"brokerid":1' in out
+
+        eventually(is_controller_again)
         create_topic(kafka.bootstrap_servers, "more", 1, {})
         assert produce(kafka.bootstrap_servers, "more", "c") == 0
         kafka.stop()

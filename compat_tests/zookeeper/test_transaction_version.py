@@ -88,6 +88,11 @@ def finalised(connection: Connection) -> tuple[int, int]:
     return levels.get("transaction.version", 0), response.finalized_features_epoch
 
 
+def await_level_2(connection: Connection) -> None:
+    """The broker that a test before has registered may be gone only now."""
+    eventually(lambda: finalised(connection)[0] == 2)
+
+
 def becomes(connection: Connection, level: int, epoch_before: int) -> int:
     """Wait for a level; its epoch, which clients must take for a later one."""
     eventually(lambda: finalised(connection)[0] == level)
@@ -176,6 +181,7 @@ def test_transactions_at_each_level(
     from compat_tests.conftest import create_topic
 
     create_topic(alone.bootstrap_servers, "t", 1, None)
+    await_level_2(connection)
     old = java_producer(java, alone, "java-told-2")
     commit(java, old, "t", "a")
     by_librdkafka(alone, "t", "librdkafka-at-2")
@@ -216,6 +222,7 @@ def test_a_transaction_of_version_2_outlives_the_fall_of_the_level(
     from compat_tests.conftest import create_topic
 
     create_topic(alone.bootstrap_servers, "u", 1, None)
+    await_level_2(connection)
     producer = TransactionalProducer(connection, "open", VERSION_2)
     producer.init()
     producer.send("u", b"begun at 2")
