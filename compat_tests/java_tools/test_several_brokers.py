@@ -238,7 +238,9 @@ def wait_replicas(cluster: Cluster, topic: str, *expected: list[int]) -> None:
 def wait_reassigned(admin: Tools, cluster: Cluster, topic: str, path: Path) -> None:
     """Ask until the tool says that all is done. It asks the controller what is under way, and any broker where the
     replicas are: one that was not told yet still names those of before."""
-    done = [f"Reassignment of partition {topic}-{index} is completed." for index in range(len(replicas(cluster, topic)))]
+    done = [
+        f"Reassignment of partition {topic}-{index} is completed." for index in range(len(replicas(cluster, topic)))
+    ]
     deadline = time.monotonic() + 120
     said = ""
     while not all(line in said for line in done):
