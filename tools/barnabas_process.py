@@ -133,14 +133,37 @@ class BarnabasBrokers(ServerProcess):
         super().kill()
 
     def kill(self) -> None:
-        """`kill -9` of all, the parent first, which would start brokers again."""
-        super().kill()
-        if not (self.log_dir / "brokers.json").exists():
-            return
-        for noted in json.loads((self.log_dir / "brokers.json").read_text()).values():
+        """`kill -9` of all, the parent first, which would start brokers again. Where it never was ready, of its own
+        children alone: what is noted may be the brokers of another parent, which has the directory."""
+        if self.ready_line:
+            super().kill()
+            pids = self._noted_pids()
+        else:
+            pids = self._children()
+            super().kill()
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                if noted["pid"]:
-                    os.kill(noted["pid"], signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+
+    def _noted_pids(self) -> list[int]:
+        """The processes of the brokers, as the latest parent has noted them."""
+        note = self.log_dir / "brokers.json"
+        noted = json.loads(note.read_text()) if note.exists() else {}
+        return [each["pid"] for each in noted.values() if each["pid"]]
+
+    def _children(self) -> list[int]:
+        """The processes that the parent has forked, if it runs. It stands still from here on, and forks no more."""
+        if not self.is_running:
+            return []
+        os.kill(self.pid, signal.SIGSTOP)
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                # PID (NAME) STATE PPID ...; a name may hold spaces and parentheses.
+                parent = path.read_text().rpartition(")")[2].split()[1]
+                if int(parent) == self.pid:
+                    found.append(int(path.parent.name))
+        return found
 
     def _command(self) -> list[str]:
         command = [sys.executable, "-m", "barnabas", "serve", "--brokers", str(self.count)]
