@@ -142,8 +142,14 @@ class Traffic:
         )
 
     def _partitions(self, consumer: Consumer) -> int:
-        """How many the topic has."""
-        return len(consumer.list_topics(self._topic, timeout=PATIENCE_S).topics[self._topic].partitions)
+        """How many the topic has. A broker that has not heard of one that was just made is asked again. Raises
+        TimeoutError."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := consumer.list_topics(self._topic, timeout=PATIENCE_S).topics[self._topic].partitions):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nobody knows of partitions of {self._topic}")
+            time.sleep(0.05)
+        return len(found)
 
     def _assign(self, consumer: Consumer, positions: Mapping[int, int]) -> None:
         consumer.assign([TopicPartition(self._topic, index, offset) for index, offset in positions.items()])

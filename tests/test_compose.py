@@ -4,6 +4,7 @@ what stands there serve. They run as processes here, without a container engine;
 
 import re
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.test_image import numbers_in, produce
 from tools.barnabas_process import BarnabasZooKeeper
+from tools.hostile import ask, connect
 from tools.server_process import ServerProcess, free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,6 +121,16 @@ def test_the_broker_of_one_serves(tmp_path: Path) -> None:
         assert numbers_in(broker.bootstrap_servers, "lines", 100) == list(range(100))
 
 
+def wait_known(broker: Composed, topic: str, partitions: int) -> None:
+    """A topic is created when the controller's own broker serves it; the others hear of it a moment later."""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    deadline = time.monotonic() + 30
+    with connect(broker.bootstrap_servers) as connection:
+        while len(ask(connection, request, 8, MetadataResponse).topics[0].partitions) < partitions:
+            assert time.monotonic() < deadline, f"a broker does not hear of {topic}"
+            time.sleep(0.02)
+
+
 @pytest.mark.slow
 def test_of_the_brokers_of_a_cluster_one_may_be_lost(tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
@@ -129,6 +142,8 @@ def test_of_the_brokers_of_a_cluster_one_may_be_lost(tmp_path: Path) -> None:
         everybody = ",".join(each.bootstrap_servers for each in running)
         admin = AdminClient({"bootstrap.servers": everybody})
         admin.create_topics([NewTopic("lines", 3)], operation_timeout=30)["lines"].result(60)
+        for broker in running:
+            wait_known(broker, "lines", 3)
         replicas = [len(each.replicas) for each in admin.list_topics("lines", 30).topics["lines"].partitions.values()]
         assert replicas == [3, 3, 3]
         [configs] = admin.describe_configs([ConfigResource("topic", "lines")]).values()
