@@ -30,10 +30,10 @@ FIU = Path("/usr/lib/fiu")
 ENDED_WITHIN_S = 20
 
 
-def produce(broker: BarnabasProcess, numbers: range) -> list[int]:
+def produce(broker: BarnabasProcess, numbers: range, timeout_ms: int = 15_000) -> list[int]:
     """Write numbers one at a time; those that were acknowledged."""
     producer = Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "acks": "all", "linger.ms": 0, "message.timeout.ms": 1000,
+        {"bootstrap.servers": broker.bootstrap_servers, "acks": "all", "linger.ms": 0, "message.timeout.ms": timeout_ms,
          "reconnect.backoff.max.ms": 100, "log_level": 0}
     )  # fmt: skip
     acknowledged: list[int] = []
@@ -67,7 +67,7 @@ def fail_and_recover(broker: BarnabasProcess, fail: Callable[[], None], heal: Ca
     assert before == list(range(20))
     started = time.monotonic()
     fail()
-    after = produce(broker, range(20, 21))
+    after = produce(broker, range(20, 21), timeout_ms=1000)
     status = broker.wait(ENDED_WITHIN_S)
     ended_s = time.monotonic() - started
     assert status != 0

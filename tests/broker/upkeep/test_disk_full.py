@@ -270,7 +270,7 @@ def test_retention_and_a_restart_on_a_full_disk(broker: BarnabasProcess, end: st
     """
     disk, pid = broker.log_dir, broker.pid
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    old = NewTopic("old", 1, 1, config={"retention.ms": "1500", "file.delete.delay.ms": "0"})
+    old = NewTopic("old", 1, 1, config={"retention.ms": "6000", "file.delete.delay.ms": "0"})
     for created in admin.create_topics([old, NewTopic("t", 1, 1)]).values():
         created.result(20)
     commit(broker, 1)

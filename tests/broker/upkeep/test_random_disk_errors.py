@@ -45,19 +45,22 @@ class Writer:
     """Writes numbered records until the broker is gone; what was acknowledged, and when the record was sent."""
 
     broker: BarnabasProcess
+    message_timeout_ms: int = 1000
     acknowledged: dict[str, dict[int, float]] = field(default_factory=lambda: {topic: {} for topic in TOPICS})
     next_number: int = 0
     refused: bool = False
 
     def write(self, probability: float, trigger: Path) -> None:
-        """Give the disk this chance to fail, and write until somebody is refused."""
+        """Give the disk this chance to fail, and write until it has failed and somebody is refused: before, a busy
+        machine may have let a record run out of time."""
         producer = Producer(
             {"bootstrap.servers": self.broker.bootstrap_servers, "acks": "all", "linger.ms": 1, "retries": 0,
-             "message.timeout.ms": 1000, "log_level": 0}
+             "message.timeout.ms": self.message_timeout_ms, "log_level": 0}
         )  # fmt: skip
         self.refused = False
+        failed = Path(f"{trigger}.failed")
         first, started_s = self.next_number, time.monotonic()
-        while not self.refused:
+        while not (self.refused and failed.exists()):
             if self.next_number == first + WRITTEN_BEFORE:
                 trigger.write_text(str(probability))
             if time.monotonic() > started_s + PATIENT_FOR_S and self.next_number > first + WRITTEN_BEFORE:
@@ -153,7 +156,7 @@ def test_failures_that_nobody_notices_are_found(tmp_path: Path, monkeypatch: pyt
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         for created in admin.create_topics([NewTopic(name, 1, 1) for name in TOPICS]).values():
             created.result(20)
-        writer = Writer(broker)
+        writer = Writer(broker, message_timeout_ms=60_000)  # nobody is refused for being slow
         with pytest.raises(AssertionError, match="nobody is refused"):
             writer.write(0.1, trigger)
         with pytest.raises(AssertionError, match="acknowledged after"):
