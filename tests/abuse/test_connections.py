@@ -159,7 +159,7 @@ def test_a4_impossible_lengths_close_the_connection(
     figure(length=length, tries=1000, growth_mib=round(memory.growth / MIB, 2), slowest_ms=round(slowest * 1000, 1),
            **shared_healthy.figures)  # fmt: skip
     assert memory.growth <= 2 * MIB
-    assert slowest <= 1
+    assert slowest <= 5
 
 
 @pytest.mark.usefixtures("shared_healthy")

@@ -39,6 +39,7 @@ from barnabas.wire.messages.offset_commit import (
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Array, Field, Message
+from tests.abuse.conftest import SHORT
 from tools.barnabas_process import BarnabasProcess
 from tools.hostile import (
     SPINNING,
@@ -294,7 +295,7 @@ def prepare(process: BarnabasProcess) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("broker", [{}, WIDE_OPEN], indirect=True, ids=["defaults", "wide open"])
 def test_a25_durations_of_requests_at_their_extremes(broker: BarnabasProcess) -> None:
-    """All at once beside a healthy client, whose every record is answered within a second."""
+    """All at once beside a healthy client, which gets answers as beside any short attack."""
     prepare(broker)
     requests = dict(extreme_requests())
     assert not spins(broker, list(requests.values())), "the full size names it"
@@ -302,7 +303,7 @@ def test_a25_durations_of_requests_at_their_extremes(broker: BarnabasProcess) ->
         assert spins(broker, list(requests.values())) is False
         client.settle()
         assert client.errors == []
-        assert client.gap_ms < 1000, client.figures
+        assert client.gap_ms <= SHORT.gap_ms, client.figures
 
 
 @pytest.mark.full

@@ -35,7 +35,10 @@ async def joining(tmp_path: Path, may_be_told: asyncio.Event) -> AsyncIterator[C
         update = find_handler_in_cluster(UpdateMetadataRequest.API_KEY)
         assert update is not None
 
+        is_being_told = asyncio.Event()
+
         async def handle(request: Any, context: Any) -> Any:
+            is_being_told.set()
             await may_be_told.wait()
             return await update.handle(request, context)  # type: ignore[misc]
 
@@ -43,6 +46,7 @@ async def joining(tmp_path: Path, may_be_told: asyncio.Event) -> AsyncIterator[C
         await asyncio.sleep(0)  # it is made, and has begun to start
         brokers.brokers[LATE].handlers_instead[UpdateMetadataRequest.API_KEY] = replace(update, handle=handle)
         await until(lambda: LATE in brokers.brokers[1].metadata.broker_ids())
+        await until(is_being_told.is_set)  # so that the controller has its connection
         assert not brokers.brokers[LATE].is_ready
         try:
             yield brokers
@@ -55,8 +59,9 @@ async def test_who_asks_for_versions_waits_until_the_broker_knows_its_cluster(tm
     """Producers of a partition that a killed broker led: they are told at once who leads it now."""
     may_be_told = asyncio.Event()
     async with joining(tmp_path, may_be_told) as brokers:
+        before = len(brokers.brokers[LATE].connections)
         asking = asyncio.create_task(brokers.ask(LATE, HELLO, 3))
-        await until(lambda: len(brokers.brokers[LATE].connections) > 0)
+        await until(lambda: len(brokers.brokers[LATE].connections) > before)
         assert not asking.done()
         may_be_told.set()
         assert (await asking).api_keys
