@@ -208,7 +208,5 @@ class StoredTree:
                 self._database.execute("ROLLBACK")
             return
         self.failure = str(error)
-        logger.critical(
-            "the metadata store %s failed and stays closed until it is opened anew: %s", self._path, error
-        )
+        logger.critical("the metadata store %s failed and stays closed until it is opened anew: %s", self._path, error)
         raise StoreUnavailable(self._path, self.failure) from error
