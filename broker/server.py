@@ -624,7 +624,8 @@ class Broker:
 
     def give_up_start(self) -> None:
         """End a start that still reads logs after a crash, or waits for ZooKeeper: `start` raises CancelledError,
-        everything given back. Any other start is soon done and goes on."""
+        everything given back. Any other start is soon done and goes on, unless ZooKeeper goes away while it joins its
+        cluster: it waits for that."""
         self.log_manager.give_up_opening()
         if self._opening is not None and self.config.zookeeper_connect is not None:
             self._opening.cancel()

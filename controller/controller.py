@@ -298,12 +298,16 @@ class Controller:
         """
         await self._enter(self.settings.cluster_id)
         self._task = asyncio.create_task(self._run(), name="controller")
-        await self._context.brokers.own_answered()
-        await self._answers_taken()
-        await self._context.brokers.own_answered()  # what the broker could not open has no leader, and it knows that
+        brokers, term = self._context.brokers, -1
+        while term != brokers.term:  # unless the cluster was read again meanwhile, and all was told anew
+            term = brokers.term
+            await brokers.own_answered()
+            await self._answers_taken()
+            await brokers.own_answered()  # what the broker could not open has no leader, and it knows that
 
     async def _answers_taken(self) -> None:
-        """Wait until the controller has gone by all that was answered so far; at once if this is not the controller."""
+        """Wait until the controller has gone by all that was answered so far; where this is not the controller, until
+        the events of before are done."""
         request = AdminRequest[None](self._timers, 0, lambda _: None)
 
         async def finish() -> None:

@@ -155,7 +155,8 @@ class ControllerElection:
         found = dict.fromkeys([each for path in paths for each in await self._below(path)])
         kept = set(paths)
         strange = [each for each in found if each not in kept]
-        logger.warning("%d znode(s), %s first, are deleted with what they were put below", len(strange), strange[:1])
+        if strange:
+            logger.warning("%d znode(s), %s first, are deleted with what they were put below", len(strange), strange[0])
         for operations in self._fenced((Delete(each),) for each in strange):
             await self._commit(operations)
 

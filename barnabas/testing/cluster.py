@@ -479,7 +479,8 @@ class Cluster(Lifetime, Roles, Recordable):
 
     def expire_session(self, broker: int) -> None:
         """Take a broker for dead, as ZooKeeper does with one that it has not heard of for too long: others are elected
-        to lead what it led. It hears of that, and registers again when they are; on return it has.
+        to lead what it led. It hears of that, and registers again when they are, and the other brokers know it (for
+        those that faults keep from hearing it one second is waited); on return it has.
 
         Errors: ValueError for a number that no broker of the cluster has; RuntimeError when it does not run, or is
         stopped or killed meanwhile.
@@ -505,8 +506,7 @@ class Cluster(Lifetime, Roles, Recordable):
                 await self.eventually(
                     lambda: self._leads_nothing(broker) or None, f"nobody is elected in place of broker {broker}"
                 )
-                with contextlib.suppress(TimeoutError):  # who is cut off hears it later
-                    await self._found(lambda: self._others_know(broker) or None, HEARD_S, "not told")
+                await self._have_others_know(broker)
             finally:
                 sessions.may_begin.set()
             await self.eventually(has_registered, f"broker {broker} does not register again")
@@ -572,6 +572,16 @@ class Cluster(Lifetime, Roles, Recordable):
                 for state in topic.partitions.values()
             )
         )
+
+    async def _have_others_know(self, broker: int) -> None:
+        def know() -> bool | None:
+            return self._others_know(broker) or None
+
+        if any(fault.hinders_brokers() for fault in self.faults):
+            with contextlib.suppress(TimeoutError):  # who is cut off, or paused, hears it later
+                await self._found(know, HEARD_S, "not told")
+        else:
+            await self.eventually(know, f"nobody tells the others that broker {broker} leads nothing")
 
     def _others_know(self, broker: int) -> bool:
         """Whether each of the other brokers has heard that a broker leads nothing."""

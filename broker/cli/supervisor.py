@@ -280,14 +280,19 @@ class Supervisor:
         """Stop brokers one after the other, the controller last, so that each has others to hand its partitions to; all
         at once where the store has failed, and nobody can hand over anything."""
         logger.info("stopping %d brokers", sum(child.pid != 0 for child in self._children))
-        if self._has_store:
-            payload = self._server.znode(znodes.CONTROLLER)
-            controller_id = None if payload is None else znodes.decode_controller(payload)
-            for child in sorted(self._children, key=lambda child: child.plan.node_id == controller_id):
-                await self._end(child)
-        else:
-            await asyncio.gather(*map(self._end, self._children))
+        controller_id = self._controller_id()
+        for child in sorted(self._children, key=lambda child: child.plan.node_id == controller_id):
+            if not self._has_store:
+                break
+            await self._end(child)
+        await asyncio.gather(*map(self._end, self._children))
         self._to_start.put_nowait(None)
+
+    def _controller_id(self) -> int | None:
+        payload = self._server.znode(znodes.CONTROLLER)
+        with contextlib.suppress(znodes.DamagedZnode):
+            return None if payload is None else znodes.decode_controller(payload)
+        return None
 
     async def _end(self, child: Child) -> None:
         if not child.pid:

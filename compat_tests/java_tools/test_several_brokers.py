@@ -322,7 +322,7 @@ def test_a_reassignment_is_throttled(
     """Within 10 %. A machine that is busy makes a window slower, and nothing makes up for that: the next one counts
     then. None is faster."""
     topic = assigned([1])
-    produce_to(topic, [b"x" * 100_000] * (100 + WINDOWS_MAX * MEASURED_S * THROTTLE // 100_000))
+    produce_to(topic, [b"x" * 100_000] * (300 + WINDOWS_MAX * MEASURED_S * THROTTLE // 100_000))
     path = plan(topic, [2])
     said = reassign(admin, "--execute", path, "--throttle", THROTTLE)
     assert f"The inter-broker throttle limit was set to {THROTTLE} B/s" in said

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import queue
 import re
 import statistics
@@ -240,7 +241,8 @@ def test_how_long_it_takes(partitions: int, capsys: pytest.CaptureFixture[str]) 
             f"{min(taken_ms):.1f} ms, of which computed: median {statistics.median(computed_ms):.1f} ms"
         )
     assert min(taken_ms + computed_ms) <= RESET_MS_MAX
-    assert min(taken_ms) <= 10 * RESET_MS_MAX, "it waits for something"
+    is_busy = os.getloadavg()[0] >= (os.cpu_count() or 1)
+    assert min(taken_ms) <= (10 if is_busy else 1) * RESET_MS_MAX, "it waits for something"
 
 
 def use_all(broker: Broker) -> None:

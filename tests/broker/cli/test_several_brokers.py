@@ -344,7 +344,9 @@ def until_others_lead(cluster: BarnabasBrokers, topic: str, victim: int, *, aske
 
         def all_led_anew() -> bool:
             now = states()
-            return all(now[index].leader >= 0 and now[index].leader_epoch > epoch for index, epoch in led)
+            return all(
+                now[index].leader not in (-1, victim) and now[index].leader_epoch > epoch for index, epoch in led
+            )
 
         eventually(all_led_anew)
         return time.monotonic() - killed_at
@@ -367,6 +369,8 @@ def test_a_store_that_fails_ends_all(brokers: BarnabasBrokers) -> None:
     (told,) = (line for line in lines(brokers, " FATAL ") if "supervisor" in line)
     assert "the metadata store failed" in told
     assert "all brokers are stopped" in told
+    stops = re.findall(r"SIGTERM: stopping|stopped in", brokers.log_text())
+    assert stops == ["SIGTERM: stopping"] * 3 + ["stopped in"] * 3, "all at once"
     for node_id in (1, 2, 3):
         assert (brokers.log_dir / f"broker{node_id}" / CLEAN_SHUTDOWN_FILE).exists()
 
@@ -566,6 +570,22 @@ def test_a_broker_that_is_left_out_undrained_is_told(brokers: BarnabasBrokers) -
     brokers.count = 2
     brokers.start()
     assert len(lines(brokers, "is not started")) == 1, "none beside the one of before"
+
+
+def test_a_signal_that_comes_while_a_broker_is_forked_is_heard(tmp_path: Path) -> None:
+    """The new process still has the parent's handlers then, which would take it for the parent's."""
+    script = (
+        "import os, signal, sys\n"
+        "from barnabas.__main__ import main\n"
+        "os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))\n"
+        "main(sys.argv[1:])\n"
+    )
+    serve = ["serve", "--brokers", "2", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *serve], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.search(r"died 6 times within a minute \(pid \d+ was killed by SIGTERM\)", done.stderr), done.stderr
 
 
 def test_a_start_is_given_up(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ SMALL: Final = "200"
 """Bytes that a batch may have where it is too large."""
 TAKEN, TOO_LARGE = ErrorCode.NONE, ErrorCode.MESSAGE_TOO_LARGE
 HEARD_S_MAX: Final = 1.0
-LATE_MAX: Final = 2
+LATE_MAX: Final = 1
 LATE_S_MAX: Final = 10.0
-"""So many of all changes may take longer, but not longer than that: a machine that is busy holds everybody up."""
+"""One of all changes may take longer, but not longer than that: a machine that is busy holds everybody up."""
 EVERYBODY: Final = ""
 """As Kafka's admin clients name what is set for all brokers."""
 

@@ -60,25 +60,25 @@ class Writer:
         self.refused = False
         failed = Path(f"{trigger}.failed")
         first, started_s = self.next_number, time.monotonic()
-        while not (self.refused and failed.exists()):
+        while not self.refused:
             if self.next_number == first + WRITTEN_BEFORE:
                 trigger.write_text(str(probability))
             if time.monotonic() > started_s + PATIENT_FOR_S and self.next_number > first + WRITTEN_BEFORE:
                 trigger.write_text("1")
             assert time.monotonic() < started_s + REFUSED_WITHIN_S, "nobody is refused"
             for topic in TOPICS:
-                self._produce(producer, topic)
+                self._produce(producer, topic, failed)
             self.next_number += 1
             if self.next_number % 10 == 0:
                 assert producer.flush(10) == 0
 
-    def _produce(self, producer: Producer, topic: str) -> None:
+    def _produce(self, producer: Producer, topic: str, failed: Path) -> None:
         number, sent_s = self.next_number, time.monotonic()
 
         def delivered(error: object, message: Message) -> None:
             if error is None:
                 self.acknowledged[topic][number] = sent_s
-            else:
+            elif failed.exists():
                 self.refused = True
 
         producer.produce(topic, b"%d" % number + b" " * 500, key=b"%d" % number, partition=0, on_delivery=delivered)
