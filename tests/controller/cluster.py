@@ -222,7 +222,7 @@ class Cluster:
         """Those whose machines go down before they start again."""
         self.damaged: dict[int, frozenset[TopicPartition]] = {}
         """Whose logs of which partitions are damaged when they start again."""
-        self._held: set[int] = set()
+        self._holds: set[asyncio.Event] = set()
         self._random = 0
 
     def random_bytes(self, size: int) -> bytes:
@@ -248,7 +248,7 @@ class Cluster:
             member = self.members[broker_id] = ClusterMember(self, broker_id, await self.stores.session())
             await member.configs.start()
             await member.controller.start()
-        if not self._held:
+        if not self._holds:
             epochs = {broker_id: self.members[broker_id].controller.broker_epoch for broker_id in broker_ids}
             await self.until(
                 lambda: all(self.controller.cluster.brokers[each].epoch == epochs[each] for each in epochs)
@@ -278,11 +278,11 @@ class Cluster:
     def hold(self, broker_id: int) -> asyncio.Event:
         """Keep a broker's controller, active or not, from doing anything until the event is set."""
         released = asyncio.Event()
-        self._held.add(broker_id)
+        self._holds.add(released)
 
         async def wait() -> None:
             await released.wait()
-            self._held.discard(broker_id)
+            self._holds.discard(released)
 
         self.members[broker_id].controller._events.submit(wait, needs_controllership=False)
         return released
