@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 from barnabas.broker.client.client import ClientError, KafkaClient, check
@@ -35,13 +34,11 @@ _REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replicati
 _CONFIG_LENGTH_MAX: Final = 32_767
 """A config's value is a string of the protocol, whose size is an int16 in older versions."""
 
-_ELECTION_ADVICE: Final = MappingProxyType(
-    {
-        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: ": start the broker of its first replica, or wait until that is in"
-        " sync (barnabas topics list --under-replicated)",
-        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: ": start a broker that has a replica of it",
-    }
-)
+_ADVICE: Final = {
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: ": start the broker of its first replica, or wait until that is in sync"
+    " (barnabas topics list --under-replicated)",
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: ": start a broker that has a replica of it",
+}
 
 _SET_AT_RUN_TIME: Final = {TOPIC: 1, BROKER: 2}
 """The source of a config that somebody has set for this topic, this broker."""
@@ -115,16 +112,16 @@ async def elect(
     response = await client.send_to_controller(request, wait_s=_TIMEOUT_MS / 1000)
     check(response.error_code, "cannot elect leaders")
     return {
-        (each.topic, part.partition_id): _words(part.error_code, part.error_message, _ELECTION_ADVICE)
+        (each.topic, part.partition_id): _words(part.error_code, part.error_message)
         for each in response.replica_election_results
         for part in each.partition_result
         if part.error_code != ErrorCode.ELECTION_NOT_NEEDED
     }
 
 
-def _words(code: int, message: str | None, advice: Mapping[ErrorCode, str] = MappingProxyType({})) -> str | None:
+def _words(code: int, message: str | None) -> str | None:
     error = ErrorCode.of(code)
-    return f"{message or error.message} ({error.name}){advice.get(error, '')}" if error else None
+    return f"{message or error.message} ({error.name}){_ADVICE.get(error, '')}" if error else None
 
 
 # --- waiting -------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """How long nothing is acknowledged when a leader goes: the tool that measures it beside Apache Kafka."""
 
-import os
 from collections.abc import Mapping
 
 import pytest
 
+from tools.machine_load import load_per_processor
 from tools.soak.cluster import SESSION_TIMEOUT_MS
 from tools.soak.write_gap import WAYS, measure, table
 
@@ -48,7 +48,7 @@ def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(
     """Also where it has many logs to load before it is back."""
     gaps = measure(["barnabas"], rounds, partitions)["barnabas"]
     print(table({"barnabas": gaps}))
-    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    load = load_per_processor()
     if most_s is MOST_S and load > BUSY_LOAD:
         most_s = MOST_WHERE_VERY_BUSY_S if load > VERY_BUSY_LOAD else MOST_WHERE_BUSY_S
     assert {way: len(each) for way, each in gaps.items()} == dict.fromkeys(WAYS, rounds)
