@@ -152,8 +152,8 @@ class ControllerContext:
     def when_served(
         self, partitions: Collection[TopicPartition], request: AdminRequest[Answer], answer: Answer
     ) -> None:
-        """Answer a request when the own broker knows of these partitions, which all were told, and none of them lacks a
-        leader because a broker refused it."""
+        """Answer a request when the own broker knows of these partitions, which all were told, and each that a broker
+        has refused by then has a leader that did not."""
         self.when_own_told(lambda: self.refusals.finish_when_served(partitions, request, answer, self.cluster), request)
 
     def end_retries(self) -> None:

@@ -2,7 +2,7 @@
 those are served. (Which replicas they are stands in the state of the cluster.)
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.backoff import Backoff
@@ -41,6 +41,8 @@ class Refusals:
         self._retry = retry
         self._timer: ScheduledCall | None = None
         self._backoff = Backoff(RETRY_DELAY_MS, RETRY_DELAY_MS_MAX)
+        self._unconfirmed: set[TopicPartition] = set()
+        """Of which a broker refused a replica, and whose leader has not answered since: it may refuse, too."""
         self._waiters: list[_Waiter] = []
 
     def note(self, broker_id: int, new: Iterable[TopicPartition]) -> None:
@@ -51,6 +53,14 @@ class Refusals:
     def served(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
         """A broker serves these partitions, now or for the first time."""
         self.never_served[broker_id] = self.never_served.get(broker_id, frozenset()).difference(partitions)
+
+    def await_leaders(self, partitions: Iterable[TopicPartition]) -> None:
+        """A broker has refused its replicas of these partitions; who leads them now is told of it, and will answer."""
+        self._unconfirmed.update(partitions)
+
+    def confirm(self, broker_id: int, opened: Collection[TopicPartition], cluster: ClusterState) -> None:
+        """A broker has opened its replicas of these partitions: it does not refuse those that it leads."""
+        self._unconfirmed = {p for p in self._unconfirmed if p not in opened or _leader(cluster, p) != broker_id}
 
     def retry_later(self) -> None:
         """Have brokers asked again after a while, as one has refused something."""
@@ -73,6 +83,7 @@ class Refusals:
         self._timer = None
         self._backoff.reset()
         self.never_served.clear()
+        self._unconfirmed.clear()
 
     def stop(self) -> None:
         """Ask brokers no more for what they refused."""
@@ -92,8 +103,8 @@ class Refusals:
         answer: Answer,
         cluster: ClusterState,
     ) -> None:
-        """Answer the request when none of the partitions lacks a leader because it was refused: now, or at a later
-        `finish_served`."""
+        """Answer the request when each of the partitions that was refused has a leader that did not refuse it: now, or
+        at a later `finish_served`."""
         self._waiters.append(_Waiter(frozenset(partitions), request, answer))
         self.finish_served(cluster)
 
@@ -101,19 +112,23 @@ class Refusals:
         """Answer the requests whose partitions are all served; one that waits for too long is answered by its own
         timer.
         """
+        self._unconfirmed = {p for p in self._unconfirmed if _leader(cluster, p) not in (None, NO_LEADER)}
         refused = {
-            (name, partition)
+            partition
             for partitions in cluster.offline_replicas.values()
-            for name, partition in partitions
-            if _lacks_leader(cluster, name, partition)
+            for partition in partitions
+            if _leader(cluster, partition) == NO_LEADER
         }
+        refused |= self._unconfirmed
         for waiter in self._waiters:
             if not waiter.partitions & refused:
                 waiter.request.finish(waiter.answer)
         self._waiters = [waiter for waiter in self._waiters if waiter.partitions & refused]
 
 
-def _lacks_leader(cluster: ClusterState, name: str, partition: int) -> bool:
+def _leader(cluster: ClusterState, partition: TopicPartition) -> int | None:
+    """The leader of a partition, or NO_LEADER; None if there is no such partition."""
+    name, index = partition
     topic = cluster.topics.get(name)
-    state = None if topic is None else topic.partitions.get(partition)
-    return state is not None and state.leader == NO_LEADER
+    state = None if topic is None else topic.partitions.get(index)
+    return None if state is None else state.leader

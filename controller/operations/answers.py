@@ -62,9 +62,12 @@ async def _take_roles(
     offline = context.cluster.offline_replicas.get(broker_id, frozenset())
     newly_failed = [partition for partition in failed if partition not in offline]
     if newly_failed:
-        await tell(context, await take_offline(context, broker_id, newly_failed))
+        plan = await take_offline(context, broker_id, newly_failed)
+        context.refusals.await_leaders(plan.told)
+        await tell(context, plan)
     opened = [partition for partition in asked if partition in offline and partition not in failed]
     await bring_opened_online(context, broker_id, opened)
+    context.refusals.confirm(broker_id, asked.keys() - failed, context.cluster)
     context.refusals.finish_served(context.cluster)
 
 

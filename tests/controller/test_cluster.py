@@ -569,6 +569,28 @@ async def test_the_controllers_own_log_does_not_open(cluster: Cluster) -> None:
         assert cluster.broker(2).roles[T].leader == 2
 
 
+async def test_a_creation_waits_for_the_next_leader_where_one_has_refused(cluster: Cluster) -> None:
+    """It would be answered with success, or not, as the refusals of all happen to come in."""
+    async with cluster:
+        await cluster.start(1, 2)
+        cluster.broker(1).errors[T] = cluster.broker(2).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+        cluster.broker(2).is_silent = True
+        creating = asyncio.ensure_future(
+            cluster.controller.create_topics([NewTopic("t", assignments=[(0, (1, 2))])], timeout_ms=60_000)
+        )
+        await cluster.until(lambda: cluster.state().leader == 2)
+        await cluster.settled()
+        assert not creating.done(), "the next leader has not answered"
+        cluster.broker(2).speak_again()
+        await cluster.until(lambda: cluster.state().leader == -1)
+        await cluster.settled()
+        assert not creating.done(), "nobody leads it"
+        cluster.broker(2).errors.clear()
+        await cluster.until(creating.done)
+        assert (await creating)[0].error is ErrorCode.NONE
+        assert cluster.broker(2).roles[T].leader == 2
+
+
 async def test_the_controllers_own_disk_hangs(cluster: Cluster) -> None:
     """Partitions of others get leaders meanwhile, and who asks for a deletion is told that it takes its time."""
     async with cluster:
