@@ -1,5 +1,6 @@
 """A server that runs in a process of its own: what Barnabas, Apache Kafka and ZooKeeper have in common as such."""
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -187,12 +188,12 @@ def free_ports(count: int) -> list[int]:
 
     A server binds all the same, with SO_REUSEADDR, as servers of asyncio and Java do.
     """
-    for _ in range(count):
-        kept = socket.socket()
+    bound = [_KEPT.enter_context(socket.socket()) for _ in range(count)]
+    for kept in bound:
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         kept.bind(("127.0.0.1", 0))
-        _KEPT.append(kept)
-    return [kept.getsockname()[1] for kept in _KEPT[len(_KEPT) - count :]]
+    return [kept.getsockname()[1] for kept in bound]
 
 
-_KEPT: Final[list[socket.socket]] = []
+_KEPT: Final = contextlib.ExitStack()
+atexit.register(_KEPT.close)
