@@ -215,7 +215,8 @@ class Fetcher:
         self._session = _Session()
         self._changed: dict[PartitionId, None] = {}
         """What may have to be asked otherwise than before, so that a request costs what has changed."""
-        self._delayed: dict[PartitionId, None] = {}
+        self._delayed: dict[PartitionId, bool] = {}
+        """Those that are asked for later, and whether by a throttle."""
         self._busy: dict[PartitionId, None] = {}
         self._fenced: dict[PartitionId, int] = {}
         """Those of which the leader was told a newer epoch, as this broker will be in a moment, and until when that is
@@ -371,10 +372,16 @@ class Fetcher:
             return None
         return max(0, self._paused_until_ms - now_ms, min(until, default=now_ms) - now_ms)
 
-    def end_delays(self, now_ms: int) -> None:
-        """Have partitions whose delay is over be part of the next request."""
-        for found in [key for key in self._delayed if self._followed[key].delayed_until_ms <= now_ms]:
-            self._resume(self._followed[found])
+    def end_delays(self, now_ms: int, *, bytes_may_pass: bool = False) -> None:
+        """Have partitions whose delay is over be part of the next request. Where `bytes_may_pass`, all that a throttle
+        has held up are, at once: who was to wait longest would have no turn meanwhile."""
+        over = [
+            self._followed[found]
+            for found, is_throttled in self._delayed.items()
+            if (bytes_may_pass and is_throttled) or self._followed[found].delayed_until_ms <= now_ms
+        ]
+        for following in over:
+            self._resume(following)
 
     # --- what comes back --------------------------------------------------------------------------
 
@@ -503,16 +510,13 @@ class Fetcher:
     def refused(self, following: Following, now_ms: int) -> None:
         """Something went wrong that may pass, here or at the leader: ask again after a while that grows."""
         if self.is_current(following):
-            following.delayed_until_ms = now_ms + following.backoff.next_ms()
-            self._hold(following, Stage.DELAYED)
-            self._delayed[following.id] = None
+            self._delay(following, now_ms + following.backoff.next_ms())
 
     def paused(self, following: Following, until_ms: int) -> None:
-        """Ask for a partition that is throttled no sooner than `until_ms`."""
+        """Ask for a partition that is throttled no sooner than `until_ms`, or when `end_delays` hears that bytes may
+        pass."""
         if self.is_current(following):
-            following.delayed_until_ms = until_ms
-            self._hold(following, Stage.DELAYED)
-            self._delayed[following.id] = None
+            self._delay(following, until_ms, is_throttled=True)
 
     def fenced(self, following: Following, now_ms: int) -> None:
         """The leader knows of a newer epoch: ask no more until the controller tells of it here, too."""
@@ -524,6 +528,11 @@ class Fetcher:
         """Ask for a partition no more until the controller tells of it again."""
         if self.is_current(following):
             self._hold(following, Stage.WAITING)
+
+    def _delay(self, following: Following, until_ms: int, *, is_throttled: bool = False) -> None:
+        following.delayed_until_ms = until_ms
+        self._hold(following, Stage.DELAYED)
+        self._delayed[following.id] = is_throttled
 
     def _hold(self, following: Following, stage: Stage) -> None:
         following.stage = stage

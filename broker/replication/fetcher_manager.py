@@ -434,11 +434,11 @@ class _Lane:
 
     def _hold_up(self, throttle: Throttle, now_ms: int) -> bool:
         """Ask for nothing that is throttled, and not in sync, before its bytes may pass; whether there is such."""
-        self.fetcher.end_delays(now_ms)  # of those that were held up before, too: their bytes may have to wait on
+        wait_ms = throttle.wait_ms()
+        self.fetcher.end_delays(now_ms, bytes_may_pass=not wait_ms)  # else they may have to wait on
         behind = [
             each for each in self.fetcher.fetching(caught_up=False) if throttle.applies_to(each.topic, each.index)
         ]
-        wait_ms = throttle.wait_ms()
         if wait_ms:
             for following in behind:
                 self.fetcher.paused(following, now_ms + wait_ms)

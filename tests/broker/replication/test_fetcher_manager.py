@@ -360,6 +360,30 @@ async def test_what_is_throttled_is_not_asked_for_before_its_bytes_may_pass(tmp_
         await follower.until(lambda: log.log_end_offset == 1)
 
 
+async def test_who_is_held_up_longest_waits_no_longer_than_others(tmp_path: Path) -> None:
+    """Else one that is looked at just when bytes may pass has all turns until the others' delays are over."""
+    clock = ManualClock()
+    throttle = Throttle(FOLLOWER, 0, lambda _topic: f"0:{FOLLOWER},2:{FOLLOWER}", clock)
+    async with pair(tmp_path, throttle=throttle, network_clock=clock) as (leader, follower):
+        await leader.lead(count=3)
+        for index in range(3):
+            leader.append(1, index)
+        other = follower.follow(1)  # whose fetches tell when to look
+        await follower.until(lambda: other.log_end_offset == 1)
+        logs = []
+        for index in (0, 2):
+            logs.append(follower.follow(index, is_in_sync=False))
+            following = follower.manager.following(TOPIC_ID, index)
+            assert following is not None
+            await follower.until(lambda held=following: held.delayed_until_ms > clock.monotonic_ms())
+            clock.advance(LONGEST_WAIT_MS // 2)
+        throttle.limit(1_000_000)
+        clock.advance(1)
+        assert following.delayed_until_ms > clock.monotonic_ms()
+        follower.timers.fire_due()
+        await follower.until(lambda: [log.log_end_offset for log in logs] == [1, 1])
+
+
 async def test_a_log_that_parted_is_cut_and_gets_the_leaders_records(tmp_path: Path) -> None:
     """The follower was a leader by itself before, in an epoch that nobody else knows."""
     async with pair(tmp_path) as (leader, follower):
