@@ -92,3 +92,11 @@ def end_broker(cluster: Cluster, number: int, *, killed: bool = False) -> None:
     while any(server.metadata.is_alive(number) for server in cluster.live_servers()):
         assert time.monotonic() < deadline, f"not everybody has heard that broker {number} is gone"
         time.sleep(0.005)
+
+
+def wait_leader(cluster: Cluster, topic: str, partition: int, broker: int) -> None:
+    """An election is answered when the controller's broker knows; whoever is elected is told then."""
+    deadline = time.monotonic() + 30
+    while cluster.leader(topic, partition) != broker:
+        assert time.monotonic() < deadline, f"broker {broker} does not lead {topic}-{partition}"
+        time.sleep(0.005)

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from barnabas.testing import Broker, Cluster
-from tests.broker.cli.conftest import end_broker
+from tests.broker.cli.conftest import end_broker, wait_leader
 
 Run = Callable[..., Any]
 
@@ -77,7 +77,7 @@ def test_a_broker_is_drained_under_load_and_switched_off(broker: Cluster, run: R
             "broker 3 has no replicas: it may be switched off, before others are drained or rebalanced",
         )
         assert held(run, 3) == 0
-        broker.brokers[3].stop()
+        end_broker(broker, 3)
     assert load.errors == []
     assert run("consume", "stages", "-o", "earliest", "-e").out.count("stage") == load.count
     assert run("topics", "list", "--under-replicated", "--json").json == []
@@ -199,7 +199,7 @@ def shares(run: Run) -> tuple[list[int], list[int]]:
 
 
 def test_a_broker_that_joins_gets_its_share_under_load(broker: Cluster, run: Run) -> None:
-    broker.brokers[3].stop()
+    end_broker(broker, 3)
     broker.create_topic("stages", 16, 3)
     broker.wait_in_sync()
     with Load(broker, "stages") as load:
@@ -218,7 +218,7 @@ def test_a_broker_that_joins_gets_its_share_under_load(broker: Cluster, run: Run
 
 
 def test_a_rebalance_that_is_interrupted_goes_on(broker: Cluster, run: Run) -> None:
-    broker.brokers[3].stop()
+    end_broker(broker, 3)
     broker.create_topic("stages", 8, 2)
     broker.wait_in_sync()
     broker.brokers[3].start()
@@ -256,7 +256,7 @@ def test_where_others_lead_leaders_are_elected(broker: Cluster, run: Run) -> Non
     broker.create_topic("stages", 4, 2)
     broker.wait_in_sync()
     preferred = broker.leader("stages", 2)
-    broker.brokers[preferred].stop()
+    end_broker(broker, preferred)
     broker.leader("stages", 2)
     broker.brokers[preferred].start()
     broker.wait_in_sync()
@@ -267,7 +267,7 @@ def test_where_others_lead_leaders_are_elected(broker: Cluster, run: Run) -> Non
     assert unasked.out == "1 partition to be led by the preferred replica\n"
     assert broker.leader("stages", 2) != preferred
     assert run("brokers", "rebalance", "--yes").status == 0
-    assert broker.leader("stages", 2) == preferred
+    wait_leader(broker, "stages", 2, preferred)
 
 
 def test_a_broker_that_is_away_has_to_be_seen_to_first(broker: Cluster, run: Run) -> None:

@@ -19,6 +19,7 @@ from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.placement import Placement
 from barnabas.broker.client.reassignments import Reassignment
 from barnabas.testing import Cluster
+from tests.broker.cli.conftest import end_broker, wait_leader
 
 Run = Callable[..., Any]
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Cluster]:
-    with Cluster(4) as running:
+    with Cluster(4, auto_leader_rebalance_enable=False) as running:  # a test has others lead for a while
         yield running
 
 
@@ -67,7 +68,7 @@ def test_partitions_move_where_they_should(broker: Cluster, run: Run) -> None:
     assert done.out.splitlines()[-1] == "all replicas are where they should be"
     assert replicas(run, "tours")[1] == [3, 0, 1]
     broker.wait_in_sync()
-    assert broker.leader("tours", 1) == 3
+    wait_leader(broker, "tours", 1, 3)
     assert run("topics", "reassign", "tours", "-r", "1", "--yes").status == 0
     assert [len(each) for each in replicas(run, "tours")] == [1, 1, 1]
 
@@ -296,7 +297,7 @@ def test_what_nobody_leads_is_told(broker: Cluster, run: Run) -> None:
     """There is nothing to copy from. When it is its turn."""
     place(run, "apneas", [1])
     place(run, "dives", [3])
-    broker.brokers[3].stop()
+    end_broker(broker, 3)
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "barnabas", "topics", "reassign", "apneas", "dives", "--replicas", "0"),
@@ -367,7 +368,7 @@ def test_elections(broker: Cluster, run: Run) -> None:
     broker.brokers[1].start()
     broker.wait_in_sync()
     assert run("topics", "elect", "sails").out == "sails-0 is led by its preferred replica\n"
-    assert broker.leader("sails") == 1
+    wait_leader(broker, "sails", 0, 1)
     unnamed = run("topics", "elect", "--unclean")
     assert (unnamed.status, "name the topics" in unnamed.err) == (2, True)
     assert run("topics", "elect", "sails", "--unclean").out == "no election was needed\n"
