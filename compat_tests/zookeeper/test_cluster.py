@@ -160,7 +160,8 @@ def test_acknowledged_records_outlive_kills_stops_and_expired_sessions(brokers: 
         victim.start()
         eventually(in_sync)
 
-        victim, dead = leader(), topic()[0].leader
+        dead = topic()[0].leader
+        victim = brokers[dead]
         os.kill(victim.pid, signal.SIGSTOP)
         try:
             eventually(lambda: topic()[0].leader not in (-1, dead))
