@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def several() -> Iterator[Cluster]:
-    """Brokers 0 to 3; 0 is the controller, and no test stops it. Leaders change by elections that tests ask for alone."""
+    """Brokers 0 to 3; 0 is the controller, and no test stops it. Nobody elects preferred leaders unasked."""
     with Cluster(brokers=4, auto_leader_rebalance_enable=False) as cluster:
         yield cluster
 
