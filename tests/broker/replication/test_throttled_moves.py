@@ -100,9 +100,10 @@ class Side:
             self.cluster.topic(topic).produce(VALUE)
 
     def move(self, topic: str) -> None:
-        """Ask for a replica at the broker that follows."""
+        """Ask for a replica at the broker that follows, and wait until it has heard of that."""
         refusals = self._ask(lambda client: reassign(client, {(topic, 0): [LEADER, FOLLOWER]}))
         assert refusals == {(topic, 0): None}
+        self._until(lambda: FOLLOWER in self._that_have(topic), f"nobody copies {topic}")
 
     def wait_moved(self, topic: str) -> None:
         """Return when the new replica is in sync, and nothing is under way any more."""
