@@ -30,10 +30,14 @@ from barnabas.controller.state import PartitionState
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE, LOCK_FILE, LOST_LOGS_FILE
 from barnabas.storage.os_files import OsFiles, lock_holder
 from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
+from tools.machine_load import load_per_processor
 
 pytestmark = pytest.mark.slow
 
 DEADLINE_S = 30.0
+READY_S_MAX, READY_WHERE_BUSY_S_MAX = 2.0, 8.0
+LED_S_MAX, LED_WHERE_BUSY_S_MAX = 1.0, 4.0
+"""At one of five tries at least; the second bound is for a machine on which others wait for processors."""
 
 
 def eventually(look: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
@@ -313,18 +317,18 @@ def test_while_the_parent_is_away_nobody_takes_the_place_of_who_dies(brokers: Ba
 
 
 def test_others_lead_within_a_second_of_a_death() -> None:
-    """At one of five deaths at least, as the machine may be busy. No rest of the session's time is waited for."""
+    """No rest of the session's time is waited for."""
     with BarnabasBrokers(overrides={"zookeeper.session.timeout.ms": "40000"}) as brokers:
         create(brokers, "letters")
         took_s = []
-        while len(took_s) < 5 and min(took_s, default=DEADLINE_S) >= 1:
+        while len(took_s) < 5 and min(took_s, default=DEADLINE_S) >= LED_S_MAX:
             controller = admin_of(brokers).list_topics(timeout=20).controller_id
             leaders = {each.leader for each in partitions(brokers, "letters").values()}
             victim = min(leaders - {controller})
             took_s.append(until_others_lead(brokers, "letters", victim, asked_as=controller))
             eventually(lambda: all(len(each.isrs) == 3 for each in partitions(brokers, "letters").values()))
     print(f"others led after {', '.join(f'{each:.2f}' for each in took_s)} s")
-    assert min(took_s) < 1
+    assert min(took_s) < (LED_S_MAX if load_per_processor() < 1 else LED_WHERE_BUSY_S_MAX)
 
 
 def until_others_lead(cluster: BarnabasBrokers, topic: str, victim: int, *, asked_as: int) -> float:
@@ -676,8 +680,7 @@ def test_replicas_that_so_many_brokers_cannot_keep_are_told(tmp_path: Path) -> N
 
 
 def test_what_it_takes(brokers: BarnabasBrokers) -> None:
-    """At most 180 MiB in all; what the parent has imported is shared. Ready within 2 s, at one of five starts at least,
-    as the machine may be busy."""
+    """At most 180 MiB in all; what the parent has imported is shared. Ready within 2 s."""
     pids = [brokers.pid, *(brokers.broker_pid(node_id) for node_id in (1, 2, 3))]
     shares_kib = [
         int(re.findall(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)[0])
@@ -686,13 +689,13 @@ def test_what_it_takes(brokers: BarnabasBrokers) -> None:
     print(f"{[share // 1024 for share in shares_kib]} MiB")
     assert sum(shares_kib) < 180 * 1024
     took_s: list[float] = []
-    while len(took_s) < 5 and min(took_s, default=DEADLINE_S) >= 2:
+    while len(took_s) < 5 and min(took_s, default=DEADLINE_S) >= READY_S_MAX:
         brokers.stop()
         began_at = time.monotonic()
         brokers.start()
         took_s.append(time.monotonic() - began_at)
     print(f"ready after {', '.join(f'{each:.2f}' for each in took_s)} s")
-    assert min(took_s) < 2
+    assert min(took_s) < (READY_S_MAX if load_per_processor() < 1 else READY_WHERE_BUSY_S_MAX)
 
 
 def test_one_broker_imports_nothing_of_it() -> None:
