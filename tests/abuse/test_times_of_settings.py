@@ -38,12 +38,14 @@ from barnabas.wire.messages.offset_commit import (
 )
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.records import Record, build_batch
+from barnabas.wire.schema import Message
 from tools.barnabas_process import BarnabasProcess
 from tools.hostile import SPINNING, ask, connect, create_topic, eventually, processor_share, produce
 
 GREATEST = {INT: 2**31 - 1, LONG: 2**63 - 1}
 TIME_KEY = re.compile(r"\.(ms|seconds|secs|minutes|hours)$")
 ANSWER_MAX_S = 2
+PATIENCE_S = 20
 LEVELS: Mapping[str, Callable[[list[int]], int | None]] = {
     "least": min,
     "-1": lambda values: -1 if -1 in values else None,
@@ -108,39 +110,51 @@ def test_a26_no_extreme_is_left_out() -> None:
 
 
 class Client:
-    """Asks one thing at a time, each on a connection of its own: idle ones may be closed at once."""
+    """Asks one thing at a time, each on a connection of its own: one that is idle for a moment may have been closed by
+    then, and another one is made."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
+    def _ask(self, *questions: tuple[Message, int, type[Any]]) -> Any:
+        """The answer to the last of some requests, each with its version and the class of its response."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with connect(self._address, timeout_s=ANSWER_MAX_S) as connection:
+                    return [ask(connection, *question) for question in questions][-1]
+            except ConnectionError:
+                if time.monotonic() > deadline:
+                    raise
+
     def write(self, topic: str, key: bytes = b"key", value: bytes | None = b"value") -> ErrorCode:
         batch = build_batch([Record(0, int(time.time() * 1000), key, value)])  # noqa: TID251
-        with connect(self._address, timeout_s=ANSWER_MAX_S) as connection:
-            response = ask(connection, produce(topic, batch), 9, ProduceResponse)
+        response = self._ask((produce(topic, batch), 9, ProduceResponse))
         return ErrorCode(response.responses[0].partition_responses[0].error_code)
 
     def read(self, topic: str) -> ErrorCode:
         partition = FetchPartition(fetch_offset=0, partition_max_bytes=1000)
         asked = FetchTopic(topic=topic, partitions=[partition])
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, session_epoch=-1, topics=[asked])
-        with connect(self._address, timeout_s=ANSWER_MAX_S) as connection:
-            response = ask(connection, request, 11, FetchResponse)
+        response = self._ask((request, 11, FetchResponse))
         return ErrorCode(response.responses[0].partitions[0].error_code)
 
     def commits(self) -> bool:
         """Whether an offset is committed, by which `__consumer_offsets` comes to be."""
         topic = OffsetCommitRequestTopic(name="t", partitions=[OffsetCommitRequestPartition(committed_offset=0)])
-        with connect(self._address, timeout_s=ANSWER_MAX_S) as connection:
-            ask(connection, FindCoordinatorRequest(key="g"), 2, FindCoordinatorResponse)
-            response = ask(connection, OffsetCommitRequest(group_id="g", topics=[topic]), 5, OffsetCommitResponse)
+        response = self._ask(
+            (FindCoordinatorRequest(key="g"), 2, FindCoordinatorResponse),
+            (OffsetCommitRequest(group_id="g", topics=[topic]), 5, OffsetCommitResponse),
+        )
         return bool(response.topics[0].partitions[0].error_code == ErrorCode.NONE)
 
     def has_producer_id(self) -> bool:
         """The same for `__transaction_state`."""
         request = InitProducerIdRequest(transactional_id="id", transaction_timeout_ms=1)
-        with connect(self._address, timeout_s=ANSWER_MAX_S) as connection:
-            ask(connection, FindCoordinatorRequest(key="id", key_type=1), 2, FindCoordinatorResponse)
-            response = ask(connection, request, 2, InitProducerIdResponse)
+        response = self._ask(
+            (FindCoordinatorRequest(key="id", key_type=1), 2, FindCoordinatorResponse),
+            (request, 2, InitProducerIdResponse),
+        )
         return bool(response.error_code == ErrorCode.NONE)
 
 
