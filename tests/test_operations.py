@@ -292,7 +292,9 @@ class OneCommand:
     def __init__(self, folder: Path, settings: Mapping[str, str] = SETTINGS) -> None:
         self.folder = folder
         self.data = folder / "data"
-        self.cluster = BarnabasBrokers(overrides=settings, data_dir=self.data)
+        # The parent tells its store of a death at once: sessions may last longer than a busy machine stands still.
+        patient = {"zookeeper.session.timeout.ms": "18000"}
+        self.cluster = BarnabasBrokers(overrides={**settings, **patient}, data_dir=self.data)
 
     def __enter__(self) -> Self:
         self.cluster.start()
