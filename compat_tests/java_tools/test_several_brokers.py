@@ -121,7 +121,9 @@ def test_preferred_leaders_are_elected(admin: Tools, several: Cluster, assigned:
 def test_a_leader_from_outside_the_isr_is_elected(admin: Tools, several: Cluster, assigned: Any) -> None:
     topic = assigned([1, 3])
     several.brokers[3].kill()
+    wait_without(several, 3, [topic])  # who dies with the last one in sync is in sync
     several.brokers[1].kill()
+    wait_without(several, 1, [topic])
     several.brokers[3].start()
     one = ("--topic", topic, "--partition", "0")
     refused = admin.run("kafka-leader-election", "--election-type", "preferred", *one, status=1)
