@@ -411,13 +411,24 @@ def _transactional_id(chance: random.Random) -> str:
 
 
 def soak_faults(
-    seconds: float, *, brokers: int, seed: int, workers: Workers = WORKERS, verbs: Verbs | None = None
+    seconds: float,
+    *,
+    brokers: int,
+    seed: int,
+    workers: Workers = WORKERS,
+    verbs: Verbs | None = None,
+    enough: Callable[[Counter[str]], bool] = lambda _: True,
 ) -> tuple[Result, Counter[str]]:
-    """Load and faults (those of `verbs`, or all) for so long, in rounds, and the check; also how often there was
-    which."""
+    """Load and faults (those of `verbs`, or all) for so long, in rounds, and the check; also how often there was which.
+    On a machine that is busy it goes on until that is `enough`, as long as anybody is patient."""
     result, chance = Result(), random.Random(seed)
     meddler = Meddler(verbs or (VERBS if brokers == 1 else OF_CLUSTERS), chance)
     deadline = time.monotonic() + seconds
+
+    def is_over() -> bool:
+        late_s = time.monotonic() - deadline
+        return late_s >= 0 and (enough(meddler.happened) or late_s >= PATIENCE_S)
+
     with (
         tempfile.TemporaryDirectory(prefix="barnabas-soak-") as folder,
         OneBroker(Path(folder)) if brokers == 1 else SeveralBrokers(brokers) as target,
@@ -427,7 +438,7 @@ def soak_faults(
             meddler.happened[target.end_one(chance)] += 1
             result.crashes += 1
 
-        while result.is_clean and (not result.rounds or time.monotonic() < deadline):
+        while result.is_clean and (not result.rounds or not is_over()):
             result.rounds += 1
             topic = f"{TOPIC_PREFIX}{result.rounds}"
             one = Round(
@@ -438,7 +449,7 @@ def soak_faults(
             one.run(
                 partial(meddler.stretch, target, topic),
                 crash,
-                lambda recorder: time.monotonic() >= deadline or recorder.acknowledged >= ROUND_RECORDS,
+                lambda recorder: is_over() or recorder.acknowledged >= ROUND_RECORDS,
             )
         target.faults.clear()
         result.problems += target.damage()
