@@ -248,7 +248,8 @@ async def test_a_disk_of_the_controller_that_hangs_holds_no_election_up(tmp_path
         deletion = asyncio.ensure_future(own.controller.delete_topics(["going"]))
         try:
             await until(disk.hangs.is_set)
-            await until(lambda: all(broker.log_manager.get("going", 0) is None for broker in others.values()))
+            await until(lambda: own.controller.context.deletions.holders("going") == {1})  # the others have deleted it
+            assert all(broker.log_manager.get("going", 0) is None for broker in others.values())
             led = next(p for p in range(3) if leader_of(others[3], "t", p) == 2)
             await brokers.crash(2)
             await until(lambda: leader_of(others[3], "t", led) in (1, 3))
