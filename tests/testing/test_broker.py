@@ -136,8 +136,9 @@ def test_a_restart_keeps_port_topics_records_and_offsets() -> None:
         broker.create_topic("t").produce("v")
         consumer = Consumer({"bootstrap.servers": address, "group.id": "g", "auto.offset.reset": "earliest"})
         consumer.subscribe(["t"])
-        assert consumer.consume(1, timeout=10)[0].value() == b"v"
-        consumer.commit(asynchronous=False)
+        [message] = consumer.consume(1, timeout=10)
+        assert message.value() == b"v"
+        consumer.commit(message, asynchronous=False)
         consumer.close()
 
         broker.restart()

@@ -408,8 +408,9 @@ def test_groups(broker: Asked) -> None:
         on_revoke=lambda *_: events.append("revoked"),
         on_lost=lambda *_: events.append("lost"),
     )
-    assert consumer.poll(30).value() == b"1"
-    consumer.commit(asynchronous=False)
+    message = consumer.poll(30)
+    assert message.value() == b"1"
+    consumer.commit(message, asynchronous=False)
     group = broker.post("wait_group", group="g", members=1, timeout_ms=10_000)
     assert group["offsets"] == [{"topic": "orders", "partition": 0, "offset": 1}]
     assert broker.post("expire_member", group="g") == {"members": [group["members"][0]["member_id"]]}

@@ -99,7 +99,7 @@ def change_everything(broker: Broker) -> tuple[Consumer, Producer]:
     message = None
     while message is None:
         message = consumer.poll(0.1)
-    consumer.commit(asynchronous=False)
+    consumer.commit(message, asynchronous=False)
     broker.wait_group("g", members=1)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x"})
     producer.init_transactions(30)

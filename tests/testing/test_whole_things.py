@@ -112,7 +112,7 @@ def test_the_coordinator_of_a_group_moves_and_its_member_stays(cluster: Cluster)
     message = None
     while message is None:
         message = consumer.poll(0.1)
-    consumer.commit(asynchronous=False)
+    consumer.commit(message, asynchronous=False)
     group = cluster.group("g")
     assert [each.member_id for each in group.members] == [member.member_id]
     assert group.offsets == {("t", 0): 1}
