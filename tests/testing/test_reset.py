@@ -401,11 +401,11 @@ def test_who_waits_sees_what_is_there_at_once(broker: Broker) -> None:
 
 def test_who_waited_leaves_nothing_behind(broker: Broker) -> None:
     """Neither at the broker of before, nor at that of now."""
+    servers = [broker.server]
+    of_the_broker = len(servers[0].metadata.listeners)
     with ThreadPoolExecutor(2) as pool:
         waits = [pool.submit(broker.topic("t").wait_records, 1), pool.submit(broker.wait_group, "g")]
         await_waiters(broker, 2)
-        servers = [broker.server]
-        of_the_broker = len(servers[0].metadata.listeners) - 1
         broker.reset()
         servers.append(broker.server)
         join(broker)

@@ -321,13 +321,13 @@ def test_a_broker_that_is_paused_answers_nothing_and_loses_nothing(owner: Owner)
     with owner.faults.pause(broker=leader) as paused:
         producer.produce("t", "meanwhile")
         paused.wait_hits()
-        assert paused.matches == paused.hits
         assert repr(paused).startswith(f"<pause (broker={leader}), ")
         assert repr(next(iter(owner.faults))).startswith(
             f"<pause (broker={leader}): hold everything (broker={leader}, from_brokers=True), "
         )
         assert producer.flush(0.3) == 1
         assert len(topic.records()) == 1
+    assert paused.matches == paused.hits
     assert producer.flush(30) == 0
     assert [record.value for record in topic.records()] == [b"before", b"meanwhile"]
 
@@ -447,7 +447,7 @@ def test_a_cut_is_a_fault(cluster: Cluster) -> None:
     follower, other = (leader + 1) % 3, (leader + 2) % 3
     with cluster.cut(leader, follower) as cut, cluster.cut(follower, leader, one_way=True) as again:
         assert repr(cut).startswith(f"<cut {leader} <-> {follower}, ")
-        assert repr(again) == f"<cut {follower} -> {leader}, 0 hits>"
+        assert repr(again).startswith(f"<cut {follower} -> {leader}, ")
         assert list(cluster.faults) == [cut, again]
         cut.wait_hits(2)  # a connection that broke, and one that cannot be had
         again.wait_hits()
