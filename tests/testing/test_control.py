@@ -253,7 +253,8 @@ def test_hold(broker: Asked) -> None:
     assert (status, error) == (504, "after 0.01 s 0 requests are held, not 1")
 
 
-def test_a_reset_ends_what_is_under_way(broker: Asked) -> None:
+def test_a_reset_ends_what_is_under_way(start: Callable[..., Asked]) -> None:
+    broker = start(clock_ms=1_700_000_000_000)  # in which nothing that was refused is tried again
     number = broker.post("disk_full")["fault"]
     creating = meanwhile(lambda: broker.refused("POST", "create_topic", name="t"))
     broker.post(f"faults/{number}/wait_hits")
