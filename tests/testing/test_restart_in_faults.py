@@ -3,6 +3,7 @@ no other way out."""
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -129,6 +130,8 @@ def test_what_is_waited_for_comes_while_brokers_restart() -> None:
         removed.remove()
         with pytest.raises(RuntimeError, match="and no more come: the fault has ended"):
             of_removed.result(30)
+        while not seen._listeners:
+            time.sleep(0.001)
         assert not restarting.done()
         cluster.stop()
         with pytest.raises(RuntimeError, match=r"^the cluster stopped meanwhile$"):
