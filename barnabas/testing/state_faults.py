@@ -61,6 +61,15 @@ _PASSING: Final = frozenset(
 )
 """Why a marker may not be written yet."""
 
+_NOT_COORDINATED: Final = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }
+)
+"""Why none of the brokers coordinates a group, or a transaction, yet."""
+
 ASKED_FOR_LEADERS: Final = ("Metadata", "DescribeTopicPartitions")
 ASKED_OF_LEADERS: Final = ("Produce", "Fetch", "ListOffsets", "OffsetForLeaderEpoch", "DeleteRecords")
 
@@ -246,7 +255,7 @@ class StateFaults(FaultList):
         come for so long: the group rebalances without it. Returns the members' ids."""
 
         async def expire() -> list[str]:
-            runner = self._group(group)
+            runner = await self._group(group)
             found = runner.shard.groups.get(group)
             members = sorted(found.members) if found is not None else []
             expiring = members if member_id is None else [member_id]
@@ -262,7 +271,7 @@ class StateFaults(FaultList):
         """Start a rebalance of a consumer group, as a member does that joins and goes at once. Needs members."""
 
         async def join_and_leave() -> None:
-            runner = self._group(group)
+            runner = await self._group(group)
             found = runner.shard.groups.get(group)
             if found is None or not found.members:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group} has no members that could rebalance")
@@ -302,7 +311,7 @@ class StateFaults(FaultList):
         topic = topic_name(topic)
 
         async def forget() -> None:
-            runner = self._group(group)
+            runner = await self._group(group)
             offsets = runner.shard.offsets
             topics = {name for name, _, _ in offsets.of_group(group)}
             topics |= {name for name, _ in offsets.pending_of_group(group)}
@@ -316,10 +325,10 @@ class StateFaults(FaultList):
 
         self._call(forget())
 
-    def _group(self, group: str) -> GroupRunner:
+    async def _group(self, group: str) -> GroupRunner:
         if not any(GROUP_METADATA_TOPIC in server.metadata for server in self._interception.owner.live_servers()):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group}: nobody has joined one yet")
-        return self._first(lambda server: server.groups.runtime.runner(group))
+        return await self._coordinated(lambda server: server.groups.runtime.runner(group))
 
     def _new_id(self) -> str:
         return self._interception.owner.live_servers()[0].groups.new_id()
@@ -333,7 +342,7 @@ class StateFaults(FaultList):
         async def fence() -> None:
             from barnabas.broker.coordinators.transactions.events import InitProducerId
 
-            found, server = self._transaction(transactional_id)
+            found, server = await self._transaction(transactional_id)
             event = InitProducerId(transactional_id, NOBODY, found.timeout_ms)
             await _settled(lambda: server.transactions.producer(event))
 
@@ -350,7 +359,7 @@ class StateFaults(FaultList):
             from barnabas.broker.coordinators.transactions.events import EPOCH_BUMP_VERSION, EndTransaction
             from barnabas.broker.coordinators.transactions.state import TransactionState
 
-            found, server = self._transaction(transactional_id)
+            found, server = await self._transaction(transactional_id)
             if found.state is not TransactionState.ONGOING:
                 raise ApiError(ErrorCode.INVALID_TXN_STATE, f"no transaction of {transactional_id} is open")
             producer = (found.producer_id, found.producer_epoch)
@@ -413,7 +422,7 @@ class StateFaults(FaultList):
             hanging = f"the transaction that hangs in {topic}-{partition} cannot be aborted, as its disk has failed"
             raise ApiError(error.error, f"{hanging}: restart() first, and remove() the fault then") from error
 
-    def _transaction(self, transactional_id: str) -> tuple[Transaction, Server]:
+    async def _transaction(self, transactional_id: str) -> tuple[Transaction, Server]:
         unknown = ApiError(
             ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no producer has the transactional id {transactional_id}"
         )
@@ -429,7 +438,7 @@ class StateFaults(FaultList):
                     return None
                 raise
 
-        if (found := self._first(find)) is None:
+        if (found := await self._coordinated(find)) is None:
             raise unknown
         return found
 
@@ -453,6 +462,18 @@ class StateFaults(FaultList):
             except ApiError as refused:
                 error = refused
         raise error
+
+    async def _coordinated(self, find: Callable[[Server], T]) -> T:
+        """What a coordinator finds, as soon as there is one: who was just elected, or started, reads its log first.
+        Errors: ApiError, that of the last broker where nobody coordinates it for half a minute."""
+        for _ in range(RETRIES_MAX):
+            try:
+                return self._first(find)
+            except ApiError as error:
+                if error.error not in _NOT_COORDINATED:
+                    raise
+            await asyncio.sleep(RETRY_S)
+        return self._first(find)
 
     def _any_server(self) -> Server:
         return self._first(lambda server: server)

@@ -1,5 +1,6 @@
 """Faults of what a broker keeps, as clients meet them, and that the broker is sound afterwards."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from barnabas.broker.coordinators.runtime import CoordinatorRuntime
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode
 from barnabas.wire.codec import decode
 from barnabas.wire.headers import parse_response_header
@@ -15,6 +17,7 @@ from barnabas.wire.messages import api as api_of
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.bugs import Bug
 from tools.hostile import connect, frame, receive
 
 
@@ -274,6 +277,27 @@ def test_a_state_that_goes_has_nothing_to_be_undone(broker: Broker) -> None:
     broker.reset()
     assert len(broker.faults) == 0
     hanging.remove()
+
+
+# --- coordinators ---------------------------------------------------------------------------------
+
+
+def test_coordinators_that_read_their_logs_are_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the start of a cluster: on a busy machine none of its brokers had read them yet."""
+    broker.create_topic("t")
+    with consumer_of(broker) as consumer:
+        consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+    open_transaction(broker)
+    unread = Bug(monkeypatch, CoordinatorRuntime, "_read")  # which is tried again a second later
+    broker.restart()
+    while unread.tries < 6:
+        time.sleep(0.001)
+    unread.is_there = False
+    broker.faults.lose_offsets("g", "t")
+    broker.faults.abort_transaction("tx")
+    assert broker.group("g").offsets == {}
+    with pytest.raises(ApiError, match="INVALID_TXN_STATE: no transaction of tx is open"):
+        broker.faults.abort_transaction("tx")
 
 
 # --- disks ----------------------------------------------------------------------------------------
