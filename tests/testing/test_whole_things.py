@@ -281,9 +281,10 @@ def test_a_follower_with_a_slow_disk_leaves_the_isr() -> None:
         cluster.wait_in_sync()
         leader = cluster.leader("t")
         slow = (leader + 1) % 3
-        with cluster.faults.disk_slow(3_000, broker=slow):
+        with cluster.faults.disk_slow(60_000, broker=slow):
             topic.produce("v")  # with acks=all: until the slow one is out of the ISR
             assert slow not in isr_of(cluster, "t")
+        cluster.clock.advance(60_000)  # by which it has written what it waited with
         cluster.wait_in_sync()
 
 
