@@ -90,9 +90,8 @@ class Roles(Contents):
         return self.call(self._until(find, timeout, f"no broker coordinates {key}"))
 
     def wait_in_sync(self, timeout: float = IN_SYNC_S) -> None:
-        """Wait until every partition is led and all its replicas are in its ISR, as every broker that runs has
-        heard."""
-
+        """Wait until every partition is led and all its replicas are in its ISR, as its leader knows, and every broker
+        that runs has heard."""
         self.call(self._until_in_sync(timeout))
 
     async def _until_in_sync(self, timeout_s: float = IN_SYNC_S) -> None:
@@ -103,13 +102,23 @@ class Roles(Contents):
             raise report.explained(error, cast("Owner", self)) from None
 
     def _lagging(self) -> list[str]:
-        """The partitions that are not well, as each broker knows them."""
-        return [
-            f"{topic.name}-{index} at broker {server.node_id}: leader {state.leader}, ISR {state.isr}"
+        """The partitions that are not well, as each broker knows them: their leaders do before all are told."""
+        told = {
+            (server.node_id, topic.name, index): state
             for server in self.live_servers()
             for topic in server.metadata.topics()
             for index, state in topic.partitions.items()
+        }
+        lagging = [
+            f"{name}-{index} at broker {broker}: leader {state.leader}, ISR {state.isr}"
+            for (broker, name, index), state in told.items()
             if state.leader < 0 or set(state.isr) != set(state.replicas)
+        ]
+        led = [self.led_by_its_word(name, index) for name, index in {(name, index) for _, name, index in told}]
+        return lagging + [
+            f"{each.partition} at broker {each.server.node_id}: leader {each.server.node_id}, ISR {list(role.isr)}"
+            for each in led
+            if each is not None and set((role := each.partition.state).isr) != set(role.replicas)
         ]
 
     async def _until(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
