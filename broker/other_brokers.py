@@ -137,10 +137,15 @@ class OtherBrokers:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return response.producer_id_start, response.producer_id_start + response.producer_id_len - 1
 
+    def _has_others(self) -> bool:
+        """Whether there are other brokers: a controller knows before the metadata does that one has gone."""
+        controller = self._controller()
+        known = controller.cluster.brokers if controller.is_active else self._metadata.broker_ids()
+        return any(broker_id != self._node_id for broker_id in known)
+
     async def hand_over(self) -> None:
         """Have others lead what this broker leads, where there are others, before it stops (controlled shutdown)."""
-        has_others = any(broker_id != self._node_id for broker_id in self._metadata.broker_ids())
-        if not (has_others and self._config.controlled_shutdown_enable):
+        if not (self._has_others() and self._config.controlled_shutdown_enable):
             return
         request = ControlledShutdownRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
         try:
@@ -148,7 +153,7 @@ class OtherBrokers:
         except ApiError as error:
             logger.warning("this broker stops without the controller's leave: %s", error)
             return
-        if response.error_code or response.remaining_partitions:
+        if response.error_code or (response.remaining_partitions and self._has_others()):
             logger.warning(
                 "this broker stops while it leads %d partition(s) that nobody else can lead (%s)",
                 len(response.remaining_partitions),

@@ -112,6 +112,20 @@ async def test_a_creation_that_waits_at_the_controller_holds_up_nothing_else_tha
         released.set()
 
 
+async def test_who_stops_last_has_nobody_to_hand_over_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its controller knows that before its metadata does."""
+    async with cluster(tmp_path, 2) as brokers:
+        assert await brokers.create("t", 2, 2) is ErrorCode.NONE
+        (controller_id,) = brokers.controller_ids
+        last = brokers.brokers[controller_id]
+        stopping = asyncio.ensure_future(brokers.stop(3 - controller_id))
+        while len(last.controller.cluster.brokers) > 1:  # noqa: ASYNC110 - in the very turn in which it knows
+            await asyncio.sleep(0)
+        await last.others.hand_over()
+        await stopping
+    assert [told for record in caplog.records if "this broker stops" in (told := record.getMessage())] == []
+
+
 def test_a_broker_that_is_alone_has_none_of_it_in_memory() -> None:
     code = """
 import sys
