@@ -94,6 +94,15 @@ def end_broker(cluster: Cluster, number: int, *, killed: bool = False) -> None:
         time.sleep(0.005)
 
 
+def start_broker(cluster: Cluster, number: int) -> None:
+    """Start a broker, and return when the others have heard of it: a command asks any of them."""
+    cluster.brokers[number].start()
+    deadline = time.monotonic() + 30
+    while not all(server.metadata.is_alive(number) for server in cluster.live_servers()):
+        assert time.monotonic() < deadline, f"not everybody has heard that broker {number} is there"
+        time.sleep(0.005)
+
+
 def wait_leader(cluster: Cluster, topic: str, partition: int, broker: int) -> None:
     """An election is answered when the controller's broker knows; whoever is elected is told then."""
     deadline = time.monotonic() + 30

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from barnabas.testing import Broker, Cluster
-from tests.broker.cli.conftest import end_broker, wait_leader
+from tests.broker.cli.conftest import end_broker, start_broker, wait_leader
 
 Run = Callable[..., Any]
 
@@ -203,7 +203,7 @@ def test_a_broker_that_joins_gets_its_share_under_load(broker: Cluster, run: Run
     broker.create_topic("stages", 16, 3)
     broker.wait_in_sync()
     with Load(broker, "stages") as load:
-        broker.brokers[3].start()
+        start_broker(broker, 3)
         planned = run("brokers", "rebalance", "--json").json
         # What was written so far is a few records on a few partitions: no plan need be able to share them out.
         assert (planned["executed"], set(planned["uneven"]) <= {"bytes"}) == (False, True), planned["uneven"]
@@ -221,7 +221,7 @@ def test_a_rebalance_that_is_interrupted_goes_on(broker: Cluster, run: Run) -> N
     end_broker(broker, 3)
     broker.create_topic("stages", 8, 2)
     broker.wait_in_sync()
-    broker.brokers[3].start()
+    start_broker(broker, 3)
     for other in (0, 1, 2):
         broker.cut(3, other)  # so that it gets nothing
 
@@ -258,7 +258,7 @@ def test_where_others_lead_leaders_are_elected(broker: Cluster, run: Run) -> Non
     preferred = broker.leader("stages", 2)
     end_broker(broker, preferred)
     broker.leader("stages", 2)
-    broker.brokers[preferred].start()
+    start_broker(broker, preferred)
     broker.wait_in_sync()
     planned = run("brokers", "rebalance", "--json").json
     assert (planned["moves"], planned["elections"]) == ([], [{"topic": "stages", "partition": 2}])
