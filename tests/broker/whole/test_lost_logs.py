@@ -84,8 +84,10 @@ def elect_unclean(cluster: Cluster) -> None:
 
 
 def stop_all(cluster: Cluster) -> ClusterBroker:
-    """One after the other; the last one, which is the only one in sync then."""
+    """One after the other; the last one, which is the only one in sync then: none may lag on a busy machine."""
     for broker in cluster.brokers:
+        left = {each.number for each in cluster.brokers[broker.number :]}
+        wait_until(cluster, lambda _, isr, left=left: left <= isr)  # type: ignore[misc]
         broker.stop()
     return cluster.brokers[-1]
 
