@@ -33,6 +33,9 @@ from barnabas.broker.client.reassignments import (
 SETTLE_S = 5.0
 """How long brokers may take to tell what the controller has done."""
 
+SETTLE_WHERE_SLOW_S = 30.0
+"""The same, while who is asked tells of partitions as they were when they moved: it has heard nothing since."""
+
 Throttle = Annotated[
     int | None,
     typer.Option(
@@ -208,7 +211,8 @@ async def _not_led_as_planned(client: KafkaClient, partitions: Collection[TopicP
 
 async def _not_as_planned(client: KafkaClient, wanted: Mapping[TopicPartition, Replicas]) -> list[str]:
     """Partitions that have other replicas than they should, in words."""
-    deadline = asyncio.get_running_loop().time() + SETTLE_S
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
     while True:
         metadata = await client.metadata(sorted({topic for topic, _ in wanted}))
         found = {
@@ -217,7 +221,8 @@ async def _not_as_planned(client: KafkaClient, wanted: Mapping[TopicPartition, R
             for part in topic.partitions
         }
         other = {each: found[each] for each, new in wanted.items() if each in found and found[each] != new}
-        if not other or asyncio.get_running_loop().time() > deadline:
+        is_late = any(set(replicas) > set(wanted[each]) for each, replicas in other.items())
+        if not other or loop.time() - began_at > (SETTLE_WHERE_SLOW_S if is_late else SETTLE_S):
             return [
                 f"{partition_text(each)} has replicas {ids_text(replicas)} instead of {ids_text(wanted[each])}:"
                 " somebody else has changed that; run the command again"
