@@ -62,6 +62,11 @@ class Refusals:
         """A broker has opened its replicas of these partitions: it does not refuse those that it leads."""
         self._unconfirmed = {p for p in self._unconfirmed if p not in opened or _leader(cluster, p) != broker_id}
 
+    def forget_topics(self, names: Collection[str]) -> None:
+        """These topics are gone: later ones of their names are others."""
+        for broker_id, partitions in self.never_served.items():
+            self.never_served[broker_id] = frozenset(p for p in partitions if p[0] not in names)
+
     def retry_later(self) -> None:
         """Have brokers asked again after a while, as one has refused something."""
         if self._timer is None:

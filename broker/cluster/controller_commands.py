@@ -112,7 +112,11 @@ class ControllerCommands:
         return await self._obey(request, self._replicas.stop_replica, StopReplicaResponse)
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        """Take over who is alive, and who leads what."""
+        """Take over who is alive, and who leads what. The configs of topics that this broker had not heard of are read
+        first, as for `leader_and_isr`.
+
+        Raises: CoordinationError, when they cannot be read; nothing has changed then.
+        """
         return await self._obey(request, self._learn, UpdateMetadataResponse)
 
     async def stop(self) -> None:
@@ -156,6 +160,8 @@ class ControllerCommands:
         return await self._replicas.leader_and_isr(request)
 
     async def _learn(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        if names := self._topics_of_others(request):
+            await self._configs.refresh("topics", names)
         removed = await self._metadata.update(request)
         self._configs.forget("topics", [topic.name for topic in removed if topic.name not in self._metadata])
         await self._on_update(removed)
@@ -203,6 +209,19 @@ class ControllerCommands:
                 not state.is_new and has_log(topic.topic_name, state.partition_index)
                 for state in topic.partition_states
             )
+        ]
+
+    def _topics_of_others(self, request: UpdateMetadataRequest) -> list[str]:
+        """The topics that are new to this broker, and of which it has no log: their configs have been read neither for
+        one nor, as it was, at its start."""
+        if not self._metadata.is_complete:
+            return []
+        has_log, known_id = self._replicas.has_log, self._metadata.topic_id
+        return [
+            topic.topic_name
+            for topic in request.topic_states
+            if known_id(topic.topic_name) != topic.topic_id
+            and not any(has_log(topic.topic_name, state.partition_index) for state in topic.partition_states)
         ]
 
 

@@ -140,6 +140,7 @@ async def note_deleted(
     Raises: Deposed, CoordinationError.
     """
     removed = [name for name in asked if name not in failed and context.deletions.confirmed(broker_id, name)]
+    await _forget_moves(context, removed)
     cluster = context.cluster
     writes: list[OperationGroup] = []
     for name in removed:
@@ -152,12 +153,27 @@ async def note_deleted(
     for name in removed:
         logger.info("deleted topic %s", name)
     context.deletions.ended(removed)
+    context.refusals.forget_topics(removed)
     for name, code in failed.items():
         obstacle = ApiError(code, "A replica could not be deleted; the topic stays queued for deletion.")
         context.deletions.failed(broker_id, name, obstacle)
     if failed:
         context.refusals.retry_later()
     context.end_retries()
+
+
+async def _forget_moves(context: ControllerContext, names: Collection[str]) -> None:
+    """Take topics that go from what old tools ask for: a later topic of such a name would be moved."""
+    moving = [
+        (name, index)
+        for name in names
+        for index, assignment in context.cluster.topics[name].assignments.items()
+        if assignment.is_being_reassigned
+    ]
+    if moving:
+        from barnabas.controller.operations.znode_requests import forget_reassignments
+
+        await forget_reassignments(context, moving)
 
 
 async def _znodes_of(context: ControllerContext, name: str) -> list[str]:

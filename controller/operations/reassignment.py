@@ -65,10 +65,10 @@ def check_reassignment(
         target = current.origin_replicas
     else:
         _check_target(cluster, current, target)
-        if not allow_replication_factor_change and len(target) != len(current.origin_replicas):
+        if not allow_replication_factor_change and len(target) != len(current.target_replicas):
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"The replication factor is changed from {len(current.origin_replicas)} to {len(target)}",
+                f"The replication factor is changed from {len(current.target_replicas)} to {len(target)}",
             )
     wanted = current.reassigned_to(target)
     state = topic.partitions.get(index)
@@ -102,7 +102,11 @@ def plan_begin(
     commits_alone: CommitsAlone,
 ) -> InPieces[Transfer]:
     """Phases U and A: partitions get these assignments, which stand in the znodes before anybody hears of them. Who was
-    being added and is so no more loses its replica. All are told in a new leader epoch."""
+    being added and is so no more loses its replica. All are told in a new leader epoch.
+
+    The states are written first. They have replicas only that both assignments have, so that a controller which finds a
+    part of it done goes on with what was under way; Kafka's order would leave others in the ISR, or leading.
+    """
     turns = Turns()
     changed: dict[TopicPartition, ReplicaAssignment] = {}
     for (name, index), assignment in wanted.items():
@@ -112,7 +116,7 @@ def plan_begin(
             yield
     after = cluster.with_assignments(changed)
     states, writes = yield from _states_among(cluster, after, changed, controller_epoch, commits_alone)
-    plan = Plan((*_assignment_writes(after, changed), *writes), after.with_states(states), tuple(states))
+    plan = Plan((*writes, *_assignment_writes(after, changed)), after.with_states(states), tuple(states))
     return Transfer(plan, (), _lost(cluster, changed))
 
 

@@ -591,6 +591,34 @@ async def test_a_creation_waits_for_the_next_leader_where_one_has_refused(cluste
         assert cluster.broker(2).roles[T].leader == 2
 
 
+async def test_what_was_refused_when_it_was_new_is_forgotten_with_its_topic(cluster: Cluster) -> None:
+    """A log of the next topic of that name that does not open is no new one: it would begin empty."""
+    async with cluster:
+        await cluster.start(1, 2)
+        broker = cluster.broker(2)
+        broker.errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+        topic = NewTopic("t", assignments=[(0, (2,))])
+        await cluster.controller.create_topics([topic], timeout_ms=0)
+        await cluster.until(lambda: cluster.state().leader == -1)
+        broker.errors.clear()
+        assert await cluster.controller.delete_topics(["t"]) == {"t": None}
+        await create(cluster, 2)
+        broker.errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+        assert await cluster.controller.alter_reassignments({T: (2, 1)}, 30_000) == {T: None}
+        await cluster.until(lambda: cluster.state().leader == -1)
+        told = len(broker.log)
+        broker.errors.clear()
+        await cluster.until(lambda: cluster.state().leader == 2)
+        assert [
+            state.is_new
+            for command in broker.log[told:]
+            if isinstance(command, LeaderAndIsrRequest)
+            for each in command.topic_states
+            for state in each.partition_states
+            if state.is_new
+        ] == []
+
+
 async def test_the_controllers_own_disk_hangs(cluster: Cluster) -> None:
     """Partitions of others get leaders meanwhile, and who asks for a deletion is told that it takes its time."""
     async with cluster:

@@ -273,6 +273,18 @@ async def test_what_old_tools_ask_for(cluster: Cluster, is_active: bool, caplog:
         await other.close()
 
 
+async def test_a_topic_that_is_deleted_is_asked_for_no_more(cluster: Cluster) -> None:
+    """Else a later one of its name would be moved."""
+    async with cluster:
+        await begin(cluster, 1, 2)
+        other = await cluster.stores.session()
+        await other.create(PATH, asked(t=[3, 4]))
+        await cluster.until(lambda: assignment(cluster).adding_replicas == (3, 4))
+        assert await cluster.controller.delete_topics(["t"], 30_000) == {"t": None}
+        await asyncio.wait_for(gone(cluster, other), 30)
+        await other.close()
+
+
 async def test_the_latest_that_is_asked_for_holds(cluster: Cluster) -> None:
     async with cluster:
         await begin(cluster, 1, 2)

@@ -185,6 +185,26 @@ async def test_the_settings_of_a_topic_go_with_it(tmp_path: Path) -> None:
         assert broker.configs.overrides("topics", "t") == {}
 
 
+async def test_the_settings_of_topics_that_others_host_are_known(tmp_path: Path) -> None:
+    """They come without a notification, and whoever asks this broker is told them."""
+    async with with_store(tmp_path) as (broker, store):
+        creator = await store.session()
+        partition = UpdateMetadataPartitionState(partition_index=0, leader=7, replicas=[7], isr=[7])
+        for topic_id, retention_ms in ((TOPIC_ID, "5"), (TOPIC_ID[::-1], "6")):  # a topic, and a later one of its name
+            configs = znodes.encode_config({"retention.ms": retention_ms})
+            path = znodes.config_path("topics", "t")
+            if await creator.exists(path) is None:
+                await creator.create(path, configs)
+            else:
+                await creator.set(path, configs)
+            topic = UpdateMetadataTopicState(topic_name="t", topic_id=topic_id, partition_states=[partition])
+            await broker.commands.update_metadata(
+                UpdateMetadataRequest(controller_epoch=broker.controller.epoch, topic_states=[topic])
+            )
+            assert broker.configs.overrides("topics", "t") == {"retention.ms": retention_ms}
+        await creator.close()
+
+
 def other_commands(
     broker: Broker,
     broker_epoch: Callable[[], int],

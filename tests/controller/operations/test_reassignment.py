@@ -60,10 +60,10 @@ def test_the_example_of_kafka() -> None:
     after = begun.plan.cluster
     assert assignment(after) == ReplicaAssignment((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3))
     assert (partition(after).leader, partition(after).isr, partition(after).leader_epoch) == (1, (1, 2, 3), 4)
-    topic, told = [group[0] for group in begun.plan.writes]
+    told, topic = [group[0] for group in begun.plan.writes]
     assert isinstance(topic, SetData)
     stored = znodes.decode_topic("t", topic.data)
-    assert (topic.path, stored) == ("/brokers/topics/t", (TOPIC_ID, {0: assignment(after)})), "before the state"
+    assert (topic.path, stored) == ("/brokers/topics/t", (TOPIC_ID, {0: assignment(after)})), "after the state"
     assert told.path == "/brokers/topics/t/partitions/0/state"
     assert begun.lost == {}
     assert not is_complete(after, T)
@@ -77,6 +77,34 @@ def test_the_example_of_kafka() -> None:
     assert [group[0].path for group in done.last_writes] == ["/brokers/topics/t"]
     assert done.lost == {1: (T,), 2: (T,), 3: (T,)}
     assert reassigned(done.plan.cluster) == []
+
+
+def stored_parts(before: ClusterState, transfer: Transfer) -> list[tuple[ReplicaAssignment, PartitionState]]:
+    """What stands in the store after each part of a plan, of which the last one is the whole."""
+    found, parts = (assignment(before), partition(before)), []
+    for group in transfer.plan.writes:
+        for write in group:
+            assert isinstance(write, SetData)
+            if write.path == znodes.topic_path("t"):
+                found = znodes.decode_topic("t", write.data)[1][0], found[1]
+            else:
+                found = found[0], znodes.decode_partition_state("t", 0, write.data, 1)
+        parts.append(found)
+    return parts
+
+
+@pytest.mark.parametrize("target", [None, (5, 2), (1, 2), (3, 5)])
+def test_part_of_a_plan_leaves_nobody_in_sync_who_has_no_replica(target: tuple[int, ...] | None) -> None:
+    """A controller that is replaced between the transactions of a large plan is replaced by one that repairs nothing;
+    such a replica would count as one that has what is acknowledged."""
+    moving = moved_to(started((1, 2)), 3, 4).plan.cluster
+    moving = moving.with_states({T: partition(moving)._replace(leader=3, isr=(1, 2, 3))})
+    wanted = check_reassignment(moving, T, target)
+    parts = stored_parts(moving, made(plan_begin, moving, {T: wanted}, EPOCH, never_alone))
+    assert len(parts) == 2
+    for replicas, led in parts:
+        assert {*led.isr, led.leader} <= set(replicas.replicas)
+    assert parts[-1][0] == wanted
 
 
 def test_a_leader_that_stays_leads_on() -> None:
@@ -141,6 +169,10 @@ def test_the_number_of_replicas_may_be_held() -> None:
         with pytest.raises(ApiError, match="INVALID_REPLICATION_FACTOR"):
             check_reassignment(started((1, 2)), T, target, allow_replication_factor_change=False)
     check_reassignment(started((1, 2)), T, [3, 4], allow_replication_factor_change=False)
+    growing = moved_to(started((1, 2)), 1, 2, 3).plan.cluster
+    check_reassignment(growing, T, [1, 2, 4], allow_replication_factor_change=False)
+    with pytest.raises(ApiError, match="from 3 to 2"):
+        check_reassignment(growing, T, [1, 4], allow_replication_factor_change=False)
 
 
 def test_a_broker_that_is_away_may_keep_its_replica_but_gets_none() -> None:
