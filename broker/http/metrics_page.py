@@ -257,7 +257,7 @@ def _replication(services: Services) -> ReplicationFigures:
     led = [partition for partition in replicas.partitions() if partition.leadership is not None]
     return replace(
         followed,
-        under_replicated=sum(len(partition.state.isr) < len(partition.state.replicas) for partition in led),
+        under_replicated=sum(len(partition.state.isr) < partition.state.replication_factor for partition in led),
         at_min_isr=sum(partition.has_just_enough_in_sync for partition in led),
         under_min_isr=sum(partition.has_too_few_in_sync for partition in led),
         isr_expands=counted.isr_expands,
@@ -449,7 +449,7 @@ def _partition_metrics(partitions: tuple[PartitionFigures, ...]) -> Iterator[Met
 def _replication_metrics(figures: ReplicationFigures) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "barnabas_under_replicated_partitions",
-        "Partitions that this broker leads and of which not all replicas are in sync"
+        "Partitions that this broker leads and of which fewer replicas are in sync than they are to have"
         " (Kafka's UnderReplicatedPartitions).",
         value=figures.under_replicated,
     )

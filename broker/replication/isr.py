@@ -32,6 +32,7 @@ class PartitionState:
 
     `is_leader` is whether this broker leads; `leader_epoch_start_offset` where its log ended when it was elected.
     `commits_alone` is whether it leads and nobody else has a replica, so that what its log has is committed.
+    `replication_factor` is how many of the replicas count when some lag: not those that a reassignment adds.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class PartitionState:
         "node_id",
         "partition_epoch",
         "replicas",
+        "replication_factor",
     )
 
     def __init__(self, node_id: int) -> None:
@@ -56,6 +58,7 @@ class PartitionState:
         self.partition_epoch = UNKNOWN_EPOCH
         self.controller_epoch = UNKNOWN_EPOCH
         self.replicas: Sequence[int] = ()
+        self.replication_factor = 0
         self.isr: Sequence[int] = ()
         self.commits_alone = False
 
@@ -88,6 +91,7 @@ class PartitionState:
         self.partition_epoch = told.partition_epoch
         self.controller_epoch = told.controller_epoch
         self.replicas = tuple(told.replicas)
+        self.replication_factor = len(self.replicas) - len(told.adding_replicas)
         self.isr = tuple(told.isr)
         self.commits_alone = self.is_leader and self.replicas == self.isr == (self.node_id,)
         if is_elected:

@@ -28,7 +28,7 @@ def sources() -> MetricSources:
     partition = SimpleNamespace(
         topic="flights",
         index=2,
-        state=SimpleNamespace(is_leader=True, isr=(1,), replicas=(1, 2, 3)),
+        state=SimpleNamespace(is_leader=True, isr=(1,), replicas=(1, 2, 3, 4), replication_factor=3),
         leadership=object(),
         has_too_few_in_sync=True,
         has_just_enough_in_sync=False,

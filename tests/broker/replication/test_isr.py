@@ -38,6 +38,14 @@ def test_a_leader_resigns_when_another_is_elected_or_the_partition_goes() -> Non
     assert state.leader == -1
 
 
+def test_replicas_that_are_being_added_do_not_count_when_some_lag() -> None:
+    state = PartitionState(NODE_ID)
+    state.become_leader_or_follower(told(replicas=[3, 4, NODE_ID, OTHER_ID], adding_replicas=[3, 4]), 0)
+    assert state.replication_factor == 2
+    state.become_leader_or_follower(told(partition_epoch=9, replicas=[3, 4]), 0)
+    assert state.replication_factor == 2
+
+
 def test_an_earlier_leader_epoch_is_outdated() -> None:
     state = PartitionState(NODE_ID)
     state.become_leader_or_follower(told(leader_epoch=5), 0)
