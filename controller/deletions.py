@@ -1,6 +1,7 @@
-"""Which brokers still hold replicas of topics that are being deleted, and the requests that wait for them to go."""
+"""Which brokers still hold replicas of topics that are being deleted, and the requests that wait for them to go: for
+those of brokers that live, as the others may stay away for long, and nobody else sees the topic meanwhile."""
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from typing import NamedTuple
 
 from barnabas.controller.admin_request import AdminRequest, Results
@@ -20,7 +21,7 @@ class _Deletion:
 
 
 class _Waiter(NamedTuple):
-    """A request that is answered when each of the topics is gone, or is known to stay."""
+    """A request that is answered when each of the topics is gone from the brokers that live, or is known to stay."""
 
     results: Results
     waiting: set[str]
@@ -86,6 +87,20 @@ class Deletions:
         if deletion is not None:
             deletion.asked.discard(broker_id)
             self._settle(name, error)
+
+    def settle_held_by_absent(self, names: Iterable[str], live: Collection[int]) -> None:
+        """Wait no more for those of the topics of which no `live` broker has a replica."""
+        for name in names:
+            deletion = self._deletions.get(name)
+            if deletion is not None and deletion.holders.isdisjoint(live):
+                self._settle(name, None)
+
+    def lost(self, broker_id: int, live: Collection[int]) -> None:
+        """A broker lives no more: nobody waits for its replicas, which it is asked for when it is back."""
+        held = self.held_by(broker_id)
+        for name in held:
+            self._deletions[name].asked.discard(broker_id)
+        self.settle_held_by_absent(held, live)
 
     def ended(self, names: Iterable[str]) -> None:
         """Forget topics that are gone."""

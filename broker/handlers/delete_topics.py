@@ -1,13 +1,15 @@
 """DeleteTopics (key 20): delete topics by name or by id (KIP-4).   Versions 1-6.
 
-Behaviour: every topic succeeds or fails by itself; a name or id given twice gets one answer. The answer comes when this
-broker has taken the topics' logs out of service; the files are removed a little later (file.delete.delay.ms).
+Behaviour: every topic succeeds or fails by itself; a name or id given twice gets one answer. The answer comes when the
+brokers that live have taken the topics' logs out of service; files are removed a little later (file.delete.delay.ms).
 Errors per topic: UNKNOWN_TOPIC_OR_PARTITION (by name), UNKNOWN_TOPIC_ID (by id), INVALID_REQUEST (duplicates, neither
 or both of name and id, a name whose id is given too), TOPIC_DELETION_DISABLED (delete.topic.enable=false;
 INVALID_REQUEST below version 3), REQUEST_TIMED_OUT (the topic is still being deleted), NOT_CONTROLLER,
 KAFKA_STORAGE_ERROR.
-Deviations: results come in the order of the request, where Kafka shuffles them; with a timeout of zero or less topics
-are deleted in the background and answered REQUEST_TIMED_OUT, as before Kafka 4; throttle_time_ms is always 0.
+Deviations: Kafka answers as soon as the controller's own broker has forgotten the topics, and tells nobody of replicas
+that could not be deleted; results come in the order of the request, where Kafka shuffles them; with a timeout of zero
+or less topics are deleted in the background and answered REQUEST_TIMED_OUT, as before Kafka 4; throttle_time_ms is
+always 0.
 Versions: 3 TOPIC_DELETION_DISABLED (KIP-322); 4 flexible; 5 error messages; 6 topic ids (KIP-516).
 """
 

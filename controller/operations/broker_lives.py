@@ -11,7 +11,7 @@ from typing import NamedTuple
 from barnabas.controller import requests
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell, tell_who_lives
-from barnabas.controller.operations.deletion import delete_queued, waits_for
+from barnabas.controller.operations.deletion import delete_queued
 from barnabas.controller.operations.elections import elect
 from barnabas.controller.operations.leadership import (
     CommitsAlone,
@@ -245,8 +245,7 @@ async def _lose(context: ControllerContext, lost: Collection[int]) -> None:
     context.adopt(plan)
     for broker_id in lost:
         context.refusals.never_served.pop(broker_id, None)
-        for name in context.deletions.held_by(broker_id):
-            context.deletions.failed(broker_id, name, waits_for(broker_id))
+        context.deletions.lost(broker_id, context.cluster.brokers)
     await tell(context, plan)
 
 

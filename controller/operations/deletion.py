@@ -51,8 +51,8 @@ class DeleteTopics:
     async def __call__(
         self, names: Sequence[str], timeout_ms: int = 30_000, *, topic_ids: Mapping[str, bytes] | None = None
     ) -> Results:
-        """Delete topics, each for itself; answers when their replicas are gone, or after `timeout_ms`, as
-        `CreateTopics` does. Where `topic_ids` has a name, only the topic of that id is meant.
+        """Delete topics, each for itself; answers when the replicas of brokers that live are gone, or after
+        `timeout_ms`, as `CreateTopics` does. Where `topic_ids` has a name, only the topic of that id is meant.
 
         Raises: ApiError, as `ControllerContext.ask`.
         """
@@ -75,13 +75,14 @@ class DeleteTopics:
         await context.election.write(plan.writes)
         context.cluster = plan.cluster
         request.decide(dict(results))
-        results |= await delete_queued(context, accepted)
-        under_way = [name for name in accepted if results[name] is None and name in context.cluster.topics]
+        await delete_queued(context, accepted)
+        under_way = [name for name in accepted if name in context.cluster.topics]
 
         def finish(settled: Results) -> None:
             context.when_own_told(lambda: request.finish(settled), request)
 
-        return context.deletions.finish_when_settled(results, under_way, request, finish)
+        context.deletions.finish_when_settled(results, under_way, request, finish)
+        return context.deletions.settle_held_by_absent(under_way, context.cluster.brokers)
 
     def _obstacle(self, name: str, topic_id: bytes | None) -> ApiError | None:
         """Why a topic cannot be deleted."""
@@ -95,8 +96,8 @@ class DeleteTopics:
         return None
 
 
-async def delete_queued(context: ControllerContext, names: Collection[str]) -> dict[str, ApiError]:
-    """Delete topics that are in the queue; returns what keeps those that stay, by name. In the controller's task.
+async def delete_queued(context: ControllerContext, names: Collection[str]) -> None:
+    """Delete topics that are in the queue. In the controller's task.
 
     A topic goes when every broker that has a replica of it has said that this is gone (`note_deleted`). With a replica
     that cannot be deleted now it stays in the queue; it is tried again after a while, when an absent broker is back,
@@ -111,24 +112,14 @@ async def delete_queued(context: ControllerContext, names: Collection[str]) -> d
     context.machine.move(known, PartitionStatus.OFFLINE)
     context.machine.move(known, PartitionStatus.NON_EXISTENT)
     brokers, deletions = context.brokers, context.deletions
-    obstacles: dict[str, ApiError] = {}
     for name in names:
         assignments = context.cluster.topics[name].assignments.values()
         deletions.begin(name, (replica for assignment in assignments for replica in assignment.replicas))
-        absent = deletions.holders(name).difference(context.cluster.brokers)
-        if absent:
-            obstacles[name] = waits_for(min(absent))
     for broker_id in brokers.met:
         await brokers.update_metadata(context.cluster, broker_id, partitions)
         asked = deletions.to_ask(broker_id, names)
         deletions.asked(broker_id, asked)
         brokers.delete_topics(context.cluster, broker_id, asked)
-    return obstacles
-
-
-def waits_for(broker_id: int) -> ApiError:
-    """What keeps a topic of which an absent broker has a replica."""
-    return ApiError(ErrorCode.REQUEST_TIMED_OUT, f"The deletion waits for broker {broker_id}, which holds a replica.")
 
 
 async def note_deleted(
@@ -153,6 +144,7 @@ async def note_deleted(
     for name in removed:
         logger.info("deleted topic %s", name)
     context.deletions.ended(removed)
+    context.deletions.settle_held_by_absent(asked, cluster.brokers)
     context.refusals.forget_topics(removed)
     for name, code in failed.items():
         obstacle = ApiError(code, "A replica could not be deleted; the topic stays queued for deletion.")
