@@ -190,7 +190,7 @@ class Supervisor:
 
     async def _watch(self, child: Child) -> None:
         """See to the end of a process that is nobody's child here, and to its registration."""
-        while _is_in_use(child.plan):
+        while _may_be_in_use(child.plan):
             if not child.is_ready and (addresses := self._registered_addresses(child)):
                 self._child_is_ready(child, addresses)
             await asyncio.sleep(_LOOK_INTERVAL_S)
@@ -371,6 +371,14 @@ def _cause(status: int) -> str:
 def _is_in_use(plan: BrokerPlan) -> bool:
     """Whether the process that a former parent noted still has the broker's directory."""
     return plan.former_pid != 0 and _user(Path(plan.directories[0])) in (plan.former_pid, _UNKNOWN)
+
+
+def _may_be_in_use(plan: BrokerPlan) -> bool:
+    """The same, and true as long as nobody can tell: the lock may not be opened for a while (no descriptor is left)."""
+    try:
+        return _is_in_use(plan)
+    except OSError:
+        return True
 
 
 def _user(directory: Path) -> int | None:

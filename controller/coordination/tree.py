@@ -159,13 +159,13 @@ class DataTree:
     def commit(self, transaction: Transaction) -> None:
         """Make a prepared transaction the state of the tree; no other may have been committed since it was prepared."""
         for path, znode in transaction.changes.items():
-            siblings = self._children.setdefault(parent_of(path), set()) if path != "/" else None
             self._note_owner(path, znode)
             if znode is not None:
                 self._znodes[path] = znode
-                if siblings is not None:
-                    siblings.add(name_of(path))
-            elif self._znodes.pop(path, None) is not None and siblings is not None:
+                if path != "/":
+                    self._children.setdefault(parent_of(path), set()).add(name_of(path))
+            elif self._znodes.pop(path, None) is not None:
+                siblings = self._children[parent_of(path)]  # not of one that came and goes with this transaction
                 siblings.discard(name_of(path))
                 if not siblings:
                     del self._children[parent_of(path)]

@@ -11,6 +11,7 @@ import logging
 import struct
 from typing import Final, Protocol, cast
 
+from barnabas.clock import Clock
 from barnabas.controller.coordination.zookeeper_server.jute import MalformedMessage
 from barnabas.controller.coordination.zookeeper_server.messages import (
     FRAME_BYTES_MAX,
@@ -24,6 +25,10 @@ from barnabas.network import peer_host
 logger = logging.getLogger(__name__)
 
 _LENGTH: Final = struct.Struct(">i")
+
+TURN_MS: Final = 10
+"""How long one connection is served before others have their turn. A client may send any number of requests at once,
+and while those are served nobody else is heard, nor any session ended."""
 
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """A client that has so many bytes to read is neither read from nor answered until it has."""
@@ -54,15 +59,17 @@ class Server(Protocol):
 class ZooKeeperConnection(asyncio.Protocol):
     """Protocol of one accepted socket, owned by the event loop. `port` is the one that it came to."""
 
-    def __init__(self, server: Server, port: int, now_ms: int) -> None:
+    def __init__(self, server: Server, port: int, clock: Clock) -> None:
         self._server = server
+        self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._was_answered = False
         self._is_full = False
         self._closing: asyncio.Transport | None = None
+        self._is_resting = False
         self.port = port
-        self.opened_ms = now_ms
+        self.opened_ms = clock.monotonic_ms()
         self.session: Session[Client] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -82,13 +89,28 @@ class ZooKeeperConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_full = False
-        self._serve()  # what had come by then
-        if self._transport is not None and not self._is_full and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if not self._is_resting:
+            self._go_on()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        if not self._is_resting:
+            self._serve()
+
+    def _rest(self, transport: asyncio.Transport) -> None:
+        """Let others have their turn before the rest of what has come."""
+        self._is_resting = True
+        if not transport.is_closing():
+            transport.pause_reading()
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Serve what had come by then, and read again when that is done."""
+        self._is_resting = False
         self._serve()
+        if self._transport is None or self._is_full or self._is_resting or self._transport.is_closing():
+            return
+        self._transport.resume_reading()
 
     def _serve(self) -> None:
         try:
@@ -127,6 +149,7 @@ class ZooKeeperConnection(asyncio.Protocol):
 
     def _serve_frames(self) -> None:
         position = 0
+        turn_ends_ms = self._clock.monotonic_ms() + TURN_MS
         try:
             while self._transport is not None and not self._is_full:
                 if len(self._received) - position < _LENGTH.size:
@@ -138,6 +161,9 @@ class ZooKeeperConnection(asyncio.Protocol):
                     raise MalformedMessage(f"a frame of {length} bytes")
                 end = position + _LENGTH.size + length
                 if end > len(self._received):
+                    return
+                if position and self._clock.monotonic_ms() >= turn_ends_ms:
+                    self._rest(self._transport)
                     return
                 frame = bytes(memoryview(self._received)[position + _LENGTH.size : end])
                 position = end

@@ -91,7 +91,7 @@ class ZooKeeperServer:
         bound = self._network.bind(host, port)
         self._bound.append(bound)
         number = bound.port
-        await bound.listen(lambda: ZooKeeperConnection(self, number, self._clock.monotonic_ms()))
+        await bound.listen(lambda: ZooKeeperConnection(self, number, self._clock))
         if self._tick is None:
             self._ticked_ms = self._clock.monotonic_ms()
             self._tick = self._timers.call_later(TICK_MS, self._look_at_sessions)
@@ -190,7 +190,7 @@ class ZooKeeperServer:
         now_ms = self._clock.monotonic_ms()
         since_ms, self._ticked_ms = now_ms - self._ticked_ms, now_ms
         if since_ms > _LATE_MS:
-            self._sessions.give_time(since_ms, now_ms)
+            self._sessions.give_time(since_ms - TICK_MS, now_ms)  # all of it would put off every end for ever
         for session in self._sessions.expired(now_ms):
             if not session.is_over:
                 logger.info(

@@ -17,6 +17,9 @@ Owner = TypeVar("Owner")
 WATCH_BYTES: Final = 330
 """What a watch takes besides its path, about: a dictionary of its own, mostly."""
 
+_CHARACTER_BYTES_MAX: Final = 4
+"""What each character of a path may take in memory, as soon as one of them is not ASCII."""
+
 _DATA_EVENTS: Final = frozenset({EventType.CREATED, EventType.DATA_CHANGED, EventType.DELETED})
 _CHILD_EVENTS: Final = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
 
@@ -76,7 +79,7 @@ class WatchTable(Generic[Owner]):
         if path not in held:
             held.add(path)
             self._owners(of_children).setdefault(path, {})[owner] = None
-            self.held_bytes += WATCH_BYTES + len(path)
+            self.held_bytes += _watch_bytes(path)
 
     def _drop(self, path: str, owner: Owner, *, of_children: bool) -> None:
         table = self._owners(of_children)
@@ -88,11 +91,16 @@ class WatchTable(Generic[Owner]):
             self._release(path, owner, of_children=of_children)
 
     def _release(self, path: str, owner: Owner, *, of_children: bool) -> None:
-        self.held_bytes -= WATCH_BYTES + len(path)
+        self.held_bytes -= _watch_bytes(path)
         held = self._held[owner]
         held[of_children].remove(path)
         if not any(held):
             del self._held[owner]
+
+
+def _watch_bytes(path: str) -> int:
+    """What a watch of a path takes, about; the same whenever it is asked, which `sys.getsizeof` does not tell."""
+    return WATCH_BYTES + len(path) * (1 if path.isascii() else _CHARACTER_BYTES_MAX)
 
 
 def missed_data_events(

@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from barnabas.broker.cli.cluster_directory import NOTE_FILE
 from barnabas.broker.cli.several_brokers import BrokerPlan
 from barnabas.broker.cli.supervisor import RESTARTS_MAX, RESTARTS_PERIOD_S, RestartBudget, Supervisor
+from barnabas.storage.checkpoints import LOCK_FILE
 
 
 def plans(directory: Path) -> list[BrokerPlan]:
@@ -114,6 +116,23 @@ def test_brokers_go_on_when_the_note_cannot_be_written(
     parent.say_ready(1)
     parent.wait_for(lambda: parent.supervisor._children[0].is_ready)
     assert f"{tmp_path / NOTE_FILE} cannot be written (Is a directory)" in caplog.text
+
+
+def test_the_end_of_a_broker_of_before_is_seen_after_its_lock_could_not_be_looked_at(
+    parent: Parent, tmp_path: Path
+) -> None:
+    """A directory in the lock's place is no lock that can be opened, as if there were no descriptor left."""
+    assert [plan and plan.node_id for plan in (parent.next_start(), parent.next_start())] == [1, 2]
+    child = parent.supervisor._children[0]
+    child.plan = replace(child.plan, former_pid=os.getpid())
+    lock = tmp_path / "broker1" / LOCK_FILE
+    lock.mkdir(parents=True)
+    parent.supervisor._adopt(child)
+    parent.loop.run_until_complete(asyncio.sleep(0.01))
+    assert not child.has_ended.is_set()
+    lock.rmdir()
+    plan = parent.next_start()
+    assert plan is child.plan
 
 
 def test_old_deaths_do_not_count() -> None:

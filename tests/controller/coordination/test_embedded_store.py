@@ -208,6 +208,20 @@ async def test_a_sequential_znode_may_have_a_number_and_no_other_name(tmp_path: 
     await store.close()
 
 
+async def test_what_comes_and_goes_in_one_transaction_leaves_nothing(clock: ManualClock) -> None:
+    store = await opened(Path(":memory:"), clock)
+    session = await store.session()
+    await session.multi([Create("/a"), Create("/a/b"), Delete("/a/b"), Delete("/a")])
+    assert store._stored.tree._children == {}
+    await session.create("/a")
+    await session.create("/a/b")
+    await session.multi([Delete("/a/b"), Create("/a/b"), Create("/a/c"), Delete("/a/c")])
+    assert store._stored.tree._children == {"/": {"a"}, "/a": {"b"}}
+    await session.multi([SetData("/a", b""), Delete("/a/b"), Delete("/a")])
+    assert store._stored.tree._children == {}
+    await store.close()
+
+
 async def test_closing_twice_is_fine(clock: ManualClock) -> None:
     store = EmbeddedStore(":memory:", clock)
     await store.open()

@@ -6,6 +6,7 @@ import random
 import secrets
 import sqlite3
 import struct
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,8 +22,14 @@ from kazoo.protocol.states import EventType, WatchedEvent
 from barnabas.clock import ManualClock
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
-from barnabas.controller.coordination.zookeeper_server.connection import UNSENT_BYTES_MAX
+from barnabas.controller.coordination.zookeeper_server.connection import (
+    TURN_MS,
+    UNSENT_BYTES_MAX,
+    Server,
+    ZooKeeperConnection,
+)
 from barnabas.controller.coordination.zookeeper_server.jute import MalformedMessage
+from barnabas.controller.coordination.zookeeper_server.messages import ConnectRequest
 from barnabas.controller.coordination.zookeeper_server.server import (
     CLOSING_MS_MAX,
     CONNECTIONS_MAX,
@@ -31,7 +38,12 @@ from barnabas.controller.coordination.zookeeper_server.server import (
     TICK_MS,
     ZooKeeperServer,
 )
-from barnabas.controller.coordination.zookeeper_server.service import ANSWER_BYTES_MAX, LastRequest, TreeService
+from barnabas.controller.coordination.zookeeper_server.service import (
+    ANSWER_BYTES_MAX,
+    Client,
+    LastRequest,
+    TreeService,
+)
 from barnabas.controller.coordination.zookeeper_server.sessions import SESSION_TIMEOUT_MS_MIN, Session
 from barnabas.network import OsNetwork
 from tools.manual_timers import ManualTimers
@@ -203,6 +215,17 @@ async def test_a_server_that_stood_still_ends_no_session() -> None:
         server.pass_time(5_000)
         assert server.paths == {"/e"}
         server.pass_time(2_000)
+        assert server.paths == set()
+
+
+async def test_a_session_ends_although_every_look_at_it_is_late() -> None:
+    """A server that is busy all the time, or on a slow machine."""
+    async with ServerUnderTest() as server, peer(server) as one:
+        await one.ask(CREATE, creation("/e", flags=1))
+        for _ in range(11):
+            server.stand_still(3 * TICK_MS)
+        assert server.paths == {"/e"}, "it may have been heard in each tick, but for these"
+        server.stand_still(3 * TICK_MS)
         assert server.paths == set()
 
 
@@ -450,6 +473,17 @@ async def test_watches_have_so_much_room_and_no_more() -> None:
             assert (await third.ask(EXISTS, string("/more") + b"\1"))[0] == NO_NODE
 
 
+async def test_watches_of_any_path_are_counted_by_the_memory_that_they_take() -> None:
+    """One wide character makes all of its path wide. What is taken back is what was counted, to the byte."""
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        table = server.server._service._watches
+        path = "/" + "x" * 1_000 + "\N{SLIGHTLY SMILING FACE}"
+        assert (await one.ask(EXISTS, string(path) + b"\1"))[0] == NO_NODE
+        assert table.held_bytes > sys.getsizeof(path) > 4_000
+        await other.ask(CREATE, creation(path))
+        assert table.held_bytes == 0
+
+
 async def test_watches_are_removed() -> None:
     async with ServerUnderTest() as server, peer(server) as one:
         await one.ask(CREATE, creation("/a"))
@@ -664,6 +698,94 @@ async def test_frames_come_in_any_pieces() -> None:
         one.send(struct.pack(">ii", 6, EXISTS) + string("/a") + b"\0")
         assert one.split(await one.receive())[0] == 5
         assert one.split(await one.receive())[0] == 6
+
+
+class _SlowServer(Server):
+    """Takes its time for each request, by the test's clock."""
+
+    def __init__(self, clock: ManualClock, request_ms: int) -> None:
+        self._clock, self._request_ms = clock, request_ms
+
+    def accept(self, connection: ZooKeeperConnection) -> bool:
+        return True
+
+    def forget(self, connection: ZooKeeperConnection) -> None:
+        pass
+
+    def connect(self, connection: ZooKeeperConnection, request: ConnectRequest) -> bytes:
+        connection.session = Session(1, bytes(16), SESSION_TIMEOUT_MS_MIN, 0, connection.port)
+        return b""
+
+    def serve(self, session: Session[Client], connection: ZooKeeperConnection, frame: bytes) -> bytes:
+        self._clock.advance(self._request_ms)
+        return frame
+
+    def four_letter_word(self, word: bytes) -> bytes | None:
+        return None
+
+
+class _Transport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.is_read = True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("request_ms", "turn"), [(TURN_MS // 2, 2), (3 * TURN_MS, 1)])
+async def test_who_asks_a_lot_at_once_lets_others_have_their_turn(request_ms: int, turn: int) -> None:
+    clock = ManualClock()
+    connection, transport = ZooKeeperConnection(_SlowServer(clock, request_ms), 1, clock), _Transport()
+    connection.connection_made(transport)
+    hello = struct.pack(">iqiqi", 0, 0, 6_000, 0, 16) + bytes(16)
+    connection.data_received(struct.pack(">i", len(hello)) + hello)
+    transport.written.clear()
+    frames = [struct.pack(">ii", 4, number) for number in range(5)]
+    connection.data_received(b"".join(frames[:4]) + frames[4][:5])
+    for served in range(turn, 5, turn):
+        assert transport.written == frames[:served]
+        assert transport.is_read == (served == 4)
+        if served < 4:
+            connection.pause_writing()
+            connection.resume_writing()
+            assert transport.written == frames[:served], "its turn is over, whatever it has read"
+            await asyncio.sleep(0)
+    connection.data_received(frames[4][5:])
+    assert transport.written == frames
+    assert transport.is_read
+
+
+async def test_who_is_full_when_its_turn_comes_waits_until_it_has_read() -> None:
+    clock = ManualClock()
+    connection, transport = ZooKeeperConnection(_SlowServer(clock, TURN_MS), 1, clock), _Transport()
+    connection.connection_made(transport)
+    hello = struct.pack(">iqiqi", 0, 0, 6_000, 0, 16) + bytes(16)
+    connection.data_received(struct.pack(">i", len(hello)) + hello)
+    transport.written.clear()
+    frames = [struct.pack(">ii", 4, number) for number in range(2)]
+    connection.data_received(b"".join(frames))
+    connection.pause_writing()
+    await asyncio.sleep(0)
+    assert (transport.written, transport.is_read) == (frames[:1], False)
+    connection.resume_writing()
+    assert (transport.written, transport.is_read) == (frames, True)
 
 
 class _Deaf:
