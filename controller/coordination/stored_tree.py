@@ -197,16 +197,19 @@ class StoredTree:
 
     def _take_back(self, error: sqlite3.Error) -> None:
         """A write has failed. A lack of room or memory, or of a descriptor for a file that was not open yet, leaves
-        the file as it was: the transaction is rolled back. After any other error nobody knows what the file holds:
-        nothing more is answered from it.
+        the file as it was: the transaction is rolled back. After any other error, one of the rolling back included,
+        nobody knows what the file holds: nothing more is answered from it.
 
         Raises: StoreUnavailable after such an error.
         """
         assert self._database is not None, "not open"
         if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _PASSING:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            return
+            try:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                return
+            except sqlite3.Error as second:
+                error = second
         self.failure = str(error)
         logger.critical("the metadata store %s failed and stays closed until it is opened anew: %s", self._path, error)
         raise StoreUnavailable(self._path, self.failure) from error

@@ -187,6 +187,8 @@ class ZooKeeperServer:
     # -- sessions that are over
 
     def _look_at_sessions(self) -> None:
+        # First of all: an error that nobody foresaw costs this look, and not all those after it.
+        self._tick = self._timers.call_later(TICK_MS, self._look_at_sessions)
         now_ms = self._clock.monotonic_ms()
         since_ms, self._ticked_ms = now_ms - self._ticked_ms, now_ms
         if since_ms > _LATE_MS:
@@ -201,7 +203,6 @@ class ZooKeeperServer:
             if connection.session is None and now_ms - connection.opened_ms > HANDSHAKE_MS_MAX:
                 connection.close("it has not begun a session")
         self._abort_closing(now_ms)
-        self._tick = self._timers.call_later(TICK_MS, self._look_at_sessions)
 
     def _abort_closing(self, now_ms: int) -> None:
         """A client that does not read could keep a closed connection, and what it was sent, for ever."""

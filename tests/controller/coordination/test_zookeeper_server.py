@@ -399,6 +399,46 @@ class _BrokenDisk(_FullDisk):
         return self.database.execute(statement, *arguments)
 
 
+class _NoWayBack(_FullDisk):
+    """A full disk that fails when a transaction is rolled back."""
+
+    def execute(self, statement: str, *arguments: Any) -> Any:
+        if statement == "ROLLBACK":
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise error
+        return super().execute(statement, *arguments)
+
+
+async def test_a_transaction_that_cannot_be_rolled_back_ends_everything() -> None:
+    """Also where it is the server's own, at a look at the sessions."""
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        await one.ask(CREATE, creation("/e", flags=1))
+        assert server.stored._database is not None
+        server.stored._database = _NoWayBack(server.stored._database)  # type: ignore[assignment]
+        server.pass_time(6_000 + TICK_MS)
+        assert await other.is_closed()
+        assert server.failures == ["disk I/O error"]
+
+
+class _ForeseenByNobody(_FullDisk):
+    def execute(self, statement: str, *arguments: Any) -> Any:
+        raise MemoryError(statement)
+
+
+async def test_sessions_are_looked_at_again_after_an_error_that_nobody_foresaw() -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        await one.ask(CREATE, creation("/e", flags=1))
+        assert server.stored._database is not None
+        odd = _ForeseenByNobody(server.stored._database)
+        server.stored._database = odd  # type: ignore[assignment]
+        with pytest.raises(MemoryError):
+            server.pass_time(6_000 + TICK_MS)
+        server.stored._database = odd.database
+        server.pass_time(TICK_MS)
+        assert server.paths == set()
+
+
 async def test_a_broken_disk_ends_everything() -> None:
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         assert server.stored._database is not None
