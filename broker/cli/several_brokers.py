@@ -223,7 +223,9 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
     from barnabas.broker.cli.process import look_for_garbage
     from barnabas.broker.cli.supervisor import Supervisor
     from barnabas.controller.coordination.interface import StoreUnavailable
+    from barnabas.storage.os_files import OsFiles
 
+    OsFiles().descriptor_limit()  # as many connections to the store as the system allows, as a broker does it
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     supervisor = Supervisor(loop, directory, plans)
@@ -284,6 +286,8 @@ def _become_a_broker(options: argparse.Namespace, environ: Mapping[str, str], pl
         status = serve_one(options, environ, also=plan.configs, label=f"broker {plan.node_id}:")
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else EXIT_FAILURE
+    except Exception:  # of what comes before the broker, which tells its own
+        logger.critical("broker %d could not start", plan.node_id, exc_info=True)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()

@@ -18,6 +18,7 @@ from barnabas.clock import SystemClock
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper_server.server import ZooKeeperServer
 from barnabas.network import OsNetwork
+from barnabas.storage.os_files import OsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ async def run(host: str, port: int, file: Path | None) -> int:
 
     Raises: StoreUnavailable, OSError.
     """
+    OsFiles().descriptor_limit()  # as many connections as the system allows, as a broker does it
     end, failures = asyncio.Event(), list[str]()
 
     def fail(reason: str) -> None:

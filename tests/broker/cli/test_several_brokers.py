@@ -592,6 +592,31 @@ def test_a_signal_that_comes_while_a_broker_is_forked_is_heard(tmp_path: Path) -
     assert re.search(r"died 6 times within a minute \(pid \d+ was killed by SIGTERM\)", done.stderr), done.stderr
 
 
+def test_a_broker_that_fails_before_it_is_one_says_why(tmp_path: Path) -> None:
+    """Here it has no descriptor left. The parent has as many as the system allows, like a broker."""
+    script = (
+        "import os, resource, sys\n"
+        "from barnabas.__main__ import main\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, most))\n"
+        "def forked():\n"
+        "    os.write(2, b'of %d: %d\\n' % (most, resource.getrlimit(resource.RLIMIT_NOFILE)[0]))\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))\n"
+        "os.register_at_fork(after_in_child=forked)\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    serve = ["serve", "--brokers", "1", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *serve], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    (limits,) = re.findall(r"^of (\d+): (\d+)$", done.stderr, re.MULTILINE)
+    assert limits[0] == limits[1]
+    assert re.search(r" FATAL .*broker 1 could not start\b(?s:.*)Too many open files: '/dev/fd'", done.stderr), (
+        done.stderr
+    )
+
+
 def test_a_start_is_given_up(tmp_path: Path) -> None:
     """While brokers start, or are still to be forked. (Nine that were quicker than this process are started again.)"""
     command = [sys.executable, "-m", "barnabas", "serve", "--brokers", "9", "--listen", "127.0.0.1:0"]
