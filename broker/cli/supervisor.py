@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -115,8 +116,12 @@ class Supervisor:
         plans = with_note([child.plan for child in self._children], note)
         with contextlib.ExitStack() as taken:
             for child, plan in zip(self._children, plans, strict=True):
-                port = await self._listen(plan.store_port, is_needed=_is_in_use(plan))
-                addresses = {key: _with_free_ports(each, taken) for key, each in _addresses(plan.configs).items()}
+                is_in_use = _is_in_use(plan)
+                port = await self._listen(plan.store_port, is_needed=is_in_use)
+                noted = _addresses(plan.configs)
+                if not is_in_use:
+                    noted = {key: _still_to_be_had(child.asked[key], each, taken) for key, each in noted.items()}
+                addresses = {key: _with_free_ports(each, taken) for key, each in noted.items()}
                 configs = {**plan.configs, **addresses, "zookeeper.connect": f"{HOST}:{port}"}
                 child.plan = replace(plan, configs=configs, store_port=port)
         for child in self._children:
@@ -396,6 +401,24 @@ def _user(directory: Path) -> int | None:
 
 def _addresses(configs: Mapping[str, str]) -> dict[str, str]:
     return {key: configs[key] for key in ADDRESS_KEYS if key in configs}
+
+
+def _still_to_be_had(asked: str, given: str, taken: contextlib.ExitStack) -> str:
+    """The addresses that were given for those asked for; as they were asked for, if somebody else has meanwhile taken
+    a port that was given in the place of 0."""
+    for each, address in zip(asked.split(","), given.split(","), strict=False):
+        if asked == given or not each.endswith(":0"):
+            continue
+        host, _, port = address.rpartition("://")[2].rpartition(":")
+        try:
+            taken.callback(OsNetwork().bind(host.strip("[]") or None, int(port)).close)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                logger.warning("another program has taken %s: other free ports are chosen for %s", address, asked)
+                return asked
+        except (ValueError, OverflowError):
+            return asked  # somebody has edited the note
+    return given
 
 
 def _with_free_ports(addresses: str, taken: contextlib.ExitStack) -> str:

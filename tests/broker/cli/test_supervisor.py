@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,9 +17,14 @@ from barnabas.broker.cli.supervisor import RESTARTS_MAX, RESTARTS_PERIOD_S, Rest
 from barnabas.storage.checkpoints import LOCK_FILE
 
 
-def plans(directory: Path) -> list[BrokerPlan]:
+def plans(directory: Path, listeners: str | None) -> list[BrokerPlan]:
     return [
-        BrokerPlan(number, {"listeners": f"PLAINTEXT://127.0.0.1:{number}"}, 0, [str(directory / f"broker{number}")])
+        BrokerPlan(
+            number,
+            {"listeners": listeners or f"PLAINTEXT://127.0.0.1:{number}"},
+            0,
+            [str(directory / f"broker{number}")],
+        )
         for number in (1, 2)
     ]
 
@@ -26,9 +32,9 @@ def plans(directory: Path) -> list[BrokerPlan]:
 class Parent:
     """A supervisor of brokers 1 and 2, and what forks for it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, listeners: str | None = None) -> None:
         self.loop = asyncio.new_event_loop()
-        self.supervisor = Supervisor(self.loop, directory, plans(directory))
+        self.supervisor = Supervisor(self.loop, directory, plans(directory, listeners))
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._started: list[subprocess.Popen[bytes]] = []
         self.says: dict[int, int] = {}
@@ -133,6 +139,29 @@ def test_the_end_of_a_broker_of_before_is_seen_after_its_lock_could_not_be_looke
     lock.rmdir()
     plan = parent.next_start()
     assert plan is child.plan
+
+
+def test_a_free_port_that_somebody_else_has_taken_since_is_let_go(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of the broker that had it are chosen again; the others' are kept."""
+
+    def listeners() -> list[str]:
+        parent = Parent(tmp_path, "A://127.0.0.1:0,B://127.0.0.1:0")
+        try:
+            return [child.plan.configs["listeners"] for child in parent.supervisor._children]
+        finally:
+            parent.close()
+
+    first = listeners()
+    assert listeners() == first
+    port = first[0].rpartition(":")[2]
+    with socket.create_server(("127.0.0.1", int(port))):
+        second = listeners()
+    assert f"another program has taken B://127.0.0.1:{port}: " in caplog.text
+    assert port not in second[0]
+    assert second[1] == first[1]
+    assert listeners() == second, "which is noted"
 
 
 def test_old_deaths_do_not_count() -> None:
