@@ -6,9 +6,10 @@ durable. Nothing here knows of threads, files or clocks.
 *Source*: ZooKeeper's `PrepRequestProcessor.java` (checks, sequence numbers) and `DataTree.java` (versions).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.controller.coordination.interface import (
     ANY_VERSION,
@@ -31,6 +32,10 @@ from barnabas.controller.coordination.interface import (
 
 MAX_ZNODE_BYTES = 1024 * 1024
 """ZooKeeper's `jute.maxbuffer`: no znode may hold more."""
+
+_REFUSED: Final = re.compile(r"[\x01-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+"""Characters that no path of a new znode may have (`PathUtils.validatePath`): control characters, those for private
+use, specials, and those above U+FFFF, which are surrogates to ZooKeeper."""
 
 
 class Znode(NamedTuple):
@@ -86,9 +91,15 @@ def validate_path(path: str) -> None:
 
 def validate_operation(operation: Operation) -> None:
     """The same for the path of an operation. That of a sequential znode has to be one with its number: it may end with
-    a slash, and the number is the whole name then. Raises BadArguments."""
+    a slash, and the number is the whole name then. As in ZooKeeper whatever is there may be deleted by its name, but
+    for the root. Raises BadArguments."""
     is_sequential = isinstance(operation, Create) and operation.sequence
     validate_path(f"{operation.path}0" if is_sequential else operation.path)
+    if isinstance(operation, Delete):
+        if operation.path == "/":
+            raise BadArguments("znode path '/' cannot be deleted")
+    elif _REFUSED.search(operation.path):
+        raise BadArguments(f"znode path {operation.path!r} has a character that is refused")
 
 
 def parent_of(path: str) -> str:
@@ -275,7 +286,7 @@ class _Preparation:
 
     def _delete(self, operation: Delete) -> None:
         self._expect(operation)
-        if operation.path == "/" or self._children_of(operation.path):
+        if self._children_of(operation.path):
             raise NotEmpty(operation.path)
         parent_path = parent_of(operation.path)
         parent = self._current(parent_path)

@@ -515,12 +515,12 @@ async def test_watches_have_so_much_room_and_no_more() -> None:
 
 async def test_watches_of_any_path_are_counted_by_the_memory_that_they_take() -> None:
     """One wide character makes all of its path wide. What is taken back is what was counted, to the byte."""
-    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+    async with ServerUnderTest() as server, peer(server) as one:
         table = server.server._service._watches
         path = "/" + "x" * 1_000 + "\N{SLIGHTLY SMILING FACE}"
         assert (await one.ask(EXISTS, string(path) + b"\1"))[0] == NO_NODE
         assert table.held_bytes > sys.getsizeof(path) > 4_000
-        await other.ask(CREATE, creation(path))
+        assert (await one.ask(18, string(path) + struct.pack(">i", 2)))[0] == 0
         assert table.held_bytes == 0
 
 
@@ -644,6 +644,34 @@ async def test_a_sequential_znode_may_have_a_number_and_no_other_name() -> None:
         assert await one.ask(CREATE, creation("/none/", flags=2)) == (NO_NODE, b"")
         assert await one.ask(CREATE, creation("/q/")) == (BAD_ARGUMENTS, b""), "without a number"
         assert server.paths == {"/q", "/q/0000000000", "/q/0000000001", "/0000000001", "/q/.0000000002"}
+
+
+@pytest.mark.parametrize(
+    "character", ["\x01", "\x1f", "\x7f", "\x9f", "\ue000", "\uf8ff", "\ufff0", "\uffff", "\U0001f642"]
+)
+async def test_characters_that_zookeeper_refuses_are_in_no_path(character: str) -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        path = f"/a{character}b"
+        assert await one.ask(CREATE, creation(path)) == (BAD_ARGUMENTS, b"")
+        assert await one.ask(CREATE, creation(path, flags=2)) == (BAD_ARGUMENTS, b"")
+        assert (await one.ask(SET_DATA, string(path) + struct.pack(">ii", 0, -1)))[0] == BAD_ARGUMENTS
+        assert (await one.ask(DELETE, string(path) + struct.pack(">i", -1)))[0] == NO_NODE
+        assert server.paths == set()
+
+
+async def test_other_characters_may_be_in_paths() -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        path = "/ ~\xa0\u20ac\ud7ff\uf900\uffef"
+        assert await one.ask(CREATE, creation(path)) == (0, string(path))
+        assert server.paths == {path}
+
+
+async def test_the_root_is_not_deleted() -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        for _ in ("alone", "with a child"):
+            assert await one.ask(DELETE, string("/") + struct.pack(">i", -1)) == (BAD_ARGUMENTS, b"")
+            await one.ask(CREATE, creation("/a"))
+        assert server.paths == {"/a"}
 
 
 async def test_access_is_not_restricted_and_nobody_is_told_so() -> None:
