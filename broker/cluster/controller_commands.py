@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
-from barnabas.broker.cluster.metadata import MetadataCache, TopicMetadata
+from barnabas.broker.cluster.metadata import LEADER_DURING_DELETE, MetadataCache, TopicMetadata
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.interface import CoordinationError
 from barnabas.controller.requests import FULL
@@ -212,8 +212,8 @@ class ControllerCommands:
         ]
 
     def _topics_of_others(self, request: UpdateMetadataRequest) -> list[str]:
-        """The topics that are new to this broker, and of which it has no log: their configs have been read neither for
-        one nor, as it was, at its start."""
+        """The topics that are new to this broker, and of which it has no log: their configs were read neither for one
+        nor at its start. Not those that go: nobody would forget what is read."""
         if not self._metadata.is_complete:
             return []
         has_log, known_id = self._replicas.has_log, self._metadata.topic_id
@@ -221,7 +221,10 @@ class ControllerCommands:
             topic.topic_name
             for topic in request.topic_states
             if known_id(topic.topic_name) != topic.topic_id
-            and not any(has_log(topic.topic_name, state.partition_index) for state in topic.partition_states)
+            and not any(
+                state.leader == LEADER_DURING_DELETE or has_log(topic.topic_name, state.partition_index)
+                for state in topic.partition_states
+            )
         ]
 
 

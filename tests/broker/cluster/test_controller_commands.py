@@ -202,6 +202,12 @@ async def test_the_settings_of_topics_that_others_host_are_known(tmp_path: Path)
                 UpdateMetadataRequest(controller_epoch=broker.controller.epoch, topic_states=[topic])
             )
             assert broker.configs.overrides("topics", "t") == {"retention.ms": retention_ms}
+        partition.leader = -2
+        for _ in range(2):  # its deletion is told again and again, and its settings are there until the end of it
+            await broker.commands.update_metadata(
+                UpdateMetadataRequest(controller_epoch=broker.controller.epoch, topic_states=[topic])
+            )
+            assert broker.configs.overrides("topics", "t") == {}
         await creator.close()
 
 
