@@ -80,18 +80,23 @@ def finish(
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+    arguments: Any = process.args
     raise ChildHangs(
-        f"{process.args} did not end within {timeout_s:g} s\n--- stdout\n{_tail(out)}\n--- stderr\n{_tail(err)}"
+        f"{arguments} did not end within {timeout_s:g} s\n--- stdout\n{_tail(out)}\n--- stderr\n{_tail(err)}"
     )
 
 
 def ask_for_stacks(process: subprocess.Popen[Any]) -> None:
     """Have a process print the stacks of its threads to its stderr (Python, which ends) or stdout (Java, which goes
     on)."""
-    program = process.args[0] if isinstance(process.args, list | tuple) else process.args
-    is_java = os.path.basename(os.fsdecode(program)) == "java"
+    is_java = os.path.basename(os.fsdecode(_program(process))) == "java"
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGQUIT if is_java else signal.SIGABRT)
+
+
+def _program(process: subprocess.Popen[Any]) -> Any:
+    arguments: Any = process.args
+    return arguments[0] if isinstance(arguments, list | tuple) else arguments
 
 
 def _tail(text: Any) -> str:
