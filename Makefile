@@ -28,19 +28,9 @@ TYPED := $(foreach package,barnabas tools spark_examples benchmarks,-p $(package
 
 # Tests start hundreds of processes: what Python has compiled is kept for the next, even where the environment forbids it.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
-# A test is interrupted after five minutes. What does not even hear that (a client's library, a fixture's end) ends its
-# process after ten, with what each thread was at, and fails: a run ends, whatever hangs.
-ENDS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
-# Most tests wait for something most of the time: `check` has three workers for two processors. In `test` the longest
-# folder comes first, and what judges rates has the machine alone.
-ALONE := tests/abuse compat_tests/scale
-TWO_AT_A_TIME := $(PYTEST) -n 2 --max-worker-restart 0 --dist loadscope --no-loadscope-reorder compat_tests/spark compat_tests tests $(addprefix --ignore=,$(ALONE))
+# The tiers of the tests, with their parts and the table at the end: tools/gate, tests/README.md.
+GATE := $(BIN)/python -m tools.gate
 ON_ZOOKEEPER := env BARNABAS_COMPAT_TARGET=barnabas-zookeeper $(PYTEST)
-# One Python client and Kafka's tools for topics and configs: what touches the metadata store.
-ZOOKEEPER_SUBSET := compat_tests/confluent_client compat_tests/java_tools/test_topics.py compat_tests/java_tools/test_configs.py
-
-# Runs one of several parts of the tests. 5 is pytest's "no tests": good for a part, not for all of them.
-PART := none=0; part() { echo "$$*"; "$$@" && return; status=$$?; [ $$status -eq 5 ] || exit $$status; none=$$((none + 1)); }
 
 .PHONY: help run test test-image test-full check fuzz soak soak-faults power-cuts simulate demo spark compat-oracle compat-zookeeper differential client-behaviour docs lint bench prepare pipeline-name clean
 
@@ -50,24 +40,19 @@ help: ## Show this list
 run: $(INSTALLED) ## Start a broker on 127.0.0.1:9092 in the foreground (ARGS="..." are options of `barnabas serve`)
 	@exec $(BIN)/barnabas serve $(ARGS)
 
-test: prepare ## Run all tests: ours, and every foreign client against Barnabas
-	@$(PART); \
-	part $(TWO_AT_A_TIME) $(ENDS) -m "not full" $(PYTEST_ARGS); \
-	part $(PYTEST) $(ALONE) $(ENDS) -m "not full" $(PYTEST_ARGS); \
-	part $(ON_ZOOKEEPER) $(ENDS) -m "not full" $(PYTEST_ARGS) $(ZOOKEEPER_SUBSET); \
-	[ $$none -lt 3 ] || { echo "No test ran: PYTEST_ARGS chooses none." >&2; exit 5; }
+test: prepare ## Run the gate, what every change must pass: ours, and every foreign client against Barnabas
+	@$(GATE) gate $(PYTEST_ARGS)
 
 test-image: $(INSTALLED_FOR_TESTS) ## Build and try the container image; as root on Debian with an engine of its own if none answers
 	BARNABAS_REQUIRE_ALL=1 $(BIN)/python -m tools.container_engine $(BIN)/python -m pytest tests/test_image.py $(PYTEST_ARGS)
 
-test-full: prepare ## Run all tests and their larger sizes too
-	$(PYTEST) tests compat_tests $(PYTEST_ARGS)
-	$(ON_ZOOKEEPER) $(PYTEST_ARGS) compat_tests || [ $$? -eq 5 ]
+test-full: prepare ## Run everything at length; goes on where it was interrupted (ARGS=--anew does not)
+	@$(GATE) full $(ARGS) $(PYTEST_ARGS)
 
 check: lint ## Run lint, types, layers and the fast tests (under 2 minutes)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
-	$(PYTEST) -n 3 --max-worker-restart 0 --dist loadfile tests -q $(ENDS) -m "not slow and not full and not java and not spark" $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --max-worker-restart 0 --dist loadfile tests -q -m "not slow and not full and not java and not spark" $(PYTEST_ARGS)
 
 soak: $(INSTALLED_FOR_TESTS) ## Load, kill -9, torn writes and lost replies for SECONDS=..., then a check that nothing was lost
 	$(BIN)/python -m tools.soak --seconds $(SECONDS) $(ARGS)

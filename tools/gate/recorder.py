@@ -1,0 +1,120 @@
+"""A pytest plugin: what became of each test, as lines of JSON, and what else the machine did while it failed.
+
+`--record FILE` appends a line when a test starts, and one for each phase that says something: a phase of a failed test
+holds the whole failure, so that the table at the end can show it again. `--recorded FILE` leaves out the tests whose
+outcome stands in that file, which is how an interrupted run goes on.
+"""
+
+import json
+import os
+import re
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import pytest
+
+from tools.gate.outcomes import read_outcomes
+
+LIVE: Final = "live"
+SEED: Final = re.compile(r"\bseed\b\W{0,3}(\d+)|@seed\((\d+)\)|@reproduce_failure\([^)]*\)", re.IGNORECASE)
+"""What tests print of their seeds, and Hypothesis of its."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gate")
+    group.addoption("--record", metavar="FILE", help="append what became of each test to FILE, as lines of JSON")
+    group.addoption("--record-passed", action="store_true", help="record the output of tests that pass, too")
+    group.addoption("--recorded", metavar="FILE", help="leave out the tests whose outcome FILE holds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
+    if config.getoption("--record") and not is_worker:
+        recorder = Recorder(Path(config.getoption("--record")), config.getoption("--record-passed"))
+        config.pluginmanager.register(recorder, "gate-recorder")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    file = config.getoption("--recorded")
+    if file and Path(file).exists():
+        known = read_outcomes(Path(file))
+        left_out = [item for item in items if item.nodeid in known]
+        items[:] = [item for item in items if item.nodeid not in known]
+        config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A worker tells the run that started it by properties of the report."""
+    report = yield
+    if item.get_closest_marker(LIVE) and (LIVE, True) not in report.user_properties:
+        report.user_properties.append((LIVE, True))
+    return report
+
+
+class Recorder:
+    """Writes the lines; lives in the process that has an overview of all workers."""
+
+    def __init__(self, file: Path, has_passed: bool) -> None:
+        self._has_passed = has_passed
+        self._lines: TextIO = file.open("a", buffering=1)
+        self._running: set[str] = set()
+        self._neighbours: dict[str, set[str]] = {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        for other in self._running:
+            self._neighbours[other].add(nodeid)
+        self._neighbours[nodeid] = set(self._running)
+        self._running.add(nodeid)
+        self._write(started=nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._running.discard(nodeid)
+        self._neighbours.pop(nodeid, None)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            report.sections.append(("the machine meanwhile", self._meanwhile(report.nodeid)))
+        # What was captured stands in the report of each phase, also of those before.
+        is_told = report.failed or (self._has_passed and report.when == "teardown")
+        self._write(
+            test=report.nodeid,
+            phase=report.when,
+            outcome=report.outcome,
+            seconds=round(report.duration, 3),
+            live=(LIVE, True) in report.user_properties,
+            **({"text": full_text(report), "seeds": seeds(report)} if is_told else {}),
+        )
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            what = {"test": report.nodeid, "phase": "collect", "outcome": report.outcome}
+            self._write(**what, seconds=0, live=False, text=report.longreprtext, seeds=[])
+
+    def pytest_unconfigure(self) -> None:
+        self._lines.close()
+
+    def _meanwhile(self, nodeid: str) -> str:
+        load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+        beside = sorted(self._neighbours.get(nodeid, ()))[-5:]
+        return f"load {load} on {os.cpu_count()} processors\nbeside {', '.join(beside) or 'no other test'}"
+
+    def _write(self, **fields: Any) -> None:
+        self._lines.write(json.dumps(fields) + "\n")
+
+
+def full_text(report: pytest.TestReport) -> str:
+    """The failure as pytest shows it, with all that was captured."""
+    return "\n".join([report.longreprtext, *(f"--- {title}\n{text}" for title, text in report.sections)])
+
+
+def seeds(report: pytest.TestReport) -> list[str]:
+    """What a failed test has printed of its seeds."""
+    return list(dict.fromkeys(_printed_seeds(full_text(report))))
+
+
+def _printed_seeds(text: str) -> Iterator[str]:
+    for found in SEED.finditer(text):
+        yield found.group(1) or found.group(2) or found.group(0)

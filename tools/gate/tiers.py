@@ -1,0 +1,41 @@
+"""The parts of each tier: which tests, beside how many others, in which environment.
+
+A test's markers say where it belongs (`tests/README.md`); nothing here names a test.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+WORKERS: Final = 3
+"""Most tests wait for something most of the time: three of them keep two processors busy."""
+ON_ZOOKEEPER: Final = MappingProxyType({"BARNABAS_COMPAT_TARGET": "barnabas-zookeeper"})
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the tests, run by one pytest."""
+
+    name: str
+    markers: str
+    """pytest's marker expression."""
+    paths: tuple[str, ...]
+    workers: int = 0
+    """Processes of pytest-xdist; 0 is none, so that nothing runs beside a test."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+# The folder whose tests take longest comes first, so that no worker is left alone with it at the end.
+EVERYWHERE: Final = ("compat_tests/spark", "compat_tests", "tests")
+
+GATE: Final = (
+    Part("beside others", "not full and not alone", EVERYWHERE, WORKERS),
+    Part("on ZooKeeper", "store and not full and not alone", ("compat_tests",), environment=ON_ZOOKEEPER),
+)
+FULL: Final = (
+    Part("beside others", "not alone", EVERYWHERE, WORKERS),
+    Part("alone", "alone", EVERYWHERE),
+    Part("on ZooKeeper", "not alone", ("compat_tests",), WORKERS, ON_ZOOKEEPER),
+)
+TIERS: Final = MappingProxyType({"gate": GATE, "full": FULL})
