@@ -4,7 +4,7 @@ from benchmarks import active_clients
 from benchmarks.scale import connections_kib, measure
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_partitions_and_connections_cost() -> None:
     """In a small form: everything runs, and what cannot be nothing is not."""
     nothing, some = measure(3, [0, 30], idle_s=1)
@@ -17,7 +17,7 @@ def test_what_partitions_and_connections_cost() -> None:
     assert connections_kib(50) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_active_clients_cost() -> None:
     served = active_clients.measure(20, seconds=2)
     assert served.clients == 20

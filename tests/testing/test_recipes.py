@@ -24,12 +24,33 @@ def test_each_recipe_is_a_test_with_each_client() -> None:
         assert set(re.findall(r"^from (\w+)", recipe, re.MULTILINE)) >= CLIENTS, title
 
 
+ONE_CLIENT = """
+NAMES = ("confluent_kafka", "aiokafka", "kafka_python")
+
+def pytest_collection_modifyitems(config, items):
+    def is_chosen(item):
+        number = int(item.path.stem.rpartition("_")[2])
+        named = [name for name in NAMES if name in item.name]
+        return not named or NAMES[number % len(NAMES)] in named
+
+    left_out = [item for item in items if not is_chosen(item)]
+    items[:] = [item for item in items if is_chosen(item)]
+    config.hook.pytest_deselected(items=left_out)
+"""
+"""The clients take turns: the first recipe of a page is run with the first of them."""
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("clients", ["one client", pytest.param("each client", marks=pytest.mark.full)])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_recipes(pytester: pytest.Pytester, page: Path) -> None:
+def test_recipes(pytester: pytest.Pytester, page: Path, clients: str) -> None:
     found = recipes(page)
     pytester.makepyfile(**{f"test_recipe_{number}": recipe for number, recipe in enumerate(found)})
+    if clients == "one client":
+        pytester.makeconftest(ONE_CLIENT)
     # kafka-python warns of its own imports and leaves sockets to the garbage collector: no `-W error` here.
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--durations=3")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--durations=3", "-v")
     assert result.ret == 0
     assert result.parseoutcomes()["passed"] >= len(found)
+    ran = set(re.findall(r"test_recipe_(\d+)\.py::\S+ PASSED", result.stdout.str()))
+    assert ran == {str(number) for number in range(len(found))}, "each recipe"

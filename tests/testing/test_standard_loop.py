@@ -39,7 +39,7 @@ def test_a_broker_and_a_cluster(without_uvloop: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("chosen", "timeout_s"),
     [
-        pytest.param("not slow", 280, marks=pytest.mark.slow, id="quick"),
+        pytest.param("not slow", 280, marks=pytest.mark.full, id="quick"),
         pytest.param("slow and not full", 1_800, marks=[pytest.mark.full, pytest.mark.timeout(1_900)], id="slow"),
     ],
 )
