@@ -121,6 +121,7 @@ class Cluster(Lifetime, Roles, Recordable):
             **self._given,
         }
         self._racks = tuple(racks)
+        self.followers_may_lag = clock is not None
         self._clock = OffsetClock(clock)
         self.clock = BrokerClock(self._clock, self._move_time, self.check_started)
         self._lines = Lines()
@@ -172,7 +173,8 @@ class Cluster(Lifetime, Roles, Recordable):
             self.run_through(self._open_store())
             self._warn()
             for broker in self.brokers:
-                broker.start()
+                broker.start(heard=False)  # as this is waited for once
+            self.run_through(self.settle())
         except BaseException:
             self.stop()
             raise
@@ -219,6 +221,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self.check_started()
         self.run_through(self._restart(min(timeout, START_S)))
         self.wait_in_sync(timeout)
+        self.run_through(self.settle())
         self.faults.end_undone()
 
     async def _restart(self, timeout_s: float) -> None:
@@ -338,6 +341,7 @@ class Cluster(Lifetime, Roles, Recordable):
                     await broker.begin()
                 await self._until_in_sync()
                 await self._elect_preferred()
+                await self.settle()
             except BaseException:
                 await self._end_at_once()
                 raise
@@ -452,6 +456,7 @@ class Cluster(Lifetime, Roles, Recordable):
                 lambda: all(server.metadata.topic(name) is not None for server in self.live_servers()) or None,
                 f"not every broker knows {name}",
             )
+            await self.settle([name])
 
         self.call(create())
         return self.topic(name)
@@ -510,6 +515,7 @@ class Cluster(Lifetime, Roles, Recordable):
             finally:
                 sessions.may_begin.set()
             await self.eventually(has_registered, f"broker {broker} does not register again")
+            await self.settle()
 
         self.call(expire())
 
@@ -577,7 +583,7 @@ class Cluster(Lifetime, Roles, Recordable):
         def know() -> bool | None:
             return self._others_know(broker) or None
 
-        if any(fault.hinders_brokers() for fault in self.faults):
+        if self._is_hindered():
             with contextlib.suppress(TimeoutError):  # who is cut off, or paused, hears it later
                 await self._found(know, HEARD_S, "not told")
         else:

@@ -58,9 +58,10 @@ class ClusterBroker:
             raise self._not_running()
         return self._server
 
-    def start(self, timeout: float = START_S) -> None:
+    def start(self, timeout: float = START_S, *, heard: bool = True) -> None:
         """Start it, on its data and its port of before if it ran already; returns when clients can connect, which they
-        can when the controller has told it of the cluster.
+        can when the controller has told it of the cluster, and, with `heard`, when all have heard of it
+        (`Cluster.wait_heard`).
 
         Errors: RuntimeError when it runs; TimeoutError, after so many seconds of real time, as while it is cut off from
         the controller: then it is stopped, and can be started again.
@@ -70,11 +71,18 @@ class ClusterBroker:
             raise RuntimeError(f"broker {self.number} runs already")
         self._cluster.run_through(self.begin(timeout))
         self._cluster.faults.end_undone()
+        self._have_others_hear(heard)
 
-    def stop(self) -> None:
-        """Stop it cleanly, once others lead what it leads; does nothing if it does not run."""
+    def stop(self, *, heard: bool = True) -> None:
+        """Stop it cleanly, once others lead what it leads; does nothing if it does not run. With `heard` the others
+        have heard that it is gone on return (`Cluster.wait_heard`)."""
         if self._server is not None or self._ending is not None:
             self._cluster.run_through(self.end())
+            self._have_others_hear(heard)
+
+    def _have_others_hear(self, heard: bool) -> None:
+        if heard:
+            self._cluster.run_through(self._cluster.settle())
 
     async def end(self) -> None:
         """As `stop`, on the event loop of the cluster."""
@@ -83,11 +91,13 @@ class ClusterBroker:
             await server.stop()
         await self.has_ended()
 
-    def kill(self) -> None:
+    def kill(self, *, heard: bool = True) -> None:
         """End this broker as `kill -9` would. The metadata store takes it for dead at once, and not when its session
-        would have ended."""
+        would have ended. With `heard` others lead on return what it led, where they can, and all have heard of it
+        (`Cluster.wait_heard`)."""
         server, self._server = self.server, None
         self._cluster.run_through(server.crash())
+        self._have_others_hear(heard)
 
     def is_gone(self) -> None:
         """Note that this broker does not run any more; whoever says so ends it."""

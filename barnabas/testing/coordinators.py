@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.handlers import find_coordinator
+from barnabas.testing.settled import runtime
 
 if TYPE_CHECKING:
     from barnabas.broker.api.context import RequestContext
-    from barnabas.broker.coordinators.runtime import CoordinatorRuntime
     from barnabas.broker.server import Broker as Server
     from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -61,7 +61,7 @@ def _is_coming(servers: Sequence[Server], topic: str) -> bool:
     asked = servers[0]
     if topic not in asked.metadata:
         return not asked.internal_topics.waits_for_brokers(topic)
-    return any(_runtime(server, topic).running() for server in servers) and not _is_loaded(servers, topic)
+    return any(runtime(server, topic).running() for server in servers) and not _is_loaded(servers, topic)
 
 
 async def _loaded(servers: Sequence[Server], topic: str) -> None:
@@ -73,7 +73,7 @@ async def _loaded(servers: Sequence[Server], topic: str) -> None:
         while not _is_loaded(servers, topic):
             told.clear()
             hearing = asyncio.create_task(told.wait())
-            loading = [task for server in servers for task in _runtime(server, topic).running()]
+            loading = [task for server in servers for task in runtime(server, topic).running()]
             try:
                 await asyncio.wait([hearing, *loading], return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -90,10 +90,6 @@ def _is_loaded(servers: Sequence[Server], topic: str) -> bool:
     def is_served(partition: int, leader: int) -> bool:
         if leader not in by_id:  # nobody leads it yet; or who does has died, and clients are to hear of it
             return leader >= 0
-        return _runtime(by_id[leader], topic).runner_at(partition) is not None
+        return runtime(by_id[leader], topic).runner_at(partition) is not None
 
     return found is not None and all(is_served(index, state.leader) for index, state in found.partitions.items())
-
-
-def _runtime(server: Server, topic: str) -> CoordinatorRuntime[Any]:
-    return server.groups.runtime if topic == GROUP_METADATA_TOPIC else server.transactions.runtime

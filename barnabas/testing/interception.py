@@ -107,6 +107,10 @@ class Owner(Protocol):
         """What is found in the end. Errors: TimeoutError, ApiError."""
         ...
 
+    async def settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
+        """Wait until all brokers that run have heard what the controller decided. Errors: TimeoutError."""
+        ...
+
     async def leading(self, name: str, partition: int) -> Led:
         """A partition at its leader, as soon as there is one. Errors: TimeoutError, ApiError."""
         ...

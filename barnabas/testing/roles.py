@@ -4,31 +4,36 @@ alone is all of that by itself, as soon as it runs."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.testing import report
 from barnabas.testing.contents import Contents, check_partition
+from barnabas.testing.settled import runtime, unsettled
 from barnabas.testing.topic import Topic, topic_name
 from barnabas.testing.waiting import check_wait, outliving
 
 if TYPE_CHECKING:
-    from barnabas.broker.coordinators.runtime import CoordinatorRuntime
-    from barnabas.broker.server import Broker as Server
     from barnabas.testing.interception import Owner
 
 T = TypeVar("T")
 
 CREATE_AGAIN_S: Final = 1.0
 POLL_S: Final = 0.02
+FIRST_POLL_S: Final = 0.001
+"""How soon it is looked again whether all have heard: mostly they have a few ms later."""
+
 IN_SYNC_S: Final = 60.0
 
 
 class Roles(Contents):
     """What a test may ask of the roles of brokers, and wait for; part of `Broker` and `Cluster`. `timeout` is in
     seconds of real time; it ends in a TimeoutError that says what there is instead."""
+
+    followers_may_lag = False
+    """Where the clock is one that a test moves: brokers ask each other again by it."""
 
     def controller(self, timeout: float = 30.0) -> int:
         """The number of the broker that is the controller; waits until there is one."""
@@ -81,9 +86,9 @@ class Roles(Contents):
                     asked_s = now_s
                     servers[0].services.auto_topics.create([topic])
                 return None
-            partition = _runtime(servers[0], topic).partition_for(key)
+            partition = runtime(servers[0], topic).partition_for(key)
             led = self.led_by_its_word(topic, partition)
-            if led is None or _runtime(led.server, topic).runner_at(partition) is None:
+            if led is None or runtime(led.server, topic).runner_at(partition) is None:
                 return None
             return led.server.node_id
 
@@ -93,6 +98,40 @@ class Roles(Contents):
         """Wait until every partition is led and all its replicas are in its ISR, as its leader knows, and every broker
         that runs has heard."""
         self.call(self._until_in_sync(timeout))
+
+    def wait_heard(self, timeout: float = IN_SYNC_S) -> None:
+        """Wait until every broker that runs has heard what the controller decided, and has done it: all know who lives
+        and who leads, coordinators have read their logs, and replicas of brokers that run are in sync, where no
+        fault hinders them. What starts, stops, kills, elects and creates here waits for that by itself; this is for
+        what others have asked for."""
+        self.call(self._until_heard(timeout))
+
+    async def _until_heard(self, timeout_s: float) -> None:
+        try:
+            await self._until(lambda: self._open_end(None) is None or None, timeout_s, "")
+        except TimeoutError:
+            error = TimeoutError(f"not every broker has heard after {timeout_s:g} s: {self._open_end(None)}")
+            raise report.explained(error, cast("Owner", self)) from None
+
+    async def settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
+        """As `wait_heard`, on the event loop, of these topics or of all; but for `in_faults` not while a fault keeps
+        brokers from each other. Errors: TimeoutError."""
+        until_s = asyncio.get_running_loop().time() + IN_SYNC_S
+        pause_s = FIRST_POLL_S
+        while (in_faults or not self._is_hindered()) and (missing := self._open_end(topics)) is not None:
+            if asyncio.get_running_loop().time() > until_s:
+                error = TimeoutError(f"not every broker has heard: {missing} (waited {IN_SYNC_S:g} s)")
+                raise report.explained(error, cast("Owner", self))
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, POLL_S)
+
+    def _open_end(self, topics: Collection[str] | None) -> str | None:
+        in_sync = not self.followers_may_lag and not self._is_hindered()
+        return unsettled(self.live_servers(), topics, in_sync=in_sync)
+
+    def _is_hindered(self) -> bool:
+        """Whether a fault may keep brokers from each other."""
+        return any(fault.hinders_brokers() for fault in cast("Owner", self).faults)
 
     async def _until_in_sync(self, timeout_s: float = IN_SYNC_S) -> None:
         try:
@@ -137,7 +176,3 @@ class Roles(Contents):
                 raise report.explained(TimeoutError(f"{what} (waited {timeout_s:g} s)"), cast("Owner", self))
             await asyncio.sleep(POLL_S)
         return found
-
-
-def _runtime(server: Server, topic: str) -> CoordinatorRuntime[Any]:
-    return server.groups.runtime if topic == GROUP_METADATA_TOPIC else server.transactions.runtime

@@ -204,20 +204,7 @@ class StateFaults(FaultList):
             await elections.elect(controller.controller, topic, partition, choose)
             wanted = controller.controller.cluster.topics[topic].partitions[partition]
 
-            def is_known() -> bool:
-                return all(
-                    (told := server.metadata.partition(topic, partition)) is not None
-                    and told.leader_epoch >= wanted.leader_epoch
-                    for server in owner.live_servers()
-                )
-
-            def is_obeyed() -> bool:
-                hosts = (server.replicas.partition(topic, partition) for server in owner.live_servers())
-                return all(hosted is None or hosted.state.leader_epoch >= wanted.leader_epoch for hosted in hosts)
-
-            await owner.eventually(
-                lambda: (is_known() and is_obeyed()) or None, f"not every broker knows who leads {topic}-{partition}"
-            )
+            await owner.settle([topic], in_faults=True)
             return wanted.leader
 
         return self._call(elect())

@@ -40,7 +40,7 @@ NEEDS_NONE = {"start", "stop", "is_running", "topic", "remove"}
 INSIDE = {
     "absent", "call", "call_async", "check_apis", "check_brokers", "check_may_be_reset", "check_may_block",
     "check_started", "controlling", "coordinating", "eventually", "known_topic", "last_recording", "leading", "led",
-    "led_by_its_word", "live_servers", "is_of_another_process", "run_through", "server", "shared_topics",
+    "led_by_its_word", "live_servers", "settle", "is_of_another_process", "run_through", "server", "shared_topics",
     "watch", "watch_async", "attach", "new_server",
 }  # fmt: skip
 """What is not for tests."""

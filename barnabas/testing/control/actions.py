@@ -413,6 +413,11 @@ def wait_in_sync(asked: Asked) -> Json:
     return {}
 
 
+def wait_heard(asked: Asked) -> Json:
+    asked.served.owner.wait_heard(**asked.arguments)
+    return {}
+
+
 def expire_session(asked: Asked) -> Json:
     asked.served.node(asked.arguments["node"])
     asked.served.cluster.expire_session(asked.arguments["node"])

@@ -494,6 +494,7 @@ VERBS: Final = (
     ),
     _post(f"{_BROKER}/heal", "End all cuts.", "Done", actions.heal),
     _post(f"{_BROKER}/wait_in_sync", "Wait until all replicas are in sync.", "Done", actions.wait_in_sync, _TIMEOUT),
+    _post(f"{_BROKER}/wait_heard", "Wait until all brokers know who leads.", "Done", actions.wait_heard, _TIMEOUT),
     _post(
         f"{_BROKER}/expire_session",
         "Take a broker of a cluster for dead, once.",

@@ -1,0 +1,121 @@
+"""Whether the brokers of a cluster have heard what its controller decided, and have done it: all of them know who lives
+and who leads, coordinators have read their logs, and who follows is in sync."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
+from barnabas.controller.state import NO_LEADER
+
+if TYPE_CHECKING:
+    from barnabas.broker.coordinators.runtime import CoordinatorRuntime
+    from barnabas.broker.server import Broker as Server
+    from barnabas.controller.state import ClusterState, PartitionState, TopicState
+
+
+def unsettled(servers: Sequence[Server], topics: Collection[str] | None = None, *, in_sync: bool = True) -> str | None:
+    """What these brokers, all that live, have not heard or done yet; None where all is as the controller has decided.
+
+    `topics` are those that are looked at, instead of all and of who lives; without `in_sync` who follows may lag.
+    """
+    return next(_open_ends(servers, topics, in_sync), None) if servers else None
+
+
+def _open_ends(servers: Sequence[Server], topics: Collection[str] | None, in_sync: bool) -> Iterator[str]:
+    controllers = [server for server in servers if server.controller.is_active]
+    if len(controllers) != 1:
+        yield f"{len(controllers)} brokers are the controller"
+        return
+    context = controllers[0].controller.context
+    if not context.cluster.brokers:
+        yield f"broker {controllers[0].node_id} has not read the cluster yet"
+    if topics is None:
+        yield from _lives(servers, controllers[0])
+        for server in servers:
+            stale = {topic.name for topic in server.metadata.topics()} - context.cluster.topics.keys()
+            yield from (f"broker {server.node_id} knows {name}" for name in stale - context.left_out)
+    for topic in context.cluster.topics.values():
+        if topic.name not in context.cluster.deleting and (topics is None or topic.name in topics):
+            for server in servers:
+                yield from _known(server, topic)
+                yield from _obeyed(server, topic, context.cluster)
+            if in_sync:
+                yield from _followed(topic, context.cluster)
+
+
+def _lives(servers: Sequence[Server], controlling: Server) -> Iterator[str]:
+    """Who is alive, and the controller, as each broker knows them."""
+    registered = controlling.controller.context.cluster.brokers
+    living = sorted(server.node_id for server in servers)
+    if sorted(registered) != living:
+        yield f"brokers {living} live, and the controller knows {sorted(registered)}"
+    for server in servers:
+        known, node_id = server.metadata, server.node_id
+        if node_id in registered and registered[node_id].epoch != server.controller.broker_epoch:
+            yield f"broker {node_id} registers again"
+        if not known.is_complete or known.controller_id != controlling.node_id or known.broker_ids() != living:
+            yield f"broker {node_id} knows brokers {known.broker_ids()} and controller {known.controller_id}"
+
+
+def _known(server: Server, topic: TopicState) -> Iterator[str]:
+    """What a broker's clients are told of a topic."""
+    known = server.metadata.topic(topic.name)
+    if known is None or known.topic_id != topic.topic_id:
+        yield f"broker {server.node_id} does not know {topic.name}"
+        return
+    for index, state in topic.partitions.items():
+        told = known.partitions.get(index)
+        if told is None:
+            yield f"broker {server.node_id} does not know {topic.name}-{index}"
+        elif (
+            (told.leader, told.leader_epoch) != (state.leader, state.leader_epoch)
+            or set(told.isr) != set(state.isr)
+            or tuple(told.replicas) != topic.assignments[index].replicas
+        ):
+            yield (
+                f"{topic.name}-{index} at broker {server.node_id}: leader {told.leader}, ISR {told.isr}, replicas"
+                f" {told.replicas}, while the controller has leader {state.leader}, ISR {list(state.isr)}"
+            )
+
+
+def _obeyed(server: Server, topic: TopicState, cluster: ClusterState) -> Iterator[str]:
+    """The roles that a broker has in a topic, as replica and as coordinator."""
+    node_id = server.node_id
+    for index, state in topic.partitions.items():
+        name = f"{topic.name}-{index}"
+        if node_id not in topic.assignments[index].replicas or not cluster.is_online(node_id, (topic.name, index)):
+            continue
+        hosted = server.replicas.partition(topic.name, index)
+        if hosted is None:
+            if state.leader != NO_LEADER:
+                yield f"broker {node_id} does not host {name}"
+        elif hosted.state.leader_epoch < state.leader_epoch:
+            yield f"broker {node_id} has not heard who leads {name}"
+        elif state.leader == node_id:
+            if set(hosted.state.isr) != set(state.isr):
+                yield f"broker {node_id} leads {name} with the ISR {list(hosted.state.isr)}"
+            if topic.name in INTERNAL_TOPICS and runtime(server, topic.name).runner_at(index) is None:
+                yield f"broker {node_id} still reads {name}"
+
+
+def _followed(topic: TopicState, cluster: ClusterState) -> Iterator[str]:
+    """Replicas that live and are not in sync, but for those that a reassignment adds: these may take long."""
+    for index, state in topic.partitions.items():
+        lagging = _lagging(topic, index, state, cluster)
+        if lagging and state.leader != NO_LEADER:
+            yield f"{topic.name}-{index}: leader {state.leader}, ISR {list(state.isr)} without {lagging}"
+
+
+def _lagging(topic: TopicState, index: int, state: PartitionState, cluster: ClusterState) -> list[int]:
+    return [
+        replica
+        for replica in topic.assignments[index].origin_replicas
+        if replica not in state.isr and cluster.is_online(replica, (topic.name, index))
+    ]
+
+
+def runtime(server: Server, topic: str) -> CoordinatorRuntime[Any]:
+    """Who coordinates by an internal topic."""
+    return server.groups.runtime if topic == GROUP_METADATA_TOPIC else server.transactions.runtime
