@@ -14,6 +14,7 @@ from barnabas.clock import SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.os_files import OsFiles, UnsyncedFiles
+from barnabas.testing.settled import unsettled
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -32,7 +33,11 @@ ONE_REPLICA: Final = {
 
 
 class Cluster:
-    """Brokers with ids from 1 on, and a client that asks each of them."""
+    """Brokers with ids from 1 on, and a client that asks each of them.
+
+    Who starts, stops or dies is heard of by all on return, and so are topics that are created, unless `heard` is False:
+    a test of what happens before that says so.
+    """
 
     def __init__(self, data_dir: Path, store: EmbeddedStore) -> None:
         self._data_dir = data_dir
@@ -42,7 +47,7 @@ class Cluster:
         self.files: Callable[[], OsFiles] = UnsyncedFiles
         """The disk of whoever starts next."""
 
-    async def start(self, node_id: int, **configs: str) -> Broker:
+    async def start(self, node_id: int, *, heard: bool = True, **configs: str) -> Broker:
         keys = {
             "node.id": str(node_id),
             "log.dirs": str(self._data_dir / str(node_id)),
@@ -54,19 +59,33 @@ class Cluster:
         environment = Environment(files=self.files(), metadata_store=self._store)
         broker = self.brokers[node_id] = Broker(config.load(options=keys), environment)
         await broker.start()
+        await self._settle(heard)
         return broker
 
-    async def stop(self, node_id: int) -> None:
+    async def stop(self, node_id: int, *, heard: bool = True) -> None:
         await self._leave(node_id).stop()
+        await self._settle(heard)
 
-    async def crash(self, node_id: int) -> None:
+    async def crash(self, node_id: int, *, heard: bool = True) -> None:
         await self._leave(node_id).crash()
+        await self._settle(heard)
 
     async def expire_session(self, node_id: int) -> None:
         """Have the metadata store take a broker for dead, which then joins again."""
-        session = self.brokers[node_id]._store._session  # the present one
+        broker = self.brokers[node_id]
+        session, epoch = broker._store._session, broker.controller.broker_epoch  # the present ones
         assert isinstance(session, EmbeddedSession)
         await self._store.expire(session)
+        await until(lambda: broker.controller.broker_epoch > epoch)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until all have heard what the controller decided, and done it."""
+        await until(lambda: unsettled(list(self.brokers.values())) is None)
+
+    async def _settle(self, heard: bool) -> None:
+        if heard:
+            await self.settle()
 
     def _leave(self, node_id: int) -> Broker:
         if node_id in self._clients:
@@ -75,7 +94,7 @@ class Cluster:
 
     async def close(self) -> None:
         for node_id in sorted(self.brokers):
-            await self.stop(node_id)
+            await self.stop(node_id, heard=False)  # as this is the end of all
 
     @property
     def bootstrap_servers(self) -> str:
@@ -98,6 +117,7 @@ class Cluster:
     async def create(self, topic: str, partitions: int, replicas: int) -> ErrorCode:
         (controller_id,) = self.controller_ids
         answer = await self.ask(controller_id, creation(topic, partitions, replicas), 7)
+        await self.settle()
         return ErrorCode.of(answer.topics[0].error_code)
 
     async def leaders(self, node_id: int, topic: str) -> list[int]:
@@ -152,7 +172,8 @@ async def cluster(data_dir: Path, count: int, **configs: str) -> AsyncIterator[C
     found = Cluster(data_dir, store)
     try:
         for node_id in range(1, count + 1):
-            await found.start(node_id, **configs)
+            await found.start(node_id, heard=False, **configs)  # as this is waited for once
+        await found.settle()
         yield found
     finally:
         await found.close()

@@ -32,7 +32,6 @@ async def standing(data_dir: Path, racks: Mapping[int, str | None]) -> AsyncIter
         for node_id, rack in racks.items():
             where = {} if rack is None else {"broker_rack": rack}
             await brokers.start(node_id, num_partitions=str(PARTITIONS), default_replication_factor="2", **where)
-        await until(lambda: all(len(each.metadata.broker_ids()) == len(racks) for each in brokers.brokers.values()))
         yield brokers
 
 
@@ -96,5 +95,4 @@ async def test_where_some_brokers_have_no_rack_only_clients_place_replicas(tmp_p
         assert await grow(brokers, "t", 2, [1, 2]) == (ErrorCode.NONE, None)
         assert await replicas(brokers, "t") == [[2, 3], [1, 2]]
         await brokers.stop(2)
-        await until(lambda: brokers.brokers[1].metadata.broker_ids() == [1, 3])
         assert await brokers.create("u", 4, 2) is ErrorCode.NONE, "those that are left have racks"

@@ -42,7 +42,7 @@ async def joining(tmp_path: Path, may_be_told: asyncio.Event) -> AsyncIterator[C
             await may_be_told.wait()
             return await update.handle(request, context)  # type: ignore[misc]
 
-        starting = asyncio.create_task(brokers.start(LATE))
+        starting = asyncio.create_task(brokers.start(LATE, heard=False))  # until it is told, below
         await asyncio.sleep(0)  # it is made, and has begun to start
         brokers.brokers[LATE].handlers_instead[UpdateMetadataRequest.API_KEY] = replace(update, handle=handle)
         await until(lambda: LATE in brokers.brokers[1].metadata.broker_ids())

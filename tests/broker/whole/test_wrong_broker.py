@@ -27,7 +27,7 @@ from barnabas.wire.messages.incremental_alter_configs import AlterConfigsResourc
 from barnabas.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from tests.broker.whole.cluster import cluster, until
+from tests.broker.whole.cluster import cluster
 
 pytestmark = pytest.mark.anyio
 
@@ -135,7 +135,6 @@ async def test_a_broker_that_is_not_the_controller(tmp_path: Path) -> None:
     async with cluster(tmp_path, 2) as brokers:
         assert brokers.controller_ids == [CONTROLLER]
         assert await brokers.create("t", 2, 1) is FINE
-        await until(lambda: "t" in brokers.brokers[OTHER].metadata)
         for request, version, errors_in, expected in TABLE:
             answer = await brokers.ask(OTHER, request, version)
             assert errors_in(answer) == expected, request
