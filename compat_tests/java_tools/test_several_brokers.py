@@ -39,8 +39,7 @@ def assigned(admin: Tools, several: Cluster, topic_name: str) -> Any:
     def make(*assignments: list[int]) -> str:
         by_hand = ",".join(":".join(map(str, replicas)) for replicas in assignments)
         admin.run("kafka-topics", "--create", "--topic", topic_name, "--replica-assignment", by_hand)
-        wait_known(several, topic_name)
-        several.wait_in_sync()
+        several.wait_heard()
         return topic_name
 
     return make
@@ -63,25 +62,6 @@ def produce_to(several: Cluster) -> Any:
 WAIT_S = 30
 
 
-def wait_known(cluster: Cluster, *topics: str) -> None:
-    """The tool has its answer when the controller's broker serves a topic; the others hear of it then."""
-
-    def known() -> bool | None:
-        return all(topic in server.metadata for server in cluster.live_servers() for topic in topics) or None
-
-    cluster.call(cluster._until(known, WAIT_S, "not every broker knows the topic"))
-
-
-def wait_leader(cluster: Cluster, topic: str, broker: int) -> None:
-    """An election is answered when the controller's broker knows; whoever is elected is told then."""
-
-    def leads() -> bool | None:
-        led = cluster.led_by_its_word(topic, 0)
-        return (led is not None and led.server.node_id == broker) or None
-
-    cluster.call(cluster._until(leads, WAIT_S, f"broker {broker} does not lead {topic}-0"))
-
-
 def comes_to_be(look: Callable[[], Any], expected: Any) -> bool:
     """Brokers hear of a change of configs, as in Kafka, after the tool has its answer."""
     deadline = time.monotonic() + WAIT_S
@@ -101,13 +81,13 @@ def test_preferred_leaders_are_elected(admin: Tools, several: Cluster, assigned:
     refused = admin.run("kafka-leader-election", *one, status=1)
     assert "PreferredLeaderNotAvailableException" in refused.out + refused.err
     several.brokers[2].start()
-    several.wait_in_sync()
     assert several.leader(topic) == 3
 
     elected = admin.run("kafka-leader-election", *one)
 
     assert f"Successfully completed leader election (PREFERRED) for partitions {topic}-0" in elected.out
-    wait_leader(several, topic, 2)
+    several.wait_heard()
+    assert several.leader(topic) == 2
     again = admin.run("kafka-leader-election", *one)
     assert f"Valid replica already elected for partitions {topic}-0" in again.out
     listed = tmp_path / "partitions.json"
@@ -121,9 +101,7 @@ def test_preferred_leaders_are_elected(admin: Tools, several: Cluster, assigned:
 def test_a_leader_from_outside_the_isr_is_elected(admin: Tools, several: Cluster, assigned: Any) -> None:
     topic = assigned([1, 3])
     several.brokers[3].kill()
-    wait_without(several, 3, [topic])  # who dies with the last one in sync is in sync
     several.brokers[1].kill()
-    wait_without(several, 1, [topic])
     several.brokers[3].start()
     one = ("--topic", topic, "--partition", "0")
     refused = admin.run("kafka-leader-election", "--election-type", "preferred", *one, status=1)
@@ -132,9 +110,9 @@ def test_a_leader_from_outside_the_isr_is_elected(admin: Tools, several: Cluster
     elected = admin.run("kafka-leader-election", "--election-type", "unclean", *one)
 
     assert f"Successfully completed leader election (UNCLEAN) for partitions {topic}-0" in elected.out
+    several.wait_heard()
     assert several.leader(topic) == 3
     several.brokers[1].start()
-    several.wait_in_sync()
     assert several.leader(topic) == 3
     assert "Valid replica" in admin.run("kafka-leader-election", "--election-type", "unclean", *one).out
 
@@ -248,7 +226,7 @@ def wait_reassigned(admin: Tools, cluster: Cluster, topic: str, path: Path) -> N
     while not all(line in said for line in done):
         assert time.monotonic() < deadline, said
         said = reassign(admin, "--verify", path)
-    cluster.wait_in_sync()
+    cluster.wait_heard()
 
 
 def test_partitions_move_while_they_are_written(admin: Tools, several: Cluster, assigned: Any, plan: Any) -> None:
@@ -258,7 +236,7 @@ def test_partitions_move_while_they_are_written(admin: Tools, several: Cluster, 
             path = plan(topic, *targets)
             assert "Successfully started partition reassignments" in reassign(admin, "--execute", path)
             wait_reassigned(admin, several, topic, path)
-            wait_replicas(several, topic, *targets)
+            assert replicas(several, topic) == list(targets)
             before = len(writer.acknowledged)
             assert several.call(several._until(lambda n=before: len(writer.acknowledged) > n or None, 30, "writing"))
     assert "No partition reassignments found." in admin.run("kafka-reassign-partitions", "--list").out
@@ -367,23 +345,6 @@ def in_trouble(admin: Tools, names: list[str]) -> dict[str, set[str]]:
     return found
 
 
-def wait_without(cluster: Cluster, broker: int, topics: list[str]) -> None:
-    """That a broker has gone is known to all when the controller has heard of it, and has told them: it leads nothing
-    then, and is in the ISR only of what nobody leads."""
-
-    def is_out() -> bool | None:
-        states = [
-            state
-            for server in cluster.live_servers()
-            for name in topics
-            if (told := server.metadata.topic(name)) is not None
-            for state in told.partitions.values()
-        ]
-        return all(state.leader != broker and (state.leader < 0 or broker not in state.isr) for state in states) or None
-
-    cluster.call(cluster._until(is_out, WAIT_S, f"broker {broker} is still in an ISR"))
-
-
 def test_partitions_that_lack_replicas_are_named(admin: Tools, several: Cluster, topic_name: str) -> None:
     """With `min.insync.replicas` 2, and broker 3 stopped."""
     assigned_to = {"of three": "1:2:3", "of two": "3:1", "without it": "2:0", "alone": "3", "on one": "0"}
@@ -391,8 +352,7 @@ def test_partitions_that_lack_replicas_are_named(admin: Tools, several: Cluster,
     for what, replicas in assigned_to.items():
         admin.run("kafka-topics", "--create", "--topic", names[what], "--replica-assignment", replicas)
     listed = list(names.values())
-    wait_known(several, *listed)
-    several.wait_in_sync()
+    several.wait_heard()
     whole = {
         "under-replicated": set(),
         "unavailable": set(),
@@ -403,7 +363,6 @@ def test_partitions_that_lack_replicas_are_named(admin: Tools, several: Cluster,
 
     several.brokers[3].stop()
     assert several.leader(names["of two"]) == 1
-    wait_without(several, 3, listed)
     assert in_trouble(admin, listed) == {
         "under-replicated": {names["of three"], names["of two"]},
         "unavailable": {names["alone"]},
@@ -415,7 +374,6 @@ def test_partitions_that_lack_replicas_are_named(admin: Tools, several: Cluster,
     assert "\tLeader: 1\tReplicas: 3,1\tIsr: 1" in line
 
     several.brokers[3].start()
-    several.wait_in_sync()
     assert in_trouble(admin, listed) == whole
     for name in listed:
         admin.run("kafka-topics", "--delete", "--topic", name)

@@ -361,7 +361,6 @@ def brokers_at_rest(
         for broker in cluster.brokers:
             take_no_time(broker)
         topic = cluster.create_topic("t", partitions=partitions)
-        cluster.wait_in_sync()
         leader = cluster.brokers[cluster.leader("t")]
         led = [each for each in leader.server.replicas.partitions() if each.topic == "t" and each.state.is_leader]
         if record:

@@ -87,7 +87,6 @@ def test_records_are_deleted_below_a_number(owner: Owner, name: str) -> None:
 
 def test_roles_are_told(owner: Owner, name: str) -> None:
     owner.create_topic(name)
-    owner.wait_in_sync()
     known = {server.node_id for server in owner.live_servers()}
     assert {owner.leader(name), owner.controller()} <= known
     assert {owner.coordinator(group=name), owner.coordinator(transactional_id=name)} <= known
@@ -252,7 +251,6 @@ def test_a_cluster_is_an_asynchronous_context_too() -> None:
 
 def test_records_are_there_when_the_leader_has_died(cluster: Cluster) -> None:
     topic = cluster.create_topic("survives")
-    cluster.wait_in_sync()
     for number in range(20):
         topic.produce(str(number))
     leader = cluster.leader("survives")
@@ -262,7 +260,6 @@ def test_records_are_there_when_the_leader_has_died(cluster: Cluster) -> None:
         assert topic.produce("after").offset == 20
     finally:
         cluster.brokers[leader].start()
-        cluster.wait_in_sync()
     assert len(topic.wait_records(21)) == 21
 
 
@@ -286,7 +283,6 @@ def test_a_restart_ends_what_it_undoes(make: type[Owner]) -> None:
     """Somebody leads the partition then: nobody meets the fault any more, so it is not listed, and counts nothing."""
     with make() as owner:
         owner.create_topic("t")
-        owner.wait_in_sync()
         offline = owner.faults.partition_offline("t")
         owner.restart()
         assert list(owner.faults) == []
@@ -309,7 +305,6 @@ def test_waits_over_a_restart(make: type[Owner]) -> None:
     """Those of a single broker end with its event loop, and say why."""
     with make() as owner, ThreadPoolExecutor(2) as pool:
         topic = owner.create_topic("t")
-        owner.wait_in_sync()
         fault = owner.faults.hold("Heartbeat")
         waits: list[Future[Any]] = [
             pool.submit(topic.wait_records, 1, timeout=20),

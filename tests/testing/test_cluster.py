@@ -69,7 +69,6 @@ def test_clients_use_it_as_any_cluster(cluster: Cluster) -> None:
 
 def test_a_killed_leader_is_followed_by_another_and_nothing_is_lost(cluster: Cluster) -> None:
     cluster.create_topic("killed")
-    cluster.wait_in_sync()
     write(cluster, "killed", ["before"])
     leader = cluster.leader("killed")
     cluster.brokers[leader].kill()
@@ -85,7 +84,6 @@ def test_a_killed_leader_is_followed_by_another_and_nothing_is_lost(cluster: Clu
 
 def test_a_broker_that_stops_hands_over_what_it_leads(cluster: Cluster) -> None:
     cluster.create_topic("stopped")
-    cluster.wait_in_sync()
     leader = cluster.leader("stopped")
     cluster.brokers[leader].stop()
     cluster.brokers[leader].stop()
@@ -94,15 +92,12 @@ def test_a_broker_that_stops_hands_over_what_it_leads(cluster: Cluster) -> None:
     cluster.brokers[leader].start()
     with pytest.raises(RuntimeError, match=f"broker {leader} runs already"):
         cluster.brokers[leader].start()
-    cluster.wait_in_sync()
 
 
 def test_a_broker_whose_session_expires_joins_again(cluster: Cluster) -> None:
     cluster.create_topic("expired")
-    cluster.wait_in_sync()
     leader = cluster.leader("expired")
     cluster.expire_session(leader)
-    cluster.wait_in_sync()
     assert cluster.leader("expired") != leader
     write(cluster, "expired", ["v"])
     assert read(cluster, "expired", 1) == ["v"]
@@ -110,11 +105,9 @@ def test_a_broker_whose_session_expires_joins_again(cluster: Cluster) -> None:
 
 def test_the_controller_too_leads_nothing_when_its_session_has_expired(cluster: Cluster) -> None:
     cluster.create_topic("of-each", partitions=3)
-    cluster.wait_in_sync()
     former = cluster.controller()
     assert former in {cluster.leader("of-each", index) for index in range(3)}
     cluster.expire_session(former)
-    cluster.wait_in_sync()
     assert cluster.controller() != former
     assert former not in {cluster.leader("of-each", index) for index in range(3)}
 
@@ -148,7 +141,6 @@ def test_a_broker_that_is_cut_off_from_the_controller_does_not_start() -> None:
     """It is told nothing, so that it serves nobody; whoever has it start is told why."""
     with Cluster() as cluster:
         cluster.create_topic("t")
-        cluster.wait_in_sync()
         controller = cluster.controller()
         started = cluster.brokers[(controller + 1) % 3]
         started.kill()
@@ -158,7 +150,6 @@ def test_a_broker_that_is_cut_off_from_the_controller_does_not_start() -> None:
                 started.start(timeout=0.2)
             assert not started.is_running
         started.start()
-        cluster.wait_in_sync()
         with pytest.raises(TypeError, match="timeout is a number of seconds, not '3'"):
             started.start("3")  # type: ignore[arg-type]
 
@@ -166,7 +157,6 @@ def test_a_broker_that_is_cut_off_from_the_controller_does_not_start() -> None:
 @pytest.mark.slow
 def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back(cluster: Cluster) -> None:
     cluster.create_topic("cut", configs={"min.insync.replicas": 2})
-    cluster.wait_in_sync()
     cluster.clock.advance(timedelta(hours=1))  # by which nobody has fetched later
     leader = cluster.leader("cut")
     # The controller stores the ISR: a leader that does not reach it can let nobody go.
@@ -195,7 +185,6 @@ def test_nobody_lags_because_time_was_moved() -> None:
     """Brokers wait for each other in real time: a follower that is about to fetch is in sync, whatever time it is."""
     with Cluster(3, replica_lag_time_max_ms=30_000) as cluster:
         topic = cluster.create_topic("t")
-        cluster.wait_in_sync()
         leader = cluster.leader("t")
         leaderships = cluster.brokers[leader].server.replicas.leaderships
         assert leaderships is not None
@@ -271,7 +260,6 @@ def test_misspelt_keywords_are_told() -> None:
 def test_too_few_brokers_refuse_and_say_so(kafka_cluster: Cluster) -> None:
     """With the fixture, which is this test's own."""
     kafka_cluster.create_topic("few", configs={"min.insync.replicas": 3})
-    kafka_cluster.wait_in_sync()
     kafka_cluster.brokers[(kafka_cluster.leader("few") + 1) % 3].kill()
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "message.timeout.ms": 1_500})
     outcome: list[KafkaError | None] = []
@@ -286,7 +274,6 @@ def test_keywords_for_several_brokers_are_no_mistake_and_misspelt_ones_are() -> 
         warnings.simplefilter("error")
         with Cluster(2, default_replication_factor=2, min_insync_replicas=2) as two:
             two.create_topic("t")
-            two.wait_in_sync()
     with pytest.warns(UserWarning, match="min.insync.replica "), Cluster(1, min_insync_replica=2):
         pass
 

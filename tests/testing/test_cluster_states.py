@@ -101,7 +101,6 @@ def test_a_state_comes_back_as_often_as_wanted(cluster: Cluster) -> None:
 
 def test_nothing_is_amiss_in_the_log(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.create_topic("t", partitions=3).produce("1")
-    cluster.wait_in_sync()
     with caplog.at_level("WARNING"):
         snapshot = cluster.snapshot()
         cluster.restore(snapshot)

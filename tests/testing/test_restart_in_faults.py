@@ -47,7 +47,6 @@ def test_a_restart_of_a_cluster_ends_in_any_fault(fault: str) -> None:
     """In a TimeoutError, where one of the brokers cannot start."""
     with Cluster() as cluster:
         cluster.create_topic("t")
-        cluster.wait_in_sync()
         FAULTS[fault](cluster)
         with suppress(TimeoutError):
             cluster.restart(timeout=0.5)
@@ -67,14 +66,12 @@ def test_who_cannot_start_is_told_with_what_keeps_it_from_that() -> None:
                 cluster.restart(timeout=3)  # in which the others do start
             assert [broker.is_running for broker in cluster.brokers] == [True, False, True]
         cluster.brokers[1].start()
-        cluster.wait_in_sync()
 
 
 @pytest.mark.parametrize("how", ["remove", "clear", "reset"])
 def test_a_fault_may_be_removed_while_brokers_restart(how: str) -> None:
     with Cluster() as cluster, ThreadPoolExecutor(1) as pool:
         cluster.create_topic("t")
-        cluster.wait_in_sync()
         pause = cluster.faults.pause(broker=1)
         told = noticed(cluster, 1)
         restarting = pool.submit(cluster.restart, 20)
@@ -93,7 +90,6 @@ def test_a_fault_may_be_removed_while_brokers_restart(how: str) -> None:
 def test_a_cut_may_be_healed_while_brokers_restart() -> None:
     with Cluster() as cluster, ThreadPoolExecutor(1) as pool:
         cluster.create_topic("t")
-        cluster.wait_in_sync()
         cluster.cut(0, 1)
         told = noticed(cluster, 2)
         restarting = pool.submit(cluster.restart, 20)
@@ -109,7 +105,6 @@ def test_what_is_waited_for_comes_while_brokers_restart() -> None:
     cluster = Cluster().start()
     with ThreadPoolExecutor() as pool:
         cluster.create_topic("t")
-        cluster.wait_in_sync()
         held = cluster.faults.hold(TOLD, broker=2, from_brokers=True)
         begun_before = pool.submit(held.wait_hits)
         cluster.faults.pause(broker=1)
@@ -160,7 +155,6 @@ def test_nobody_waits_for_a_restart_to_stop_the_cluster() -> None:
     cluster = Cluster().start()
     with ThreadPoolExecutor(1) as pool:
         cluster.create_topic("t")
-        cluster.wait_in_sync()
         cluster.faults.pause(broker=1)
         told = noticed(cluster, 1)
         restarting = pool.submit(cluster.restart, 20)

@@ -78,7 +78,6 @@ def test_a_snapshot_waits_for_no_fault(owner: Owner, make: Callable[[Faults], An
 
 def test_neither_does_one_of_a_cluster_with_a_cut(cluster: Cluster) -> None:
     cluster.create_topic("t").produce("v")
-    cluster.wait_in_sync()
     cluster.cut(0, 1)
     cluster.snapshot()
     assert (list(cluster.faults), values(cluster)) == ([], [b"v"])
@@ -91,7 +90,6 @@ def test_a_cluster_stops_without_waiting_for_faults(caplog: pytest.LogCaptureFix
     """Brokers ask the controller for its leave, for 20 s where nobody answers."""
     with Cluster() as cluster:
         cluster.create_topic("t").produce("v")
-        cluster.wait_in_sync()
         cluster.faults.pause()
     assert [record.getMessage() for record in caplog.records if "leave" in record.getMessage()] == []
     assert list(cluster.faults) == []

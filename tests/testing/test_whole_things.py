@@ -56,7 +56,6 @@ def values(owner: Owner, topic: str) -> list[bytes | None]:
 
 def test_a_leader_moves_and_its_producer_follows(cluster: Cluster) -> None:
     cluster.create_topic("t")
-    cluster.wait_in_sync()
     producer = producer_of(cluster)
     producer.produce("t", "before")
     assert producer.flush(30) == 0
@@ -278,7 +277,6 @@ def test_a_slow_disk_keeps_writes_waiting_and_nothing_else(owner: str) -> None:
 def test_a_follower_with_a_slow_disk_leaves_the_isr() -> None:
     with Cluster(replica_lag_time_max_ms=500, min_insync_replicas=1) as cluster:
         topic = cluster.create_topic("t")
-        cluster.wait_in_sync()
         leader = cluster.leader("t")
         slow = (leader + 1) % 3
         with cluster.faults.disk_slow(60_000, broker=slow):
@@ -297,7 +295,6 @@ def isr_of(cluster: Cluster, topic: str) -> set[int]:
 
 def test_a_broker_of_a_cluster_ends_when_its_disk_fails(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
-    cluster.wait_in_sync()
     leader = cluster.leader("t")
     producer = producer_of(cluster, **{"enable.idempotence": True})
     fault = cluster.faults.disk_fails(broker=leader)
@@ -309,7 +306,6 @@ def test_a_broker_of_a_cluster_ends_when_its_disk_fails(cluster: Cluster) -> Non
     assert not cluster.brokers[leader].is_running
     fault.remove()
     cluster.brokers[leader].start()
-    cluster.wait_in_sync()
 
 
 @both
@@ -336,7 +332,6 @@ def test_a_broker_that_is_paused_answers_nothing_and_loses_nothing(owner: Owner)
 def test_a_follower_that_is_paused_follows_no_more() -> None:
     with Cluster(replica_lag_time_max_ms=500, min_insync_replicas=1) as cluster:
         topic = cluster.create_topic("t")
-        cluster.wait_in_sync()
         needed = {cluster.leader("t"), cluster.controller()}  # who is asked whether the ISR may shrink
         follower = min({0, 1, 2} - needed)
         with cluster.faults.pause(broker=follower):
@@ -350,7 +345,6 @@ def test_a_leader_that_is_paused_and_taken_for_dead_is_not_asked_any_more() -> N
     """It does not know yet that another broker leads."""
     with Cluster() as cluster:
         cluster.create_topic("t", partitions=3)
-        cluster.wait_in_sync()
         led = next(index for index in range(3) if cluster.leader("t", index) != cluster.controller())
         former = cluster.leader("t", led)
         others = [broker.bootstrap_servers for broker in cluster.brokers if broker.number != former]
@@ -370,7 +364,6 @@ def test_a_controller_that_is_paused_is_followed_by_another_and_does_no_harm() -
     """What it was told and asked before it was taken for dead it does and answers late."""
     with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
         topic = cluster.create_topic("t", partitions=3)
-        cluster.wait_in_sync()
         former = cluster.controller()
         others = [broker.bootstrap_servers for broker in cluster.brokers if broker.number != former]
         led = next(index for index in range(3) if cluster.leader("t", index) == former)
@@ -427,7 +420,6 @@ def test_a_link_is_cut_one_way() -> None:
     """A follower that does not reach its leader falls behind; a leader that does not reach its follower needs not."""
     with Cluster(2, replica_lag_time_max_ms=2_000, min_insync_replicas=1) as cluster:
         topic = cluster.create_topic("t")
-        cluster.wait_in_sync()
         leader = cluster.leader("t")
         follower = 1 - leader
         with cluster.cut(leader, follower, one_way=True):
@@ -443,7 +435,6 @@ def test_a_link_is_cut_one_way() -> None:
 
 def test_a_cut_is_a_fault(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
-    cluster.wait_in_sync()
     leader = cluster.leader("t")
     follower, other = (leader + 1) % 3, (leader + 2) % 3
     with cluster.cut(leader, follower) as cut, cluster.cut(follower, leader, one_way=True) as again:

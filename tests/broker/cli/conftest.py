@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.cli.app import main
-from barnabas.testing import Broker, Cluster
+from barnabas.testing import Broker
 
 
 @dataclass
@@ -79,33 +78,3 @@ def start(broker: Broker) -> Iterator[Start]:
     for each in processes:
         each.kill()
         each.communicate()
-
-
-def end_broker(cluster: Cluster, number: int, *, killed: bool = False) -> None:
-    """Stop or kill a broker, and return when the others have heard of it: a command asks any of them."""
-    broker = cluster.brokers[number]
-    if killed:
-        broker.kill()
-    else:
-        broker.stop()
-    deadline = time.monotonic() + 30
-    while any(server.metadata.is_alive(number) for server in cluster.live_servers()):
-        assert time.monotonic() < deadline, f"not everybody has heard that broker {number} is gone"
-        time.sleep(0.005)
-
-
-def start_broker(cluster: Cluster, number: int) -> None:
-    """Start a broker, and return when the others have heard of it: a command asks any of them."""
-    cluster.brokers[number].start()
-    deadline = time.monotonic() + 30
-    while not all(server.metadata.is_alive(number) for server in cluster.live_servers()):
-        assert time.monotonic() < deadline, f"not everybody has heard that broker {number} is there"
-        time.sleep(0.005)
-
-
-def wait_leader(cluster: Cluster, topic: str, partition: int, broker: int) -> None:
-    """An election is answered when the controller's broker knows; whoever is elected is told then."""
-    deadline = time.monotonic() + 30
-    while cluster.leader(topic, partition) != broker:
-        assert time.monotonic() < deadline, f"broker {broker} does not lead {topic}-{partition}"
-        time.sleep(0.005)

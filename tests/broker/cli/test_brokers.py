@@ -16,7 +16,6 @@ import pytest
 from confluent_kafka import Producer
 
 from barnabas.testing import Broker, Cluster
-from tests.broker.cli.conftest import end_broker, start_broker, wait_leader
 
 Run = Callable[..., Any]
 
@@ -66,7 +65,6 @@ class Load:
 
 def test_a_broker_is_drained_under_load_and_switched_off(broker: Cluster, run: Run) -> None:
     broker.create_topic("stages", 8, 3)
-    broker.wait_in_sync()
     with Load(broker, "stages") as load:
         planned = run("brokers", "drain", "3", "--json").json
         assert (planned["brokers"], planned["executed"]) == ([3], False)
@@ -77,7 +75,7 @@ def test_a_broker_is_drained_under_load_and_switched_off(broker: Cluster, run: R
             "broker 3 has no replicas: it may be switched off, before others are drained or rebalanced",
         )
         assert held(run, 3) == 0
-        end_broker(broker, 3)
+        broker.brokers[3].stop()
     assert load.errors == []
     assert run("consume", "stages", "-o", "earliest", "-e").out.count("stage") == load.count
     assert run("topics", "list", "--under-replicated", "--json").json == []
@@ -88,7 +86,6 @@ def test_a_broker_is_drained_under_load_and_switched_off(broker: Cluster, run: R
 def test_two_brokers_are_drained_at_once(broker: Cluster, run: Run) -> None:
     """Neither gets what the other one had."""
     broker.create_topic("laps-of-two", 6, 2)
-    broker.wait_in_sync()
     done = run("brokers", "drain", "3", "0", "3", "--yes", "--json")
     assert (done.status, done.json["brokers"]) == (0, [0, 3]), done.err
     assert held(run, 0) == held(run, 3) == 0
@@ -99,10 +96,9 @@ def test_two_brokers_are_drained_at_once(broker: Cluster, run: Run) -> None:
 
 def test_a_broker_that_is_dead_is_drained(broker: Cluster, run: Run) -> None:
     broker.create_topic("legs", 4, 2)
-    broker.wait_in_sync()
     dead = next(number for number in range(4) if number != broker.controller())
     before = held(run, dead)
-    end_broker(broker, dead, killed=True)
+    broker.brokers[dead].kill()
     done = run("brokers", "drain", str(dead), "--yes", "--json")
     assert done.status == 0, done.err
     assert len(done.json["moves"]) == before > 0
@@ -113,9 +109,8 @@ def test_a_broker_that_is_dead_is_drained(broker: Cluster, run: Run) -> None:
 def test_what_only_a_dead_broker_has_is_told(broker: Cluster, run: Run) -> None:
     broker.create_topic("solo", 4, 1)
     broker.create_topic("legs", 4, 2)
-    broker.wait_in_sync()
     dead = next(number for number in range(4) if number != broker.controller())
-    end_broker(broker, dead, killed=True)
+    broker.brokers[dead].kill()
     done = run("brokers", "drain", str(dead), "--yes")
     assert done.status == 1
     [index] = [
@@ -132,7 +127,6 @@ def test_what_only_a_dead_broker_has_is_told(broker: Cluster, run: Run) -> None:
 
 def test_somebody_at_a_terminal_is_asked(broker: Cluster, run: Run) -> None:
     broker.create_topic("laps", 2, 3)
-    broker.wait_in_sync()
     drained = run("topics", "describe", "laps", "--json").json[0]["partitions"][0]["replicas"][0]
 
     def answered(answer: bytes) -> tuple[int, str, str]:
@@ -199,11 +193,10 @@ def shares(run: Run) -> tuple[list[int], list[int]]:
 
 
 def test_a_broker_that_joins_gets_its_share_under_load(broker: Cluster, run: Run) -> None:
-    end_broker(broker, 3)
+    broker.brokers[3].stop()
     broker.create_topic("stages", 16, 3)
-    broker.wait_in_sync()
     with Load(broker, "stages") as load:
-        start_broker(broker, 3)
+        broker.brokers[3].start()
         planned = run("brokers", "rebalance", "--json").json
         # What was written so far is a few records on a few partitions: no plan need be able to share them out.
         assert (planned["executed"], set(planned["uneven"]) <= {"bytes"}) == (False, True), planned["uneven"]
@@ -218,10 +211,9 @@ def test_a_broker_that_joins_gets_its_share_under_load(broker: Cluster, run: Run
 
 
 def test_a_rebalance_that_is_interrupted_goes_on(broker: Cluster, run: Run) -> None:
-    end_broker(broker, 3)
+    broker.brokers[3].stop()
     broker.create_topic("stages", 8, 2)
-    broker.wait_in_sync()
-    start_broker(broker, 3)
+    broker.brokers[3].start()
     for other in (0, 1, 2):
         broker.cut(3, other)  # so that it gets nothing
 
@@ -254,12 +246,9 @@ def test_a_rebalance_that_is_interrupted_goes_on(broker: Cluster, run: Run) -> N
 
 def test_where_others_lead_leaders_are_elected(broker: Cluster, run: Run) -> None:
     broker.create_topic("stages", 4, 2)
-    broker.wait_in_sync()
     preferred = broker.leader("stages", 2)
-    end_broker(broker, preferred)
-    broker.leader("stages", 2)
-    start_broker(broker, preferred)
-    broker.wait_in_sync()
+    broker.brokers[preferred].stop()
+    broker.brokers[preferred].start()
     planned = run("brokers", "rebalance", "--json").json
     assert (planned["moves"], planned["elections"]) == ([], [{"topic": "stages", "partition": 2}])
     unasked = run("brokers", "rebalance")
@@ -267,14 +256,14 @@ def test_where_others_lead_leaders_are_elected(broker: Cluster, run: Run) -> Non
     assert unasked.out == "1 partition to be led by the preferred replica\n"
     assert broker.leader("stages", 2) != preferred
     assert run("brokers", "rebalance", "--yes").status == 0
-    wait_leader(broker, "stages", 2, preferred)
+    broker.wait_heard()
+    assert broker.leader("stages", 2) == preferred
 
 
 def test_a_broker_that_is_away_has_to_be_seen_to_first(broker: Cluster, run: Run) -> None:
     broker.create_topic("stages", 4, 3)
-    broker.wait_in_sync()
     away = next(number for number in range(4) if number != broker.controller())
-    end_broker(broker, away)
+    broker.brokers[away].stop()
     refused = run("brokers", "rebalance", "--yes")
     assert (refused.status, refused.err) == (
         1,

@@ -19,7 +19,6 @@ from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.placement import Placement
 from barnabas.broker.client.reassignments import Reassignment
 from barnabas.testing import Cluster
-from tests.broker.cli.conftest import end_broker, wait_leader
 
 Run = Callable[..., Any]
 
@@ -67,8 +66,8 @@ def test_partitions_move_where_they_should(broker: Cluster, run: Run) -> None:
     done = run("topics", "reassign", "tours:1", "--replicas", "3,0,1", "--yes")
     assert done.out.splitlines()[-1] == "all replicas are where they should be"
     assert replicas(run, "tours")[1] == [3, 0, 1]
-    broker.wait_in_sync()
-    wait_leader(broker, "tours", 1, 3)
+    broker.wait_heard()
+    assert broker.leader("tours", 1) == 3
     assert run("topics", "reassign", "tours", "-r", "1", "--yes").status == 0
     assert [len(each) for each in replicas(run, "tours")] == [1, 1, 1]
 
@@ -189,7 +188,7 @@ def test_what_is_on_the_way_has_a_turn_for_itself() -> None:
 
 def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
     place(run, "hikes", [1, 2])
-    broker.wait_in_sync()
+    broker.wait_heard()
     broker.cut(broker.leader("hikes"), 3)  # so that 3 gets nothing
     line = ["topics", "reassign", "hikes", "--replicas", "3,2", "--yes"]
     try:
@@ -297,7 +296,7 @@ def test_what_nobody_leads_is_told(broker: Cluster, run: Run) -> None:
     """There is nothing to copy from. When it is its turn."""
     place(run, "apneas", [1])
     place(run, "dives", [3])
-    end_broker(broker, 3)
+    broker.brokers[3].stop()
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "barnabas", "topics", "reassign", "apneas", "dives", "--replicas", "0"),
@@ -354,7 +353,7 @@ def test_a_broker_that_goes_away_meanwhile_is_told(broker: Cluster, run: Run) ->
 
 def test_elections(broker: Cluster, run: Run) -> None:
     place(run, "sails", [1, 2])
-    broker.wait_in_sync()
+    broker.wait_heard()
     assert run("topics", "elect", "sails").out == "no election was needed\n"
     broker.brokers[1].stop()
     assert broker.leader("sails") == 2
@@ -366,9 +365,9 @@ def test_elections(broker: Cluster, run: Run) -> None:
         " (barnabas topics list --under-replicated)\n"
     )
     broker.brokers[1].start()
-    broker.wait_in_sync()
     assert run("topics", "elect", "sails").out == "sails-0 is led by its preferred replica\n"
-    wait_leader(broker, "sails", 0, 1)
+    broker.wait_heard()
+    assert broker.leader("sails", 0) == 1
     unnamed = run("topics", "elect", "--unclean")
     assert (unnamed.status, "name the topics" in unnamed.err) == (2, True)
     assert run("topics", "elect", "sails", "--unclean").out == "no election was needed\n"

@@ -46,7 +46,6 @@ def cluster() -> Iterator[Cluster]:
 def topic_of(cluster: Cluster, name: str) -> tuple[int, int]:
     """A new topic's leader, and one that follows it."""
     cluster.create_topic(name)
-    cluster.wait_in_sync()
     leader = cluster.leader(name)
     return leader, (leader + 1) % len(RACKS)
 
