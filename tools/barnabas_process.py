@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tools.server_process import ServerProcess
+from tools.settled import wait_settled
 
 READY_LINE = re.compile(r"ready: PLAINTEXT://(?P<address>\S+) node\.id=(?P<node_id>\d+) cluster\.id=(\S+)")
 
@@ -91,7 +92,8 @@ class BarnabasZooKeeper(ServerProcess):
 
 class BarnabasBrokers(ServerProcess):
     """`python -m barnabas serve --brokers N` on free ports; a context manager. Stopped and started again, each broker
-    keeps its port and its data; there may be more or fewer then, by `count`.
+    keeps its port and its data; there may be more or fewer then, by `count`. All have heard of each other when it is
+    started.
     """
 
     title = "barnabas brokers"
@@ -118,6 +120,16 @@ class BarnabasBrokers(ServerProcess):
     def node_ids(self) -> list[int]:
         """The ids of the brokers."""
         return [int(text) for text in self.ready_line.split()[2].removeprefix("node.id=").split(",")]
+
+    def start(self, *, heard: bool = True) -> None:
+        """As `ServerProcess.start`; with `heard` all brokers have heard of each other, and are in sync, on return."""
+        super().start()
+        if heard:
+            self.wait_settled()
+
+    def wait_settled(self, *topics: str) -> None:
+        """Wait until all brokers live, and have heard what the controller decided; and know these topics."""
+        wait_settled(self.addresses, topics)
 
     def broker_pid(self, node_id: int) -> int:
         """The process of a broker, as the parent has noted it; 0 while there is none."""

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 from compat_tests.java_tools.kafka_tools import Tools, of_3_9_in_full_runs
 from compat_tests.semantics.client import wait_until
 from tools.barnabas_process import BarnabasProcess, BarnabasZooKeeper
+from tools.settled import wait_settled
 
 pytestmark = [pytest.mark.slow, of_3_9_in_full_runs]
 
@@ -41,6 +42,10 @@ class Processes:
     def bootstrap_servers(self) -> str:
         return ",".join(each.bootstrap_servers for each in self.brokers.values())
 
+    def wait_settled(self, *topics: str) -> None:
+        """Return when the brokers that run have heard what was decided, and are in sync."""
+        wait_settled([each.bootstrap_servers for each in self.brokers.values() if each.is_running], topics)
+
     def known_to(self, broker: int) -> dict[int, tuple[int, set[int]]]:
         """The leader and the in-sync replicas of each partition, as one broker knows them."""
         admin = AdminClient({"bootstrap.servers": self.brokers[broker].bootstrap_servers, "log_level": 0})
@@ -67,14 +72,15 @@ def processes() -> Iterator[Processes]:
         found = Processes(stack.enter_context(BarnabasZooKeeper()).address)
         for each in found.brokers.values():
             stack.enter_context(each)
+        found.wait_settled()
         yield found
 
 
 def test_configs_elections_and_what_lacks_replicas(tools_for: Any, processes: Processes) -> None:
     admin: Tools = tools_for(processes)
     admin.run("kafka-topics", "--create", "--topic", TOPIC, "--replica-assignment", "1:2:3,2:3:1,3:1:2")
-    wait_until(lambda: all(len(processes.known_to(each)) == 3 for each in NODE_IDS), DEADLINE_S)
-    wait_until(lambda: processes.all_know(1, 2, 3, in_sync=NODE_IDS), DEADLINE_S)
+    processes.wait_settled(TOPIC)
+    assert processes.all_know(1, 2, 3, in_sync=NODE_IDS)
 
     def heard_s(*options: str, takes: bool) -> float:
         """Change configs; how many seconds later every broker goes by them."""
@@ -94,14 +100,17 @@ def test_configs_elections_and_what_lacks_replicas(tools_for: Any, processes: Pr
         assert min(took_s) < HEARD_S_MAX
 
     processes.brokers[2].kill()
-    wait_until(lambda: processes.all_know(1, 3, 3, in_sync=(1, 3)), DEADLINE_S)
+    processes.wait_settled()
+    assert processes.all_know(1, 3, 3, in_sync=(1, 3))
     lacking = admin.run("kafka-topics", "--describe", "--under-replicated-partitions").out
     for index, leader in enumerate((1, 3, 3)):
         assert f"Topic: {TOPIC}\tPartition: {index}\tLeader: {leader}\t" in lacking
     processes.brokers[2].start()
-    wait_until(lambda: processes.all_know(1, 3, 3, in_sync=NODE_IDS), DEADLINE_S)
+    processes.wait_settled()
+    assert processes.all_know(1, 3, 3, in_sync=NODE_IDS)
     assert TOPIC not in admin.run("kafka-topics", "--describe", "--under-replicated-partitions").out
 
     elected = admin.run("kafka-leader-election", "--election-type", "preferred", "--all-topic-partitions")
     assert f"Successfully completed leader election (PREFERRED) for partitions {TOPIC}-1" in elected.out
-    wait_until(lambda: processes.all_know(1, 2, 3, in_sync=NODE_IDS), DEADLINE_S)
+    processes.wait_settled()
+    assert processes.all_know(1, 2, 3, in_sync=NODE_IDS)

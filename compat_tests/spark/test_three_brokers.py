@@ -28,10 +28,10 @@ def brokers() -> Iterator[ClusterOfProcesses]:
     """Three of them, processes on a real ZooKeeper, with topics `in` and `out`, replicated to all."""
     with ClusterOfProcesses(make_broker=Kafka3 if TARGET == KAFKA else barnabas) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
-        wait_until(lambda: len(admin.list_topics(timeout=30).brokers) == len(running.brokers))
         topics = [NewTopic(name, PARTITIONS, replication_factor=3, config=dict(TOPIC_CONFIG)) for name in ("in", "out")]
         for created in admin.create_topics(topics).values():
             created.result(30)
+        running.wait_settled("in", "out")
         yield running
 
 
@@ -72,4 +72,4 @@ def test_a_stream_goes_on_without_a_broker_and_with_it_again(
     # A task that is tried again may write a record twice, as Spark says of this sink.
     written = {int(value) for value in kafka.values(kafka.read(subscribe="out"))}
     assert written == set(range(RECORDS + MORE))
-    wait_until(lambda: len(brokers.partition("out", 0).isrs) == len(brokers.brokers))
+    brokers.wait_settled()

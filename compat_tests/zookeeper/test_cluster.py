@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from compat_tests.zookeeper.conftest import SESSION_TIMEOUT_MS
 from compat_tests.zookeeper.waiting import eventually
 from tools.barnabas_process import BarnabasProcess
+from tools.settled import wait_settled
 from tools.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -37,7 +38,13 @@ def brokers(zookeeper: ZooKeeperServer) -> Iterator[dict[int, BarnabasProcess]]:
                 "offsets.topic.num.partitions": "2",
             }
             found[node_id] = running.enter_context(BarnabasProcess(settings))
+        wait_heard(found)
         yield found
+
+
+def wait_heard(brokers: Mapping[int, BarnabasProcess], *topics: str) -> None:
+    """Return when the brokers that run have heard what was decided, and are in sync."""
+    wait_settled([broker.bootstrap_servers for broker in brokers.values() if broker.is_running], topics)
 
 
 class Writer:
@@ -135,13 +142,10 @@ def test_acknowledged_records_outlive_kills_stops_and_expired_sessions(brokers: 
     servers = ",".join(broker.bootstrap_servers for broker in brokers.values())
     admin = AdminClient({"bootstrap.servers": servers, "socket.timeout.ms": PATIENCE_MS})
     admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)
+    wait_heard(brokers, "t")
 
     def topic() -> Any:
         return admin.list_topics("t", timeout=10).topics["t"].partitions
-
-    def in_sync() -> bool:
-        partitions = topic()
-        return len(partitions) == PARTITIONS and all(len(each.isrs) == 3 for each in partitions.values())
 
     def leader() -> BarnabasProcess:
         return brokers[topic()[0].leader]
@@ -153,12 +157,12 @@ def test_acknowledged_records_outlive_kills_stops_and_expired_sessions(brokers: 
             victim.kill()
             victim.start()
             writer.goes_on()
-            eventually(in_sync)
+            wait_heard(brokers)
         victim = leader()
         victim.stop()
         writer.goes_on()
         victim.start()
-        eventually(in_sync)
+        wait_heard(brokers)
 
         dead = topic()[0].leader
         victim = brokers[dead]
@@ -168,7 +172,7 @@ def test_acknowledged_records_outlive_kills_stops_and_expired_sessions(brokers: 
             writer.goes_on()
         finally:
             os.kill(victim.pid, signal.SIGCONT)
-        eventually(in_sync)
+        wait_heard(brokers)
         assert "has expired" in victim.log_text()
 
         for broker in brokers.values():
@@ -179,7 +183,7 @@ def test_acknowledged_records_outlive_kills_stops_and_expired_sessions(brokers: 
         for start in starts:
             start.join()
         writer.goes_on()
-        eventually(in_sync)
+        wait_heard(brokers)
     assert writer.failures == []
     found = read_all(servers)
     assert set(found) >= writer.acknowledged, "lost"

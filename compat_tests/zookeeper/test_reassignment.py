@@ -13,7 +13,7 @@ import pytest
 from barnabas.broker.client.client import KafkaClient
 from barnabas.broker.client.reassignments import reassignments, unthrottle
 from compat_tests.zookeeper.conftest import SESSION_TIMEOUT_MS, KafkaClasses
-from compat_tests.zookeeper.test_cluster import PARTITIONS, PATIENCE_MS, Writer, read_all
+from compat_tests.zookeeper.test_cluster import PARTITIONS, PATIENCE_MS, Writer, read_all, wait_heard
 from compat_tests.zookeeper.waiting import eventually
 from tools.barnabas_process import BarnabasProcess
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime
@@ -51,6 +51,7 @@ def brokers(zookeeper: ZooKeeperServer, chroot: str) -> Iterator[dict[int, Barna
                 "replica.fetch.max.bytes": "10000",
             }
             found[node_id] = running.enter_context(BarnabasProcess(settings))
+        wait_heard(found)
         yield found
 
 
@@ -108,6 +109,7 @@ def test_partitions_move_while_they_are_written_and_the_controller_dies(
     admin = AdminClient({"bootstrap.servers": servers, "socket.timeout.ms": PATIENCE_MS})
     assignment = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
     admin.create_topics([NewTopic("t", PARTITIONS, replica_assignment=assignment)])["t"].result(30)
+    wait_heard(brokers, "t")
     reassign = Reassign(servers, tmp_path)
     ballast = fill(servers)
     all_partitions = {("t", index) for index in range(PARTITIONS)}
@@ -136,6 +138,7 @@ def test_partitions_move_while_they_are_written_and_the_controller_dies(
         assert asked(servers, unthrottle)
         eventually(lambda: are_on(*targets))
         brokers[1].start()
+        wait_heard(brokers)
         writer.goes_on()
         verified = reassign("--verify")
         assert all(f"Reassignment of partition t-{index} is completed." in verified for index in range(PARTITIONS))

@@ -28,6 +28,7 @@ from barnabas.broker.cluster.former_session import SESSION_FILE
 from barnabas.storage.checkpoints import decode_checkpoint
 from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
 from tools.server_process import ServerProcess, free_ports
+from tools.settled import wait_settled
 from tools.soak.__main__ import describe
 from tools.soak.run import ACKNOWLEDGED_BETWEEN_CRASHES, OVERRIDES, PATIENCE_S, Result, Round
 from tools.soak.workload import (
@@ -106,6 +107,7 @@ class ClusterOfProcesses:
                     "zookeeper.connect": self.zookeeper.address,
                 }
                 self.brokers.append(stack.enter_context(self._make_broker(overrides, port)))
+            self.wait_settled()
             self._stack = stack.pop_all()
         return self
 
@@ -113,6 +115,13 @@ class ClusterOfProcesses:
         for broker in self.brokers:
             broker.kill()
         self._stack.close()
+
+    def wait_settled(self, *topics: str) -> None:
+        """Wait until the brokers that run have heard what the controller decided, and know these topics."""
+        running = [
+            f"127.0.0.1:{port}" for port, broker in zip(self._ports, self.brokers, strict=True) if broker.is_running
+        ]
+        wait_settled(running, topics)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata:
         """Who leads a partition, and its in-sync replicas, as soon as the broker that is asked has heard of it: Kafka's

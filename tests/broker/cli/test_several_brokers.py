@@ -73,17 +73,12 @@ def create(cluster: BarnabasBrokers, topic: str, **config: str) -> None:
         return error is None or error.args[0].name() == "TOPIC_ALREADY_EXISTS"
 
     eventually(attempt)
-    for address in cluster.addresses:  # who makes a replica has to ask the store what the topic is like
-        one = AdminClient({"bootstrap.servers": address, "log_level": 0})
-        eventually(lambda one=one: len(one.list_topics(topic, timeout=20).topics[topic].partitions) == 3)  # type: ignore[misc]
-    eventually(lambda: all(len(each.isrs) == 3 for each in partitions(cluster, topic).values()))
+    cluster.wait_settled(topic)
 
 
 def partitions(cluster: BarnabasBrokers, topic: str) -> dict[int, Any]:
-    """Those of a topic, as soon as the broker that is asked has heard of them."""
-    admin = admin_of(cluster)
-    found = eventually(lambda: admin.list_topics(topic, timeout=20).topics[topic].partitions)
-    return dict(found)
+    """Those of a topic, as any of the brokers tells of them."""
+    return dict(admin_of(cluster).list_topics(topic, timeout=20).topics[topic].partitions)
 
 
 def produce(cluster: BarnabasBrokers, topic: str, partition: int = 0) -> int:
@@ -221,7 +216,7 @@ def test_the_parent_tells_the_store_of_a_death_at_once(whose: str) -> None:
             told = lines(brokers, f"broker {controller}: barnabas.controller.operations.broker_lives: ")
             assert any(f"went: {victim};" in line or line.endswith(f"anew: {victim}") for line in told), told
         assert produce(brokers, "letters", index) == 1
-        eventually(lambda: all(len(each.isrs) == 3 for each in partitions(brokers, "letters").values()))
+        brokers.wait_settled()
         assert len(lines(brokers, "was killed by SIGKILL: it is started again")) == 1
         assert not lines(brokers, "is over: nothing was heard of it")
         assert not lines(brokers, "the session of this broker's former life")
@@ -326,7 +321,7 @@ def test_others_lead_within_a_second_of_a_death() -> None:
             leaders = {each.leader for each in partitions(brokers, "letters").values()}
             victim = min(leaders - {controller})
             took_s.append(until_others_lead(brokers, "letters", victim, asked_as=controller))
-            eventually(lambda: all(len(each.isrs) == 3 for each in partitions(brokers, "letters").values()))
+            brokers.wait_settled()
     print(f"others led after {', '.join(f'{each:.2f}' for each in took_s)} s")
     assert min(took_s) < (LED_S_MAX if load_per_processor() < 1 else LED_WHERE_BUSY_S_MAX)
 
@@ -538,7 +533,6 @@ def test_who_was_stopped_last_and_lost_its_disk_does_not_lead(brokers: BarnabasB
         for index in range(3):
             shutil.rmtree(last / f"letters-{index}")
     brokers.start()
-    eventually(lambda: all(len(each.isrs) == 3 for each in partitions(brokers, "letters").values()))
     for index in range(3):
         assert produce(brokers, "letters", index) == 10
     assert not (last / LOST_LOGS_FILE).exists()
@@ -717,7 +711,7 @@ def test_what_it_takes(brokers: BarnabasBrokers) -> None:
     while len(took_s) < 5 and min(took_s, default=DEADLINE_S) >= READY_S_MAX:
         brokers.stop()
         began_at = time.monotonic()
-        brokers.start()
+        brokers.start(heard=False)  # as it is measured how soon it is ready
         took_s.append(time.monotonic() - began_at)
     print(f"ready after {', '.join(f'{each:.2f}' for each in took_s)} s")
     assert min(took_s) < (READY_S_MAX if load_per_processor() < 1 else READY_WHERE_BUSY_S_MAX)
