@@ -12,6 +12,7 @@ import sys
 import tarfile
 import urllib.request
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,9 +111,17 @@ def read_table(archive: Path, table: str) -> Iterator[dict[str, str | None]]:
 
 
 def read_flights(archive: Path) -> Iterator[Flight]:
-    """Every flight by its scheduled time (the table's months are in the order of their names)."""
-    rows = csv.DictReader(io.StringIO(csv_text(archive)))
-    yield from sorted(map(_flight, rows), key=lambda flight: flight.scheduled)
+    """Every flight by its scheduled time (the table's months are in the order of their names).
+
+    A day's lines are read when it is asked for: the first days of the year are there at once.
+    """
+    names, *lines = csv_text(archive).splitlines()
+    days: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for line in lines:
+        _, month, day, _ = line.split(",", 3)
+        days[int(month), int(day)].append(line)
+    for each in sorted(days):
+        yield from sorted(map(_flight, csv.DictReader([names, *days[each]])), key=lambda flight: flight.scheduled)
 
 
 def _flight(row: dict[str, str]) -> Flight:
