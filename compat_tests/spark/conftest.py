@@ -7,12 +7,22 @@ from typing import Any
 import pytest
 
 from tools.jvm.java import JavaMissing, find_java
+from tools.jvm.local_files import settings_for_spark
 from tools.required import tool_missing
 
 Row = tuple[Any, ...]
 
 SHORT_LIVED_JAVA = "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """As session.py has it, without the compiler whose work these seconds do not earn back."""
+
+
+def quick_settings() -> dict[str, str]:
+    """What makes a Spark of these tests quicker than that of a pipeline's user, and changes nothing that they ask."""
+    return {
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,
+        "spark.sql.shuffle.partitions": "2",
+        **settings_for_spark(),
+    }
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +33,7 @@ def spark() -> Iterator[Any]:
         tool_missing(missing)
     from spark_examples.session import spark_session
 
-    session = spark_session("compat_tests", {"spark.driver.extraJavaOptions": SHORT_LIVED_JAVA})
+    session = spark_session("compat_tests", quick_settings())
     yield session
     session.stop()
 

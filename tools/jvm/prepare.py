@@ -16,6 +16,7 @@ from tools.foreign_languages import BuildFailed, ToolchainMissing, go_program, n
 from tools.jvm.ivy import FetchFailed
 from tools.jvm.java import JavaMissing, find_java, install_debian_packages, say
 from tools.jvm.junit import junit_classpath
+from tools.jvm.local_files import settings_for_spark
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, connect_runtime, kafka_runtime, streams_runtime
 from tools.wiregen import jars
 
@@ -34,6 +35,7 @@ def main() -> None:
         streams_runtime()
         junit_classpath()
         fetch_connector()
+        settings_for_spark()
         for name in jars.SHA256:
             jars.fetch(name)
         fetch_archive()

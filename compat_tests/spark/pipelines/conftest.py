@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from compat_tests.conftest import ROOT
-from compat_tests.spark.conftest import SHORT_LIVED_JAVA
+from compat_tests.spark.conftest import SHORT_LIVED_JAVA, quick_settings
 from spark_examples.flights import FLIGHTS
 
 TIMEOUT_S = 1200  # pytest's own limit comes first, but for the full sizes
@@ -120,9 +120,10 @@ class Program:
 
     def __init__(self, log: Path, module: str, *arguments: str) -> None:
         self._log = log
+        quick = [f"--conf={key}={value}" for key, value in quick_settings().items()]
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"spark_examples.{module}", *arguments, "--conf", JAVA_OPTIONS],
+                [sys.executable, "-m", f"spark_examples.{module}", *arguments, *quick],
                 cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
 

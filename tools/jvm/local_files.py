@@ -1,0 +1,33 @@
+"""Hadoop's local file system without a process for each file.
+
+Hadoop looks at and sets permissions by its native library, which PySpark lacks, or by
+`ls`, `chmod` and `readlink`: several processes for each file of a checkpoint. The class that is used here asks Java.
+"""
+
+from typing import Final
+
+from tools.jvm.ivy import Library, fetch
+from tools.jvm.java import cache_folder
+
+LIBRARY: Final = Library("com.globalmentor", "hadoop-bare-naked-local-fs", "0.1.0")
+"""Apache-2.0, 16 kB; it needs only what each Spark has."""
+
+
+def settings_for_spark() -> dict[str, str]:
+    """Spark's settings by which its local files need no processes; its library is fetched if it is not there yet.
+
+    Raises FetchFailed.
+    """
+    folder = fetch(
+        cache_folder() / LIBRARY.name / LIBRARY.version, [LIBRARY], title="Hadoop's local files without shells"
+    )
+    jars = f"{folder}/*"
+    return {
+        "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
+        "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+        # The other one, by FileContext, asks for the link that each file might be.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+        ),
+    }
