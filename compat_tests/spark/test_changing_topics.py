@@ -258,6 +258,7 @@ def test_records_that_retention_took_before_a_query_came_back(losing: Losing, tm
     assert short(0, 1)[0] not in read
 
 
+@pytest.mark.full
 def test_retention_that_moves_under_a_running_query(losing: Losing, tmp_path: Path) -> None:
     frame = losing.frame("false", maxOffsetsPerTrigger="15")
     losing.produce([BEGIN])

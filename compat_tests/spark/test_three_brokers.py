@@ -20,7 +20,7 @@ GIVES_UP_SOON = {"kafka.default.api.timeout.ms": "10000", "kafka.request.timeout
 """Java's admin client may have chosen a broker that is gone by the time it asks, and waits for it to come back until
 this is over (a minute by default, on Apache Kafka too); then Spark tries again."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture

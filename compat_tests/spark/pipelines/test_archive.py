@@ -1,6 +1,7 @@
 """The archive: complete and exact over transactions, compaction, expiry and crashes at every step; and its replay."""
 
 import argparse
+import functools
 import secrets
 import threading
 import time
@@ -115,9 +116,15 @@ def archived(
     return make
 
 
+@functools.cache
+def some_flights() -> list[sample.Sample]:
+    """Those of four days."""
+    return sample.flight_samples(3600)
+
+
 def produce_some(bootstrap_servers: str, topic: str, count: int) -> None:
     """Flights of four days with headers."""
-    flights = sample.flight_samples(3600)[:: max(1, 3600 // count)][:count]
+    flights = some_flights()[:: max(1, 3600 // count)][:count]
     headers = [(("n", str(number).encode()), ("n", b"again")) for number in range(count)]
     produced = (each._replace(headers=pair) for each, pair in zip(flights, headers, strict=True))
     assert sample.produce(bootstrap_servers, topic, produced) == count
@@ -175,7 +182,7 @@ def test_transactions_and_markers_are_accounted_for(
 
 
 def test_an_audit_notices_what_is_not_right(archived: Any, spark: Any, cluster: Any) -> None:
-    made = archived(1200)
+    made = archived(900)
     log = open_archive(spark, made.uri)
     state = made.state()
     lost = state.pieces[0]
@@ -239,6 +246,7 @@ def alter_topic(bootstrap_servers: str, topic: str, key: str, value: str) -> Non
     admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
+@pytest.mark.full
 def test_compaction_keeps_every_record_and_every_reader(archived: Any, spark: Any) -> None:
     made = archived(1800)
     before = made.rows()
@@ -264,6 +272,7 @@ def test_compaction_keeps_every_record_and_every_reader(archived: Any, spark: An
     assert made.verdicts() == {}
 
 
+@pytest.mark.full
 def test_a_compacted_file_has_its_size_and_is_left_alone(
     spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path
 ) -> None:
@@ -327,6 +336,7 @@ def test_a_compaction_that_dies_changes_nothing(archived: Any, spark: Any, monke
     assert made.verdicts() == {}
 
 
+@pytest.mark.full
 def test_two_jobs_that_change_the_archive(archived: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = archived(900)
     before = made.rows()
@@ -391,7 +401,7 @@ def test_a_batch_whose_commit_spark_did_not_note(archived: Any, spark: Any) -> N
 
 
 def test_expiry_is_told_from_loss(archived: Any, spark: Any) -> None:
-    made = archived(1800)
+    made = archived(900)
     before, state = made.rows(), made.state()
     days = sorted({piece.date for piece in state.pieces})
     third = sample.millis(f"{days[2]}T12:00:00")  # of 2013
@@ -494,7 +504,7 @@ def test_one_of_two_creates_a_file(spark: Any, tmp_path: Path) -> None:
 
 
 def test_replay(archived: Any, spark: Any, topic_prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
-    made = archived(1500)
+    made = archived(900)
     servers, target = made._bootstrap_servers, f"{topic_prefix}-again"
     sample.create_topics(servers, target, partitions=3, retention_ms="86400000")
     arguments = (f"--archive={made.uri}", f"--topic={made.topics[0]}", f"--output-topic={target}")

@@ -34,7 +34,7 @@ def repeated(flights: pandas.DataFrame, times: int, apart: int) -> list[sample.S
     return [each for at in range(0, len(events), apart) for each in events[at : at + apart] * times]
 
 
-@sizes(3_000)
+@sizes(1_000)
 def test_repetitions_are_left_out_over_a_restart(
     spark: Any, cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path
 ) -> None:
@@ -78,6 +78,7 @@ def test_a_batch_that_spark_repeats_is_written_once(
     assert sorted(ids) == list(range(500))
 
 
+@pytest.mark.full
 def test_events_beyond_the_watermark_are_counted(
     cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_batch_of_the_handler_that_spark_repeats_is_written_once(
     assert keys_in(servers, f"{topic_prefix}-dead") == expected_keys(samples, "2", "3", "never", "hopeless")
 
 
+@pytest.mark.full
 def test_headers_of_others_are_not_believed(cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path) -> None:
     servers = cluster.bootstrap_servers
     create_retry_topics(servers, topic_prefix)

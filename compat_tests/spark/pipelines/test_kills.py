@@ -177,6 +177,7 @@ def own_cluster(start_cluster: Any) -> Any:
     return start_cluster()
 
 
+@pytest.mark.full
 def test_archive(spark: Any, own_cluster: Any, run_once: Any, start_program: Any, flights: Any, tmp_path: Path) -> None:
     servers, path = own_cluster.bootstrap_servers, tmp_path / "archive"
     sample.create_topics(servers, "flights")
@@ -332,6 +333,7 @@ def test_archive_of_five_million_records(
     assert (row.rows, row.numbers, row.sum) == (RECORDS, RECORDS, RECORDS * (RECORDS - 1) // 2)
 
 
+@pytest.mark.parametrize("flights", [4_000, pytest.param(20_000, marks=pytest.mark.full)], indirect=True)
 def test_dedupe(spark: Any, own_cluster: Any, run_once: Any, start_program: Any, flights: Any, tmp_path: Path) -> None:
     servers = own_cluster.bootstrap_servers
     sample.create_topics(servers, "events", "unique-events")
@@ -350,6 +352,7 @@ def test_dedupe(spark: Any, own_cluster: Any, run_once: Any, start_program: Any,
     assert ids.value_counts().to_dict() == dict.fromkeys(range(len(flights)), 1)
 
 
+@pytest.mark.full
 def test_retry_and_dead_letter(spark: Any, own_cluster: Any, run_once: Any, start_program: Any, tmp_path: Path) -> None:
     servers, samples = own_cluster.bootstrap_servers, fates(8000)
     create_retry_topics(servers, "checked")
@@ -369,6 +372,7 @@ def test_retry_and_dead_letter(spark: Any, own_cluster: Any, run_once: Any, star
     assert keys_in(servers, "checked-retry-2") == expected_keys(samples, "3", "never")
 
 
+@pytest.mark.full
 def test_a_stopped_program_ends_cleanly(spark: Any, own_cluster: Any, start_program: Any, tmp_path: Path) -> None:
     servers, samples = own_cluster.bootstrap_servers, fates(1000)
     create_retry_topics(servers, "checked")

@@ -16,8 +16,6 @@ from compat_tests.conftest import ROOT
 from compat_tests.spark.pipelines.conftest import Program, commits, wait_until
 from spark_examples import sample
 
-SIGNALS = [signal.SIGTERM, signal.SIGINT]
-
 
 @pytest.fixture
 def word_count(cluster: Any, start_program: Callable[..., Program], topic_prefix: str, tmp_path: Path) -> Program:
@@ -48,7 +46,7 @@ def nothing_of_it_is_left(program: Program) -> bool:
     return program.processes() == []
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGINT])
 def test_while_java_starts(word_count: Program, number: signal.Signals) -> None:
     word_count.wait_until(lambda: has_java(word_count))
 
@@ -60,7 +58,7 @@ def test_while_java_starts(word_count: Program, number: signal.Signals) -> None:
     wait_until(lambda: nothing_of_it_is_left(word_count))
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 def test_while_it_works(word_count: Program, number: signal.Signals, tmp_path: Path) -> None:
     word_count.wait_until(lambda: commits(tmp_path / "words" / "word-counts"))
 
@@ -95,8 +93,8 @@ def test_while_it_is_imported() -> None:
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_demonstration(number: signal.Signals) -> None:
     """Its broker ends with it."""
     process = subprocess.Popen(

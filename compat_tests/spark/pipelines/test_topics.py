@@ -125,7 +125,7 @@ def test_nobody_listens() -> None:
 MAINTENANCE = [("archive", (command,)) for command in ("compact", "expire", "clean", "audit", "show")]
 
 
-@pytest.mark.parametrize("is_uri", [False, True])
+@pytest.mark.parametrize("is_uri", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize(("name", "command"), [*MAINTENANCE, ("replay", ())])
 def test_an_archive_that_is_not_there(name: str, command: tuple[str, ...], is_uri: bool, tmp_path: Path) -> None:
     uri = f"{tmp_path.as_uri() if is_uri else tmp_path}/archives/flihgts"
@@ -332,7 +332,7 @@ def test_options_that_pipelines_print(name: str, arguments: str) -> None:
         assert not arguments or "..." in given or told.bootstrap_servers.rpartition(":")[2] == "9092"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_documented_capacity_report(start_cluster: Callable[..., Any], start_program: Any, tmp_path: Path) -> None:
     """As the file prints it, but for addresses and folders; its topic for probes is made."""
     text = (ROOT / "spark_examples" / "capacity_report.py").read_text()
