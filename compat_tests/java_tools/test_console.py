@@ -1,18 +1,52 @@
 """kafka-console-producer and kafka-console-consumer, once each in a process of its own, with real pipes."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from compat_tests.java_tools.kafka_tools import of_3_9_in_full_runs
-
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-FORMATTED_MS = 10_000
-"""How long a consumer of an internal topic, whose end nobody tells it, may find nothing: its start counts."""
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
-@of_3_9_in_full_runs
+@pytest.fixture
+def formatted(tools: Any, cluster: Any) -> Callable[[str, str], list[str]]:
+    """What a formatter of Kafka's prints of a group in the offsets topic: `formatted("Offsets", group)`."""
+
+    def lines(kind: str, group: str) -> list[str]:
+        done = tools.run(
+            "kafka-console-consumer", "--topic", OFFSETS_TOPIC, "--from-beginning", "--timeout-ms", 60_000,
+            "--max-messages", records_in(cluster.bootstrap_servers, OFFSETS_TOPIC),
+            "--formatter", f"org.apache.kafka.tools.consumer.{kind}MessageFormatter",
+        )  # fmt: skip
+        return [line for line in done.out.splitlines() if f'"group":"{group}"' in line]
+
+    return lines
+
+
+def records_in(bootstrap_servers: str, topic: str) -> int:
+    """How many records a topic has now."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+    settings = {"bootstrap.servers": bootstrap_servers, "group.id": "counts", "enable.partition.eof": True}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+        count, ended = 0, set()
+        while len(ended) < len(partitions):
+            for message in consumer.consume(1000, timeout=1):
+                if message.error() is None:
+                    count += 1
+                else:
+                    assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                    ended.add(message.partition())
+        return count
+    finally:
+        consumer.close()
+
+
 def test_lines_go_through(tools: Any, topic: str) -> None:
     tools.process("kafka-console-producer", "--topic", topic, stdin="one\ntwo\n\nŽižkov 🚋\n")
 
@@ -62,7 +96,10 @@ def test_codecs(tools: Any, topic: str, codec: str) -> None:
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @pytest.mark.parametrize("mode", ["--sync", "--batch-size=16384"])
 def test_acks(tools: Any, topic: str, acks: str, mode: str) -> None:
-    tools.run("kafka-console-producer", "--topic", topic, "--request-required-acks", acks, mode, stdin="a\nb\n")
+    linger = ("--timeout", 20)  # a second by default, and for each line where they are sent one by one
+    tools.run(
+        "kafka-console-producer", "--topic", topic, "--request-required-acks", acks, mode, *linger, stdin="a\nb\n"
+    )
 
     assert tools.consume(topic, 2, "--from-beginning") == ["a", "b"]
 
@@ -117,36 +154,28 @@ def test_nothing_to_read_ends_with_the_timeout(tools: Any, topic: str) -> None:
     assert "TimeoutException" in done.err
 
 
-@of_3_9_in_full_runs
-def test_the_offsets_topic_is_readable_by_kafkas_formatter(tools: Any, topic: str, produce: Any, group: str) -> None:
+def test_the_offsets_topic_is_readable_by_kafkas_formatter(
+    tools: Any, topic: str, produce: Any, group: str, formatted: Callable[[str, str], list[str]]
+) -> None:
     produce(topic, [b"x"] * 5)
     tools.run(
         "kafka-consumer-groups", "--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--execute"
     )
 
-    done = tools.run(
-        "kafka-console-consumer", "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", FORMATTED_MS,
-        "--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter",
-    )  # fmt: skip
+    [line] = formatted("Offsets", group)
 
-    [line] = [line for line in done.out.splitlines() if f'"group":"{group}"' in line]
     assert f'"topic":"{topic}"' in line
     assert '"partition":0' in line
     assert '"offset":5' in line
 
 
-@of_3_9_in_full_runs
 def test_group_metadata_is_readable_by_kafkas_formatter(
-    tools: Any, topic: str, produce: Any, group: str, member: Any
+    topic: str, group: str, member: Any, formatted: Callable[[str, str], list[str]]
 ) -> None:
     member(group, topic)
 
-    done = tools.run(
-        "kafka-console-consumer", "--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", FORMATTED_MS,
-        "--formatter", "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter",
-    )  # fmt: skip
+    lines = formatted("GroupMetadata", group)
 
-    lines = [line for line in done.out.splitlines() if f'"group":"{group}"' in line]
     assert lines
     assert '"protocolType":"consumer"' in lines[-1]
     assert '"clientId":"member"' in lines[-1]

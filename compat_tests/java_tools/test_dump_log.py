@@ -5,13 +5,14 @@ Its exit status proves nothing: what counts is what it prints.
 
 import re
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compat_tests.conftest import create_topic
-from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, dump_log_segments
+from compat_tests.java_tools.kafka_tools import Tools
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 COMPLAINTS = re.compile(
@@ -61,10 +62,16 @@ def files_of(log_dir: Path, topic: str) -> list[Path]:
     return sorted(path for path in log_dir.glob(f"{topic}-*/*") if path.suffix in DUMPED and path.stat().st_size)
 
 
-def check_dump(files: list[Path], version: str, expected_offsets: range, *options: str) -> str:
+def dump(tools: Tools, files: list[Path], *options: str) -> str:
+    """What kafka-dump-log prints."""
+    done = tools.attempt("kafka-dump-log", *options, "--files", ",".join(map(str, files)))
+    return done.out + done.err
+
+
+def check_dump(tools: Tools, files: list[Path], expected_offsets: range, *options: str) -> str:
     """Dump the files; fail on any complaint and on any offset of `expected_offsets` that is not printed."""
-    done = dump_log_segments(files, options, version=version)
-    text = FALSE_ALARM.sub(lambda found: "" if int(found[1]) == int(found[2]) else found[0], done.stdout + done.stderr)
+    printed = dump(tools, files, *options)
+    text = FALSE_ALARM.sub(lambda found: "" if int(found[1]) == int(found[2]) else found[0], printed)
     assert COMPLAINTS.findall(text) == []
     for path in files:
         assert f"Dumping {path}" in text, f"{path.name} was left out"
@@ -74,8 +81,10 @@ def check_dump(files: list[Path], version: str, expected_offsets: range, *option
     return text
 
 
-@pytest.mark.parametrize("ending", ["stop", "kill"])
-def test_every_file_of_the_log_directory_is_sound(start_cluster: Any, ending: str) -> None:
+@pytest.mark.parametrize("ending", [pytest.param("stop", marks=pytest.mark.full), "kill"])
+def test_every_file_of_the_log_directory_is_sound(
+    start_cluster: Any, tools_for: Callable[[Any], Tools], ending: str
+) -> None:
     own = start_cluster({"log.index.interval.bytes": "1024"})
     topic = f"dumped-{secrets.token_hex(4)}"
     small = {"segment.bytes": "1048576", "segment.ms": "100000", "index.interval.bytes": "1024"}
@@ -91,18 +100,17 @@ def test_every_file_of_the_log_directory_is_sound(start_cluster: Any, ending: st
 
     files = files_of(own.log_dir, topic)
     assert len([path for path in files if path.suffix == ".log"]) >= 2
-    for version in (ORACLE_VERSION, ZOOKEEPER_ERA_VERSION):
-        text = check_dump(files, version, range(count), "--deep-iteration")
-        for codec in CODECS:
-            assert f"compresscodec: {codec}" in text.lower()
-        indexes = [path for path in files if path.suffix == ".index"]
-        sanity = dump_log_segments(indexes, ["--index-sanity-check"], version=version)
-        assert sanity.stdout.count("passed sanity check") == len(indexes), sanity.stdout + sanity.stderr
+    tools = tools_for(own)
+    text = check_dump(tools, files, range(count), "--deep-iteration")
+    for codec in CODECS:
+        assert f"compresscodec: {codec}" in text.lower()
+    indexes = [path for path in files if path.suffix == ".index"]
+    sanity = dump(tools, indexes, "--index-sanity-check")
+    assert sanity.count("passed sanity check") == len(indexes), sanity
 
     offsets = files_of(own.log_dir, "__consumer_offsets")
-    logs = [path for path in offsets if path.suffix == ".log"]
-    text = check_dump(offsets, ORACLE_VERSION, range(1), "--deep-iteration")
-    decoded = dump_log_segments(logs, ["--offsets-decoder"]).stdout
+    check_dump(tools, offsets, range(1), "--deep-iteration")
+    decoded = dump(tools, [path for path in offsets if path.suffix == ".log"], "--offsets-decoder")
     assert COMPLAINTS.findall(decoded) == []
     assert topic in decoded
     assert "dumped" in decoded

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from compat_tests.java_tools.kafka_tools import of_3_9_in_full_runs
-
 RECORDS = 20_000
 
 
@@ -36,7 +34,6 @@ def consume_records(tools: Any) -> Callable[[str, int], int]:
     return consume
 
 
-@of_3_9_in_full_runs
 @pytest.mark.parametrize("idempotence", ["true", "false"])
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_record_arrives(

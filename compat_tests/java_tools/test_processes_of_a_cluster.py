@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
-from compat_tests.java_tools.kafka_tools import Tools, of_3_9_in_full_runs
+from compat_tests.java_tools.kafka_tools import Tools
 from compat_tests.semantics.client import wait_until
 from tools.barnabas_process import BarnabasProcess, BarnabasZooKeeper
 from tools.settled import wait_settled
 
-pytestmark = [pytest.mark.slow, of_3_9_in_full_runs]
+pytestmark = pytest.mark.slow
 
 TOPIC = "letters"
 NODE_IDS = (1, 2, 3)

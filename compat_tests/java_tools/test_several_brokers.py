@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from barnabas.broker.server import Broker as Server
 from barnabas.testing.cluster import Cluster
-from compat_tests.java_tools.kafka_tools import Tools, of_3_9_in_full_runs
+from compat_tests.java_tools.kafka_tools import Tools
 from compat_tests.java_tools.test_configs import shown
 
 pytestmark = pytest.mark.slow
@@ -295,7 +295,6 @@ def rate_to(cluster: Cluster, broker: int, topic: str) -> float:
 
 
 @pytest.mark.parametrize("kind", ["both", "leader", pytest.param("follower", marks=pytest.mark.full)])
-@of_3_9_in_full_runs
 def test_a_reassignment_is_throttled(
     admin: Tools, several: Cluster, assigned: Any, plan: Any, produce_to: Any, kind: str
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compat_tests.conftest import KAFKA, create_topic
-from compat_tests.java_tools.kafka_tools import of_3_9_in_full_runs, of_3_9_only, of_4_3_only
+from compat_tests.java_tools.kafka_tools import of_3_9_only, of_4_3_only
 
 LINES_WAITED_FOR = 100
 
@@ -48,7 +48,6 @@ def wait_for(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError("it ended:\n" + "".join(read))
 
 
-@of_3_9_in_full_runs
 def test_verifiable_producer_and_consumer(tools: Any, make_topic: Any, group: str) -> None:
     topic = make_topic(partitions=2)
 
@@ -91,7 +90,6 @@ def test_client_compatibility(tools: Any, cluster: Any, topic: str) -> None:
     assert (done.status, done.lines[-1]) == (0, "SUCCESS."), done.out + done.err
 
 
-@of_3_9_in_full_runs
 def test_replica_verification(make_topic: Any, produce: Any, start: Any) -> None:
     topic = make_topic(partitions=2)
     produce(topic, [b"x"] * 10, partition=1)

@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 
+from compat_tests.java_tools.kafka_tools import of_both
+
+pytestmark = [pytest.mark.store, of_both]
+
 
 def described(done: Any) -> tuple[dict[str, str], list[dict[str, str]]]:
     """What `--describe` of one topic printed: its own fields and those of each partition."""

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.produce import ProduceRequest
-from compat_tests.java_tools.kafka_tools import of_3_9_in_full_runs, of_4_3_only
+from compat_tests.java_tools.kafka_tools import of_4_3_only
 from compat_tests.semantics.client import Connection, batch_of, new_producer_id, produce_request, wait_until
 
 TIMEOUT_S = 30
@@ -59,7 +59,6 @@ def test_every_record_of_many_transactions_arrives(tools: Any, topic: str, trans
         assert int(row["ProducerEpoch"]) > 5, "a producer of transaction version 2 gets a new epoch with every end"
 
 
-@of_3_9_in_full_runs
 def test_the_console_consumer_waits_for_the_commit(tools: Any, topic: str, open_transaction: Producer) -> None:
     first = ("--topic", topic, "--from-beginning", "--max-messages", 1)
     done = tools.run("kafka-console-consumer", *first, "--timeout-ms", 20_000, "--isolation-level", "read_uncommitted")
@@ -92,7 +91,6 @@ def test_list_and_describe(tools: Any, topic: str, transactional_id: str, open_t
     open_transaction.abort_transaction(TIMEOUT_S)
 
 
-@of_3_9_in_full_runs
 def test_a_transaction_that_hangs_is_found_and_aborted(
     start_cluster: Callable[..., Any], tools_for: Callable[[Any], Any]
 ) -> None:
