@@ -250,6 +250,14 @@ def create_topic(bootstrap_servers: str, name: str, partitions: int, configs: Ma
     admin.create_topics([new], operation_timeout=30)[name].result(30)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Nearly all tests below this folder drive processes and clients that are not ours."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.live)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show with a failed test what the broker logged during it."""

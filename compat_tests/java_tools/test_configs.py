@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+pytestmark = pytest.mark.store
+
 
 def shown(done: Any) -> dict[str, str]:
     """Config -> value in what `--describe` printed."""
