@@ -56,6 +56,7 @@ def configs_of(cluster: Any) -> Callable[[str], dict[str, str]]:
     return ask
 
 
+@pytest.mark.full
 def test_standalone_from_a_file_through_a_topic_to_a_file(start_worker: Any, topic: str, tmp_path: Path) -> None:
     source_file, sink_file = tmp_path / "in.txt", tmp_path / "out.txt"
     settings = {"offset.storage.file.filename": tmp_path / "offsets"}

@@ -43,7 +43,7 @@ class Size(NamedTuple):
     hits: int
 
 
-SHORT = Size(round_records=3_000, records_at_least=3_000, transaction_records=25, hits=2)
+SHORT = Size(round_records=1_000, records_at_least=1_000, transaction_records=25, hits=1)
 LARGE = Size(round_records=25_000, records_at_least=100_000, transaction_records=750, hits=6)
 
 

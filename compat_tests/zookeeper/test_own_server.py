@@ -80,6 +80,7 @@ def test_zookeeper_shell(server: BarnabasZooKeeper) -> None:
     assert "WATCHER::" in out, out
 
 
+@pytest.mark.full
 def test_kafka_3_9_on_it(server: BarnabasZooKeeper, tmp_path: Path) -> None:
     """Serves; goes on when the server was killed and comes back without any session; is served the same tree."""
     with KafkaOnZooKeeper(f"{server.address}/kafka", tmp_path / "data") as kafka:

@@ -99,6 +99,7 @@ def fill(servers: str) -> set[int]:
     return set(numbers)
 
 
+@pytest.mark.full
 def test_partitions_move_while_they_are_written_and_the_controller_dies(
     brokers: dict[int, BarnabasProcess], tmp_path: Path
 ) -> None:
