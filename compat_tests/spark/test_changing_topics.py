@@ -13,6 +13,8 @@ import pytest
 from compat_tests.conftest import BARNABAS, KAFKA, create_topic
 
 TIMEOUT_S = 120
+AT_RANDOM_S = 60
+"""For how long topics come and go."""
 QUICK_RETENTION = {
     "log.retention.check.interval.ms": "100",
     "log.segment.delete.delay.ms": "0",
@@ -272,9 +274,9 @@ def test_retention_that_moves_under_a_running_query(losing: Losing, tmp_path: Pa
     assert read == sorted(set(read)), "nothing twice, nothing out of order"
 
 
-@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.full
 def test_topics_created_and_deleted_while_reading(
-    kafka: Any, topic_name: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path, seconds: int
+    kafka: Any, topic_name: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path
 ) -> None:
     """What is written to a topic that stays is read, all of it and once, whatever becomes of the topics beside it.
 
@@ -289,7 +291,7 @@ def test_topics_created_and_deleted_while_reading(
     """
     from confluent_kafka import KafkaException
 
-    dice = random.Random(seconds)
+    dice = random.Random(AT_RANDOM_S)
     always = f"{topic_name}-always"
     pattern = {"subscribePattern": f"{topic_name}-.*", "startingOffsets": "earliest", "failOnDataLoss": "false"}
     topics: set[str] = set()
@@ -319,7 +321,7 @@ def test_topics_created_and_deleted_while_reading(
 
     make_topic(name=always)
     with running(kafka.read_stream(**pattern, **QUICK_TO_GIVE_UP), tmp_path) as reading:
-        ends = time.monotonic() + seconds
+        ends = time.monotonic() + AT_RANDOM_S
         number = 0
         while time.monotonic() < ends or len(kept) <= 20:
             step(number)
