@@ -346,6 +346,11 @@ def search(name: str, first: int, seeds: int, seconds: float) -> tuple[int, str]
     return None
 
 
+def finders(name: str, first: int, seeds: int, seconds: float) -> list[int]:
+    """Those of the seeds that find a bug."""
+    return [seed for seed in range(first, first + seeds) if simulate(seed, seconds, planted=planted(name)).wrong]
+
+
 def main() -> None:
     """The command line."""
     parser = ArgumentParser(description="Simulate a cluster with a planted bug, seed after seed until it is found.")
@@ -353,11 +358,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seeds", type=int, default=500, help="how many are tried (500)")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"simulated seconds with faults ({SECONDS:g})")
+    parser.add_argument("--all", action="store_true", help="try all of the seeds, and count those that find it")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # as cluster_simulation: the order of sets is a part of the story
         command = [sys.executable, "-m", "tools.cluster_bugs", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
     began_s = time.process_time()
+    if arguments.all:
+        those = finders(arguments.name, arguments.seed, arguments.seeds, arguments.seconds)
+        took_s = (time.process_time() - began_s) / arguments.seeds
+        print(f"{arguments.name}: {len(those)} of {arguments.seeds} seeds find it, {took_s:.2f} s of CPU each: {those}")
+        return
     found = search(arguments.name, arguments.seed, arguments.seeds, arguments.seconds)
     took_s = time.process_time() - began_s
     if found is None:

@@ -102,30 +102,49 @@ def changes_of_partitions_are_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "notify", lambda *_: None)
 
 
-BUGS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
-    the_stored_isr_counts_and_not_the_largest: 74,
-    a_proposed_isr_counts_before_it_is_stored: 3,
-    the_leaders_own_end_is_committed: 0,
-    who_joins_need_not_have_what_is_committed: 2,
-    who_joins_need_not_have_what_came_before_the_epoch: 16,
-    what_was_told_before_the_last_answer_is_obeyed: 59,
-    the_lives_of_those_who_join_are_not_compared: 63,
-    a_fetch_of_a_diverging_log_tells_progress: 1,
-    a_follower_does_not_truncate: 1,
-    a_follower_truncates_to_its_high_watermark: 18,
-    a_leader_commits_with_too_few_in_sync: 0,
-    changes_of_partitions_are_not_told: 0,
-}
-"""With the first walk that found it, where the search begins: each takes up to 15 s from the first walk on."""
+OFTEN = (
+    a_proposed_isr_counts_before_it_is_stored,
+    the_leaders_own_end_is_committed,
+    who_joins_need_not_have_what_is_committed,
+    a_follower_does_not_truncate,
+    a_leader_commits_with_too_few_in_sync,
+    changes_of_partitions_are_not_told,
+)
+"""The bugs that one walk in five or more finds."""
+
+SELDOM = (
+    the_stored_isr_counts_and_not_the_largest,
+    who_joins_need_not_have_what_came_before_the_epoch,
+    what_was_told_before_the_last_answer_is_obeyed,
+    the_lives_of_those_who_join_are_not_compared,
+    a_fetch_of_a_diverging_log_tells_progress,
+    a_follower_truncates_to_its_high_watermark,
+)
+"""The bugs that one walk in ten to a hundred finds."""
+
+SEEDS = 200
+"""How many walks look for a bug that is found often: they miss one that a tenth of the walks finds once in a thousand
+million times."""
+BUDGET = 3_000
+"""How many walks look for one that is found seldom."""
+
+full = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
-def test_a_bug_is_found(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("bug", "seeds"),
+    [
+        *(pytest.param(bug, SEEDS, id=bug.__name__) for bug in OFTEN),
+        *(pytest.param(bug, BUDGET, marks=full, id=bug.__name__) for bug in SELDOM),
+    ],
+)
+def test_a_bug_is_found(bug: Callable[[pytest.MonkeyPatch], None], seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one of the walks from seed 0 on: which one it is changes with the code, and has no name."""
     bug(monkeypatch)
-    for seed in (BUGS[bug], *range(500)):
+    for seed in range(seeds):
         try:
             Walk(seed).run(STEPS)
         except AssertionError as found:
             print(f"seed {seed}: {found}")
             return
-    pytest.fail("500 walks found nothing")
+    pytest.fail(f"{seeds} walks found nothing")
