@@ -10,28 +10,28 @@ import pytest
 
 from tools.soak import random_faults
 from tools.soak.random_faults import SeveralBrokers, Target, soak_faults
-from tools.soak.workload import Member, Recorder
+from tools.soak.workload import Amount, Member, Recorder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.timeout(1800)]
 
 SEED = 20261124
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_nothing_is_lost_doubled_or_torn_by_faults(brokers: int) -> None:
 
     def enough(happened: Counter[str]) -> bool:
         return len(happened) >= 5 and happened["overlapping"] >= 3
 
-    result, happened = soak_faults(10, brokers=brokers, seed=SEED, enough=enough)
+    least = Amount(acknowledged=500, transactions=10)
+    result, happened = soak_faults(30, brokers=brokers, seed=SEED, enough=enough, least=least)
     assert result.is_clean, (dict(result.findings.anomalies), result.problems, happened)
     assert result.crashes >= 2
     assert enough(happened), happened
-    # Enough for the silence to mean something, also on a machine that is busy with other things.
-    assert result.findings.acknowledged >= 500
-    assert result.findings.transactions >= 10
 
 
+@pytest.mark.full
 def test_a_disk_that_breaks_and_a_transaction_that_hangs_do_no_harm() -> None:
     """The broker is mended while clients' requests fail."""
     verbs = [random_faults._disk_fails, random_faults._hangs, random_faults._fails]
@@ -44,6 +44,7 @@ def test_a_disk_that_breaks_and_a_transaction_that_hangs_do_no_harm() -> None:
     assert enough(happened), happened
 
 
+@pytest.mark.full
 def test_a_fault_that_does_harm_is_found() -> None:
     """Committed offsets that are forgotten: the group's next member finds that they have moved back."""
 

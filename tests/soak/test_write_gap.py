@@ -29,17 +29,15 @@ MOST_OF_MANY_S = {"SIGTERM": 3.0, "SIGKILL": SESSION_S + 6.0, "SIGKILL, start": 
 """The same with 1,500 partitions, of which the last one counts: some 500 get another leader at once, and the brokers,
 the client and ZooKeeper share two processors."""
 
-full = [pytest.mark.full, pytest.mark.timeout(1_800)]
 
-
-@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.timeout(1_800)
 @pytest.mark.java
 @pytest.mark.parametrize(
     ("rounds", "partitions", "most_s"),
     [
-        (1, 1, MOST_S),
-        pytest.param(20, 1, MOST_S, marks=full),
-        pytest.param(3, 1_500, MOST_OF_MANY_S, marks=full),
+        (10, 1, MOST_S),
+        (3, 1_500, MOST_OF_MANY_S),
     ],
 )
 def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(

@@ -14,8 +14,8 @@ from pathlib import Path
 from tools.barnabas_process import BarnabasProcess
 from tools.power_cut.disk import CannotMount, CuttableDisk
 from tools.soak.__main__ import describe
-from tools.soak.run import WORKERS, Result, soak
-from tools.soak.workload import PlainProducer, Workers
+from tools.soak.run import NOTHING, WORKERS, Result, soak
+from tools.soak.workload import Amount, PlainProducer, Workers
 
 PAGE_BYTES = 4096
 ONLY_PRODUCERS: Workers = ((PlainProducer, 2),)
@@ -23,7 +23,14 @@ ONLY_PRODUCERS: Workers = ((PlainProducer, 2),)
 
 
 def power_cuts(
-    cuts: int, *, flush: bool, seed: int, plant: str | None = None, cut_every_s: float = 3, quiet: bool = False
+    cuts: int,
+    *,
+    flush: bool,
+    seed: int,
+    plant: str | None = None,
+    cut_every_s: float = 3,
+    least: Amount = NOTHING,
+    quiet: bool = False,
 ) -> Result:
     """A soak with `cuts` power cuts and one at its end; where a loss is expected, with producers alone. Before about
     half of them the journal is committed; before the others, names and sizes are as old as the pages.
@@ -52,6 +59,7 @@ def power_cuts(
             workers=WORKERS if flush and plant is None else ONLY_PRODUCERS,
             overrides={"barnabas.flush.before.ack": str(flush).lower()},
             data_dir=disk.path / "data",
+            least=least,
             quiet=quiet,
         )
     print(f"journal committed before a cut: {''.join('ny'[each] for each in committed)}", flush=True)

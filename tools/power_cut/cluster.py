@@ -20,7 +20,8 @@ from tools.power_cut.__main__ import ONLY_PRODUCERS, write_back_some
 from tools.power_cut.disk import CuttableDisk
 from tools.server_process import ServerProcess
 from tools.soak.cluster import WORKERS, ClusterOfProcesses, soak_cluster
-from tools.soak.run import Result
+from tools.soak.run import NOTHING, Result
+from tools.soak.workload import Amount
 
 SESSION_S: Final = 4.0
 OTHERS_DOWN_S: Final = SESSION_S + 2
@@ -79,7 +80,9 @@ class OneMachine:
                 started.result()
 
 
-def power_cuts_of_one(cuts: int, *, seed: int, has_boots: bool = True) -> tuple[Result, Counter[str], str]:
+def power_cuts_of_one(
+    cuts: int, *, seed: int, has_boots: bool = True, least: Amount = NOTHING
+) -> tuple[Result, Counter[str], str]:
     """So many power cuts of one machine under load, and one more with all brokers down when the load is over; what came
     of it as `soak_cluster` has it. Where records are to be lost, because the boot's id does not change, only producers
     work: transactions would hang, for their coordinator forgot them.
@@ -99,5 +102,6 @@ def power_cuts_of_one(cuts: int, *, seed: int, has_boots: bool = True) -> tuple[
             },
             kinds={"cut": machine.fail_alone, "kill": machine.fail_with_all},
             make_broker=machine.make_broker,
+            least=least,
             quiet=True,
         )

@@ -30,9 +30,10 @@ from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
 from tools.server_process import ServerProcess, free_ports
 from tools.settled import wait_settled
 from tools.soak.__main__ import describe
-from tools.soak.run import ACKNOWLEDGED_BETWEEN_CRASHES, OVERRIDES, PATIENCE_S, Result, Round
+from tools.soak.run import ACKNOWLEDGED_BETWEEN_CRASHES, NOTHING, OVERRIDES, PATIENCE_S, Result, Round
 from tools.soak.workload import (
     TOPIC_PREFIX,
+    Amount,
     Committer,
     Member,
     PlainProducer,
@@ -285,10 +286,13 @@ FAULTS: Final[Mapping[str, Fault]] = {
 }
 
 
-def soak_one_command(kills: int, *, load_s: float, seed: int, quiet: bool = False) -> tuple[Result, Counter[str], str]:
+def soak_one_command(
+    kills: int, *, load_s: float, seed: int, least: Amount = NOTHING, is_timed: bool = True, quiet: bool = False
+) -> tuple[Result, Counter[str], str]:
     """As `soak_cluster`, with `barnabas serve --brokers 3` and so many brokers of it killed under load."""
     cluster = ClusterOfOneCommand()
-    return _soak(cluster, cluster.count, {"kill": kill_child}, ["kill"] * (kills - 1), load_s, seed, WORKERS, quiet)
+    faults = ["kill"] * (kills - 1)
+    return _soak(cluster, cluster.count, {"kill": kill_child}, faults, load_s, seed, WORKERS, least, is_timed, quiet)
 
 
 def soak_cluster(
@@ -300,13 +304,16 @@ def soak_cluster(
     overrides: Mapping[str, str] | None = None,
     kinds: Mapping[str, Fault] = FAULTS,
     make_broker: MakeBroker = barnabas,
+    least: Amount = NOTHING,
+    is_timed: bool = True,
     quiet: bool = False,
 ) -> tuple[Result, Counter[str], str]:
-    """Load of about `load_s` before each of the faults, by their names in `kinds`; one more `kill` comes when the
-    workers have stopped, and then the check. Also returns how often what happened, and what the brokers logged.
+    """Load of about `load_s` before each of the faults, by their names in `kinds`, and until `least` has happened; one
+    more `kill` comes when the workers have stopped, and then the check, as `soak` has it. Also returns how often what
+    happened, and what the brokers logged.
     """
     cluster = ClusterOfProcesses(overrides=overrides, make_broker=make_broker)
-    return _soak(cluster, BROKERS, kinds, faults, load_s, seed, workers, quiet)
+    return _soak(cluster, BROKERS, kinds, faults, load_s, seed, workers, least, is_timed, quiet)
 
 
 AnyCluster = TypeVar("AnyCluster", ClusterOfProcesses, ClusterOfOneCommand)
@@ -320,6 +327,8 @@ def _soak(
     load_s: float,
     seed: int,
     workers: Workers,
+    least: Amount,
+    is_timed: bool,
     quiet: bool,
 ) -> tuple[Result, Counter[str], str]:
     result, chance, happened = Result(rounds=1), random.Random(seed), Counter[str]()
@@ -354,6 +363,8 @@ def _soak(
             result,
             replication_factor=replicas,
             config=TOPIC_CONFIG,
+            least=least,
+            is_timed=is_timed,
         )
         one.run(load, next_fault, lambda _recorder: not planned)
         return result, happened, cluster.log_text()

@@ -33,8 +33,8 @@ from barnabas.storage.os_files import OsFiles
 from barnabas.testing import ApiError, Broker, Cluster, Fault
 from tools.soak.__main__ import describe
 from tools.soak.cluster import TOPIC_CONFIG, WORKERS
-from tools.soak.run import OVERRIDES, PATIENCE_S, ROUND_RECORDS, Result, Round
-from tools.soak.workload import TOPIC_PREFIX, Member, Recorder, Workers
+from tools.soak.run import NOTHING, OVERRIDES, PATIENCE_S, ROUND_RECORDS, Result, Round
+from tools.soak.workload import TOPIC_PREFIX, Amount, Member, Recorder, Workers
 
 STRETCH_S: Final = 3.0
 """How long faults go on between two restarts."""
@@ -418,9 +418,10 @@ def soak_faults(
     workers: Workers = WORKERS,
     verbs: Verbs | None = None,
     enough: Callable[[Counter[str]], bool] = lambda _: True,
+    least: Amount = NOTHING,
 ) -> tuple[Result, Counter[str]]:
     """Load and faults (those of `verbs`, or all) for so long, in rounds, and the check; also how often there was which.
-    On a machine that is busy it goes on until that is `enough`, as long as anybody is patient."""
+    It goes on until that is `enough`, and each round until `least` has happened in it."""
     result, chance = Result(), random.Random(seed)
     meddler = Meddler(verbs or (VERBS if brokers == 1 else OF_CLUSTERS), chance)
     deadline = time.monotonic() + seconds
@@ -444,7 +445,7 @@ def soak_faults(
             one = Round(
                 target.bootstrap_servers, topic, workers, seed, result,
                 replication_factor=target.replicas, config=TOPIC_CONFIG if target.replicas > 1 else None,
-                standing=target.standing,
+                least=least, standing=target.standing,
             )  # fmt: skip
             one.run(
                 partial(meddler.stretch, target, topic),

@@ -23,6 +23,7 @@ from tools.soak.compacted import DELETE_RETENTION_S, check_keyed
 from tools.soak.compactions import passes, stage_of_crash
 from tools.soak.copier import Copier
 from tools.soak.delayed_commits import DelayedCommitter
+from tools.soak.history import Status
 from tools.soak.java_producer import JavaTransactionalProducer
 from tools.soak.keyed_workers import (
     PARTITIONS as COMPACTED_PARTITIONS,
@@ -39,6 +40,7 @@ from tools.soak.proxy import LossyProxy
 from tools.soak.workload import (
     TOPIC_PREFIX,
     TRANSACTION_TIMEOUT_S,
+    Amount,
     Committer,
     Deserter,
     Member,
@@ -51,11 +53,11 @@ from tools.soak.workload import (
     read_commits,
     read_everything,
 )
+from tools.waiting import PATIENCE_S, wait_until
 
 PARTITIONS = 4
 REPLY_LOSS = 0.002
 ACKNOWLEDGED_BETWEEN_CRASHES = 300
-PATIENCE_S = 120.0
 STOP_S = 200.0
 STOP_AFTER_FAILURE_S = 10.0
 ROUND_RECORDS = 250_000
@@ -101,6 +103,8 @@ WORKERS: Workers = (
 """What runs at once, and how many of each."""
 
 LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+NOTHING = Amount()
 
 Crash = Callable[[BarnabasProcess, random.Random], None]
 """Ends the broker in a way that it is to survive, and leaves its data ready for the next start."""
@@ -148,11 +152,19 @@ def soak(
     overrides: Mapping[str, str] | None = None,
     data_dir: Path | None = None,
     round_records: int = ROUND_RECORDS,
+    round_crashes: int = sys.maxsize,
+    least: Amount = NOTHING,
+    enough: Callable[[Result], bool] = lambda _: True,
+    is_timed: bool = True,
     evidence: Path | None = None,
     quiet: bool = False,
 ) -> Result:
     """Load for `seconds` and at least `crashes` crashes, one about every `crash_every_s`, in rounds of `round_records`
-    acknowledged records; each ends with one more crash without load, and the check.
+    acknowledged records or `round_crashes` crashes; each ends with one more crash without load, and the check. The
+    first round in which something is found is the last.
+
+    Each round goes on until `least` has happened in it, and the last one until the result is `enough`: then a silence
+    means something. With `is_timed` readers that are late, and transactions that end late, are found, too.
 
     `plant` names a bug of tools/soak/planted.py. `data_dir` is where the broker keeps its data, if not in a temporary
     folder. When something is found, data and log are copied to `evidence`, which must not exist.
@@ -182,19 +194,26 @@ def soak(
             result.crashes += 1
             if stage := stage_of_crash(process.log_dir):
                 result.crash_stages[stage] += 1
+            result.compactions = passes(process.log_text())
             process.start()
             _show(bar, round(time.monotonic() - started), result)
 
         def is_over() -> bool:
-            return time.monotonic() >= started + seconds and result.crashes >= crashes
+            late_s = time.monotonic() - started - seconds
+            return late_s >= 0 and result.crashes >= crashes and (enough(result) or late_s >= PATIENCE_S)
 
         while result.is_clean and (not result.rounds or not is_over()):
             result.rounds += 1
-            current = Round(process.bootstrap_servers, f"{TOPIC_PREFIX}{result.rounds}", workers, seed, result)
+            topic = f"{TOPIC_PREFIX}{result.rounds}"
+            current = Round(process.bootstrap_servers, topic, workers, seed, result, least=least, is_timed=is_timed)
+            crashes_before = result.crashes
+
+            def is_round_over(recorder: Recorder, crashes_before: int = crashes_before) -> bool:
+                crashes = result.crashes - crashes_before
+                return is_over() or recorder.acknowledged >= round_records or crashes >= round_crashes
+
             current.run(
-                lambda recorder: _load(recorder, chance.uniform(0.5, 1.5) * crash_every_s),
-                crash_now,
-                lambda recorder: is_over() or recorder.acknowledged >= round_records,
+                lambda recorder: _load(recorder, chance.uniform(0.5, 1.5) * crash_every_s), crash_now, is_round_over
             )
         result.cuts = proxy.cuts
         result.compactions = passes(process.log_text())
@@ -208,8 +227,8 @@ def soak(
 class Round:
     """Workers on a topic of their own, and the check of what they were told.
 
-    The topic has `replication_factor` replicas and the settings `config`. `standing` tells of the brokers where workers
-    get nothing done.
+    The topic has `replication_factor` replicas and the settings `config`. The workers go on until `least` has happened.
+    `standing` tells of the brokers where workers get nothing done.
     """
 
     def __init__(
@@ -222,10 +241,14 @@ class Round:
         *,
         replication_factor: int = 1,
         config: Mapping[str, str] | None = None,
+        least: Amount = NOTHING,
+        is_timed: bool = True,
         standing: Callable[[], str] = lambda: "",
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._standing = standing
+        self._least = least
+        self._is_timed = is_timed
         self._topic = topic
         self._result = result
         self._recorder = Recorder()
@@ -270,6 +293,7 @@ class Round:
                     if is_over(recorder):
                         break
                 self._wait_for_everybody()
+                wait_until(lambda: self._amount().reaches(self._least), lambda: f"{self._least} after {self._amount()}")
                 patience_s = STOP_S
             finally:
                 self._stop(patience_s)
@@ -285,7 +309,7 @@ class Round:
             result.problems.append(str(error))
         findings = check(recorder.history)
         findings += check_keyed(recorder.keyed)
-        if findings.realtime_lag_after_faults_s > LAG_MAX_S:
+        if self._is_timed and findings.realtime_lag_after_faults_s > LAG_MAX_S:
             result.problems.append(f"a reader was {findings.realtime_lag_after_faults_s:.1f} s behind after the faults")
         result.findings += findings
         if result.is_clean:
@@ -321,6 +345,12 @@ class Round:
                 raise TimeoutError("\n".join([found, *map(_told, [*asked, self._standing])]).strip())
             time.sleep(0.05)
 
+    def _amount(self) -> Amount:
+        """How much has happened until now."""
+        transactions = self._recorder.transactions
+        commits = sum(worker.commits for worker in self._workers)
+        return Amount(self._recorder.acknowledged, transactions[Status.OK], transactions[Status.FAIL], commits)
+
     def _done(self) -> Counter[str]:
         done: Counter[str] = Counter()
         for worker in self._workers:
@@ -346,10 +376,11 @@ class Round:
 
         Raises TimeoutError.
         """
+        stall_max_s = STALL_MAX_S if self._is_timed else PATIENCE_S
         stalled_from = max(time.monotonic(), stopped + TRANSACTION_TIMEOUT_S)
         while self._has_open_transactions():
-            if time.monotonic() > stalled_from + STALL_MAX_S:
-                raise TimeoutError(f"transactions are open {STALL_MAX_S:.0f} s after their time-out")
+            if time.monotonic() > stalled_from + stall_max_s:
+                raise TimeoutError(f"transactions are open {stall_max_s:.0f} s after their time-out")
             time.sleep(0.1)
         self._result.stall_s = max(self._result.stall_s, time.monotonic() - stalled_from)
 

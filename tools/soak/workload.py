@@ -7,11 +7,11 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -37,6 +37,20 @@ TOLD_OF_PARTITIONS = ("fetch_state", "leader", "broker", "next_offset", "app_off
 """Fields of librdkafka's statistics."""
 
 
+class Amount(NamedTuple):
+    """How much has happened in a round: records and transactions that were acknowledged, transactions that their
+    producer aborted, and offsets that were committed."""
+
+    acknowledged: int = 0
+    transactions: int = 0
+    aborted: int = 0
+    commits: int = 0
+
+    def reaches(self, least: "Amount") -> bool:
+        """Whether none of them is less."""
+        return all(count >= wanted for count, wanted in zip(self, least, strict=True))
+
+
 class Recorder:
     """The history, written by many threads."""
 
@@ -44,6 +58,7 @@ class Recorder:
         self.history = History()
         self.keyed = KeyedHistory()
         self.acknowledged = 0
+        self.transactions: Counter[Status] = Counter()
         self.committed: dict[Place, int] = defaultdict(int)
         """The largest offset whose commit was acknowledged, by group and partition."""
         self._records: dict[KeyedRecord, KeyedRecord] = {}
@@ -54,6 +69,7 @@ class Recorder:
             self.history.events.append(operation)
             if operation.status is Status.OK:
                 self.acknowledged += sum(1 for _ in operation.sends())
+            self.transactions[operation.status] += operation.is_transaction
 
     def add_keyed(self, operation: KeyedOperation) -> None:
         with self._lock:
