@@ -4,12 +4,12 @@ broke one. `make fuzz` goes on for longer, with other inputs."""
 import importlib.util
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tools import children
 from tools.fuzz import ROOT, Growth, Sample, Session, corpus, run_one
 from tools.fuzz_targets import TARGETS, Target
 from tools.mutation import Mutator
@@ -99,17 +99,17 @@ def run(data):
     if data[:2] == b"ab" and sys.argv[1] == "bug":
         raise ValueError
 
-print(fuzz_with_atheris(Target("planted", run, lambda: [b"a", b"b"]), 5, 1, Path(sys.argv[2])))
+print(fuzz_with_atheris(Target("planted", run, lambda: [b"a", b"b"]), 20, 1, Path(sys.argv[2])))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("planted", ["bug", "nothing"])
 def test_atheris_finds_what_is_planted(planted: str, tmp_path: Path) -> None:
     if importlib.util.find_spec("atheris") is None:
         tool_missing("there is no atheris for this machine")
     command = [sys.executable, "-c", PLANTED, planted, str(tmp_path)]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = children.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == str(planted == "nothing"), done.stdout + done.stderr
     assert len(list((tmp_path / "planted").iterdir())) == (planted == "bug")
