@@ -122,6 +122,22 @@ async def test_a_log_that_cannot_be_made_keeps_its_partition_offline_until_it_ca
         hosting.append(b"x")
 
 
+async def test_a_file_in_the_place_of_a_log_keeps_its_partition_offline_until_it_is_moved_away(
+    storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file is named, and other partitions are made beside it."""
+    (tmp_path / "t-0").write_text("somebody's notes")
+    async with storage.hosting() as hosting:
+        both = told(is_new=True), told(partition_index=1, is_new=True)
+        assert await hosting.lead(*both) == [ErrorCode.KAFKA_STORAGE_ERROR, NONE]
+        assert f"{tmp_path / 't-0'} is in the way of a new log" in caplog.text
+        assert error_of_append(hosting) is ErrorCode.KAFKA_STORAGE_ERROR
+        hosting.append(b"x", index=1)
+        (tmp_path / "t-0").rename(tmp_path / "notes")
+        assert await hosting.lead(told(is_new=True)) == [NONE]
+        hosting.append(b"x")
+
+
 @pytest.mark.parametrize("name", ["../t", "a/b", "..", "", "a\x00b", "t" * 250])
 @pytest.mark.parametrize("is_new", [True, False])
 async def test_a_name_that_no_topic_can_have_makes_no_file(

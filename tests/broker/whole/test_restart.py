@@ -18,8 +18,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def process() -> Iterator[BarnabasProcess]:
-    with BarnabasProcess({"offsets.topic.num.partitions": "4"}) as process:
+def process(request: pytest.FixtureRequest) -> Iterator[BarnabasProcess]:
+    """The fixture's parameter are further settings."""
+    with BarnabasProcess({"offsets.topic.num.partitions": "4", **getattr(request, "param", {})}) as process:
         yield process
 
 
@@ -56,7 +57,17 @@ def committed(process: BarnabasProcess, group: str, topic: str) -> tuple[int, st
     return found.offset, found.metadata
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize(
+    ("how", "process"),
+    [
+        ("stop", {}),
+        ("kill", {}),
+        ("kill", {"log.flush.interval.messages": "1"}),
+        ("kill", {"barnabas.flush.before.ack": "true"}),
+    ],
+    ids=["stop", "kill", "kill after flushes", "kill after flushes before acknowledgements"],
+    indirect=["process"],
+)
 def test_records_offsets_and_the_cluster_survive(process: BarnabasProcess, how: str) -> None:
     sender = producer(process)
     for number in range(500):

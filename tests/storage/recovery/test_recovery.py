@@ -106,6 +106,53 @@ def test_after_a_kill_a_checkpoint_alone_does_not_say_that_a_log_was_longer(logs
     assert tools.read_all(logs.log()) == [0]
 
 
+def test_segments_that_no_checkpoint_tells_of_are_not_missed_after_a_kill(logs, tools):
+    """A power cut leaves the same: the log ends before what is missing."""
+    for _ in range(3):
+        logs.append(logs.log(), b"v")
+    logs.stop(clean=False)
+    for found in (logs.path / "topic-0").iterdir():
+        found.unlink()
+    logs.start()
+    assert logs.log().log_end_offset == 0
+    for _ in range(8):
+        logs.append(logs.log(segment_bytes=200), b"value")
+    logs.stop(clean=False)
+    *kept, last = sorted((logs.path / "topic-0").glob("*.log"))
+    last.unlink()
+    logs.start()
+    end = int(last.stem)
+    assert kept
+    assert tools.read_all(logs.log()) == list(range(end))
+    assert logs.append(logs.log(), b"v").base_offset == end
+
+
+@pytest.mark.parametrize("gone", ["the first ones", "some in the middle"])
+def test_readers_go_on_after_segments_that_are_gone(logs, tools, gone):
+    """Retention and compaction leave the same."""
+    log = logs.log(segment_bytes=200)
+    for _ in range(12):
+        logs.append(log, b"value")
+    logs.stop()
+    segments = sorted((logs.path / "topic-0").glob("*.log"))
+    assert len(segments) >= 5
+    first, last = (0, 2) if gone == "the first ones" else (1, 3)
+    for path in segments[first:last]:
+        for found in path.parent.glob(f"{path.stem}.*"):
+            found.unlink()
+    begin, end = int(segments[first].stem), int(segments[last].stem)
+    left = [offset for offset in range(12) if not begin <= offset < end]
+    for _ in range(2):
+        logs.start()
+        assert tools.read_all(logs.log()) == left
+        for offset in range(begin, end) if begin else ():
+            assert tools.base_offsets(tools.read(logs.log(), offset, 1).records) == [end]
+        logs.stop()
+    logs.start()
+    assert logs.log().log_start_offset == left[0]
+    assert logs.append(logs.log(), b"v").base_offset == 12
+
+
 def test_the_high_watermark_of_a_log_whose_names_the_disk_may_not_know_is_not_written_down(logs):
     """Or a power cut, which may leave nothing but its directory, would leave it damaged."""
     log = logs.log()
