@@ -29,7 +29,8 @@ from tools.kafka_runtime import KafkaServer, free_ports
 from tools.required import tool_missing
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [path for pattern in ("*.md", "docs/**/*.md", "compat_tests/**/*.md") for path in sorted(ROOT.glob(pattern))]
+PATTERNS = ("*.md", "docs/**/*.md", "compat_tests/**/*.md", "tests/*.md")
+PAGES = [path for pattern in PATTERNS for path in sorted(ROOT.glob(pattern))]
 CODE = ("barnabas", "broker", "storage", "controller", "wire", "tools", "benchmarks", "spark_examples", "compat_tests")
 TIMEOUT_S = 120
 

@@ -13,7 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PACKAGES = ("wire", "storage", "controller", "broker")
 LINKS = tuple(f"barnabas/{package}/" for package in PACKAGES)
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("compat_tests/**/README.md")])
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "compat_tests/**/README.md", "tests/*.md")
+    for path in ROOT.glob(pattern)
+)
 
 
 def test_the_configuration_page_is_current() -> None:

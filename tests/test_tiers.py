@@ -175,7 +175,6 @@ RECOVERY: Final = "tests/storage/recovery/test_recovery.py"
 CRASH_POINTS: Final = "tests/storage/recovery/test_crash_points.py"
 FAULTS: Final = "tests/storage/test_disk_faults.py"
 PASSING: Final = "tests/broker/whole/test_passing_or_final.py::test_each_refusal_passes_or_is_final"
-CLUSTERS: Final = "tests/broker/whole/test_cluster_simulation.py::test_whatever_fails_nothing_is_wrong"
 BAD_APPLE: Final = "tests/broker/upkeep/test_one_bad_apple.py"
 DISK_FULL: Final = "tests/broker/upkeep/test_disk_full.py"
 SCARCE: Final = "tests/broker/network/test_scarce_descriptors.py"
@@ -212,13 +211,12 @@ SURVIVES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "`barnabas.flush.before.ack=true` / `kill -9`": (
         "tests/broker/whole/test_restart.py::test_records_offsets_and_the_cluster_survive",
-        CLUSTERS,
     ),
     "`barnabas.flush.before.ack=true` / power cut": (
         f"{FLUSH_BEFORE_ACK}::test_an_acknowledged_record_is_below_the_flushed_offset",
         f"{FLUSH_BEFORE_ACK}::test_offsets_are_committed_durably",
         f"{SCARCE}::test_a_transaction_whose_end_is_flushed_late_ends",
-        CLUSTERS,
+        f"{CRASH_POINTS}::test_every_crash_leaves_what_was_synced_and_nothing_else",
     ),
 }
 """By the setting and what happens."""
@@ -503,7 +501,6 @@ BETWEEN_THE_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/controller/operations/test_broker_lives.py::test_who_left_last_has_what_two_had_to_have",
         "tests/broker/replication/test_leadership.py"
         "::test_with_too_few_in_sync_producers_are_told_and_nothing_is_committed",
-        CLUSTERS,
     ),
     "So what counts is": (
         f"{LAST_TO_LEAVE}::test_one_replica_is_enough_for_the_leader_alone",
