@@ -199,9 +199,10 @@ class SeveralBrokers(Target):
 
     def end_one(self, chance: random.Random) -> str:
         broker, is_kill = chance.choice(self._cluster.brokers), chance.random() < KILLED
-        (broker.kill if is_kill else broker.stop)()
+        # It may be back before the others have heard that it was gone.
+        (broker.kill if is_kill else broker.stop)(heard=False)
         time.sleep(chance.choice((0.0, FAULT_S_MAX)))
-        broker.start()
+        broker.start(heard=False)
         self._cluster.wait_in_sync(PATIENCE_S)
         return "kill" if is_kill else "restart"
 
@@ -226,7 +227,7 @@ class SeveralBrokers(Target):
 
     def folders(self) -> Iterable[Path]:
         for broker in self._cluster.brokers:
-            broker.kill()
+            broker.kill(heard=False)  # all at once
         return sorted(path for path in self._cluster.data_dir.iterdir() if path.is_dir())
 
 
