@@ -28,13 +28,14 @@ from barnabas.wire.messages.produce import (
 )
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
+from tools.waiting import PATIENCE_S
 
 MIB = 1024 * 1024
 _LENGTH = struct.Struct(">i")
 M = TypeVar("M", bound=Message)
 
 
-def connect(address: str, timeout_s: float = 20) -> socket.socket:
+def connect(address: str, timeout_s: float = PATIENCE_S) -> socket.socket:
     """A plain connection to HOST:PORT."""
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout_s)
@@ -67,7 +68,7 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes | None:
     return bytes(data)
 
 
-def is_closed(connection: socket.socket, within_s: float = 5) -> bool:
+def is_closed(connection: socket.socket, within_s: float = PATIENCE_S) -> bool:
     """Whether the peer closes the connection in time; what it still sends is ignored."""
     connection.settimeout(within_s)
     try:
@@ -266,13 +267,18 @@ class HealthyClient:
     def mark(self) -> None:
         """Start to judge here; returns once the client is at its rate."""
         seen = len(self._acked)
-        eventually(lambda: len(self._acked) > seen or self.errors, 10)
+        eventually(lambda: len(self._acked) > seen or self.errors)
         self._marked_at = time.monotonic()
 
     def settle(self) -> None:
         """Wait for the record that is on its way, so that the end of an attack counts too."""
         seen = len(self._acked)
-        eventually(lambda: len(self._acked) > seen or self.errors, 10)
+        eventually(lambda: len(self._acked) > seen or self.errors)
+
+    def write(self, records: int) -> None:
+        """Wait until it has written so many more, or cannot."""
+        wanted = len(self._acked) + records
+        assert eventually(lambda: len(self._acked) >= wanted or self.errors)
 
     @property
     def seconds(self) -> float:
@@ -323,7 +329,7 @@ class HealthyClient:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
         sys.setswitchinterval(self._switch_interval_s)
 
     def _run(self) -> None:
@@ -346,7 +352,7 @@ class HealthyClient:
             self.errors.append(f"error code {code}")
 
 
-def eventually(condition: Callable[[], Any], within_s: float) -> bool:
+def eventually(condition: Callable[[], Any], within_s: float = PATIENCE_S) -> bool:
     """Whether something becomes true in time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:

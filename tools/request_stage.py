@@ -133,7 +133,7 @@ class Stage(Peer):
         self.topic_id = topic_id(address, TOPIC)
         self.empty_topic_id = topic_id(address, EMPTY_TOPIC)
         self.ask(produce(self.batch()), 9)
-        assert eventually(lambda: self._is_coordinated(0) and self._is_coordinated(1), 20)
+        assert eventually(lambda: self._is_coordinated(0) and self._is_coordinated(1))
 
     def batch(self, **fields: Any) -> bytearray:
         return build_batch([Record(0, now_ms(), b"k", b"v")], **fields)

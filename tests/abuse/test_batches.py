@@ -3,6 +3,7 @@ that are not what they say."""
 
 from __future__ import annotations
 
+import functools
 import io
 import random
 import socket
@@ -129,6 +130,12 @@ BOMBS: dict[str, tuple[int, Callable[[], bytes]]] = {
 }
 
 
+@functools.cache
+def payload_of(bomb: str) -> bytes:
+    """Made once: some take a second."""
+    return BOMBS[bomb][1]()
+
+
 def bomb_batch(codec: int, payload: bytes, count: int) -> bytearray:
     header = parse_header(build_batch([Record(0, NOW_MS, b"k", b"v")]))
     return assemble_batch(
@@ -144,15 +151,15 @@ def test_a8_bombs(
     figure: Figure,
     bomb: str,
     topic_settings: dict[str, str],
+    is_timed: bool,
 ) -> None:
     """Refused within 250 ms of processor time beside the event loop, and 16 MiB."""
     broker = shared_broker
-    codec, make = BOMBS[bomb]
-    payload = make()
+    codec, payload = BOMBS[bomb][0], payload_of(bomb)
     assert len(payload) < 9 * MIB
     if codec == CompressionType.LZ4 and "compression_type" in topic_settings:
         topic_settings = {"compression_type": "gzip"}
-    topic = f"t-{list(BOMBS).index(bomb)}-{next(iter(topic_settings))}"
+    topic = f"t{is_timed:d}-{list(BOMBS).index(bomb)}-{next(iter(topic_settings))}"
     create_topic(broker.bootstrap_servers, topic, max_message_bytes=str(10 * MIB), **topic_settings)
     with connect(broker.bootstrap_servers) as connection:
         warm = build_batch([Record(0, NOW_MS, None, bytes(40_000))], compression=CompressionType(codec))
@@ -171,7 +178,7 @@ def test_a8_bombs(
     figure(bomb=bomb, bytes=len(batch), ms=round(taken_ms, 1), thread_cpu_ms=round(threads_ms, 1),
            growth_mib=round(memory.growth / MIB, 1), error=ErrorCode(code).name, **shared_healthy.figures)  # fmt: skip
     assert code in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
-    assert threads_ms <= 250
+    assert threads_ms <= 250 or not is_timed
     assert memory.growth <= 16 * MIB
 
 
@@ -241,10 +248,12 @@ LYING_HEADERS = {
 }
 
 
-def test_a9_headers_that_lie(shared_broker: BarnabasProcess, shared_healthy: HealthyClient, figure: Figure) -> None:
+def test_a9_headers_that_lie(
+    shared_broker: BarnabasProcess, shared_healthy: HealthyClient, figure: Figure, is_timed: bool
+) -> None:
     """Each is refused by every topic, and not a byte of it is written. (What Kafka answers is the subject of the tests
     of validation and of the comparison with Kafka; here it is a whole broker that must stand it.)"""
-    logs = _create_topics(shared_broker, "lying")
+    logs = _create_topics(shared_broker, f"lying-{is_timed}")
     with connect(shared_broker.bootstrap_servers) as connection:
         for what, (form, position, value) in LYING_HEADERS.items():
             batch = build_batch([Record(0, NOW_MS, b"k", b"v")])
@@ -257,7 +266,7 @@ def test_a9_headers_that_lie(shared_broker: BarnabasProcess, shared_healthy: Hea
     figure(batches=len(LYING_HEADERS) * len(TOPICS), **shared_healthy.figures)
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(20_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.full)])
 def test_a9_damaged_batches(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
 ) -> None:

@@ -103,7 +103,7 @@ def create(connection: socket.socket, name: str, partitions: int) -> int:
 
 def await_coordinator(connection: socket.socket, key_type: int) -> None:
     find = FindCoordinatorRequest(key="x", key_type=key_type)
-    assert eventually(lambda: ask(connection, find, 1, FindCoordinatorResponse).error_code == ErrorCode.NONE, 60)
+    assert eventually(lambda: ask(connection, find, 1, FindCoordinatorResponse).error_code == ErrorCode.NONE)
 
 
 @pytest.mark.parametrize("module", [pytest.param(FEW_PARTITIONS, id="300"), REAL])
@@ -168,10 +168,10 @@ def test_a28_long_transactional_ids(
 
     with connect(broker.bootstrap_servers) as connection:
         await_coordinator(connection, 1)
-        assert eventually(lambda: initialise("known") == ErrorCode.NONE, 30)
+        assert eventually(lambda: initialise("known") == ErrorCode.NONE)
         warm = [f"warm-{number}" for number in range(50)]  # every partition of the log is loaded
         for name in warm:
-            assert eventually(lambda name=name: initialise(name) == ErrorCode.NONE, 30)  # type: ignore[misc]
+            assert eventually(lambda name=name: initialise(name) == ErrorCode.NONE)  # type: ignore[misc]
         memory.mark()
         healthy.mark()
         number = 0
@@ -215,14 +215,14 @@ def test_a29_members_of_one_group(
             joined.append(ask(leader, join, 0, JoinGroupResponse))
             return bool(joined[-1].error_code == ErrorCode.NONE)
 
-        assert eventually(is_in, 30)
+        assert eventually(is_in)
         memory.mark()
         healthy.mark()
         others = [stack.enter_context(connect(broker.bootstrap_servers)) for _ in range(20)]
         for other in others:
             other.sendall(frame(join, 0))
         let_in = HELD_BYTES_OF_GROUP_MAX // size - 1
-        assert eventually(lambda: len(select.select(others, [], [], 0)[0]) == 20 - let_in, 20)
+        assert eventually(lambda: len(select.select(others, [], [], 0)[0]) == 20 - let_in)
         refused = [answer(each, join, 0, JoinGroupResponse).error_code for each in select.select(others, [], [], 0)[0]]
         assert refused == [ErrorCode.GROUP_MAX_SIZE_REACHED] * (20 - let_in)
         beat = HeartbeatRequest(group_id="one", generation_id=joined[-1].generation_id, member_id=joined[-1].member_id)
@@ -241,8 +241,8 @@ def test_a29_members_of_one_group(
     [
         ("x" * 30_000, "t", 40),
         ('"' * 30_000, "t", 40),
-        ("\U0001f600" * 7_500, "t", 40),
-        ("", "t" * 249, 1_200),
+        pytest.param("\U0001f600" * 7_500, "t", 40, marks=pytest.mark.full),
+        pytest.param("", "t" * 249, 1_200, marks=pytest.mark.full),
     ],
     ids=["long names", "escaped", "of four bytes", "long topics"],
 )
@@ -272,7 +272,7 @@ def test_a30_groups_on_the_page(
     with connect(broker.bootstrap_servers) as connection:
         await_coordinator(connection, 0)
         for number in range(count):
-            assert eventually(lambda number=number: commit(number), 30)  # type: ignore[misc]
+            assert eventually(lambda number=number: commit(number))  # type: ignore[misc]
     memory.mark()
     healthy.mark()
     pages = [metrics_page(http_address(broker.log_text())) for _ in range(3)]
@@ -297,15 +297,21 @@ def test_a32_descriptors(broker: BarnabasProcess, memory: Memory, healthy: Healt
         memory.mark()
         healthy.mark()
         strangers = [stack.enter_context(connect(address)) for address in (broker.bootstrap_servers, http) * limit]
-        assert eventually(lambda: "descriptors that are left are for files" in broker.log_text(), 20)
+        assert eventually(lambda: "descriptors that are left are for files" in broker.log_text())
         batch = build_batch([Record(0, NOW_MS, None, b"v")])
         for number in range(10):
             assert create(live, f"during-{number}", 3) == ErrorCode.NONE
             response = ask(live, produce(f"during-{number}", batch), 9, ProduceResponse)
             assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
-        closed = sum(is_closed(stranger, 0.001) for stranger in strangers)
+        closed = 0
+
+        def enough_are_closed() -> bool:
+            nonlocal closed
+            closed = sum(is_closed(stranger, 0.001) for stranger in strangers)
+            return closed >= limit + descriptor_reserve(limit)
+
+        assert eventually(enough_are_closed)
     figure(connections=2 * limit, closed=closed, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
-    assert closed >= limit + descriptor_reserve(limit)
     assert memory.growth <= 32 * MIB
 
 
@@ -342,9 +348,9 @@ def test_a33_producers_that_never_begin(
     assert memory.growth <= 16 * MIB
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=FULL)])
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=FULL)])
 def test_a34_open_transactions_with_offsets_of_one_group(
-    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, is_timed: bool
 ) -> None:
     """A consumer of that group is answered as if there were none of them: its offsets are not gone through."""
     healthy.rate_min = 20
@@ -379,5 +385,5 @@ def test_a34_open_transactions_with_offsets_of_one_group(
     stage.close()
     figure(transactions=count, ms_each=round(min(spent_ms), 2), growth_mib=round(memory.growth / MIB, 1),
            bytes_each=memory.growth // count, **healthy.figures)  # fmt: skip
-    assert min(spent_ms) <= 1
+    assert min(spent_ms) <= 1 or not is_timed
     assert memory.growth <= 6 * 1024 * count + 8 * MIB

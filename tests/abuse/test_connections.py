@@ -40,18 +40,19 @@ from tools.hostile import (
     produce,
 )
 from tools.smaller_limits import module as smaller
+from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 Figure = Callable[..., None]
-IMPATIENT = smaller({f"{network.__name__}.PARTIAL_FRAME_TIMEOUT_MS": 6_000})
+IMPATIENT = smaller({f"{network.__name__}.PARTIAL_FRAME_TIMEOUT_MS": 3_000})
 
 
 @pytest.mark.parametrize("broker", [{"socket.listen.backlog.size": "4096"}], indirect=True, ids=[""])
 @pytest.mark.parametrize(
     ("module", "patience_s", "count", "seconds"),
     [
-        pytest.param(IMPATIENT, 6, 300, 7, id="300-6"),
-        pytest.param("barnabas", 30, 2_000, 300, marks=[pytest.mark.full, pytest.mark.timeout(600)], id="2000-300"),
+        pytest.param(IMPATIENT, 3, 300, 4, id="300-3"),
+        pytest.param("barnabas", 30, 2_000, 120, marks=[pytest.mark.full, pytest.mark.timeout(600)], id="2000-120"),
     ],
 )
 def test_a3_slow_senders_are_closed(
@@ -62,9 +63,10 @@ def test_a3_slow_senders_are_closed(
     patience_s: int,
     count: int,
     seconds: int,
+    is_timed: bool,
 ) -> None:
     """A byte every ten seconds, of a length, a header and a body of 100 MiB: each is closed after 30 s, or 5 more. The
-    short attack sends a byte every two seconds, and 6 s are what it has.
+    short attack sends a byte every second, and 3 s are what it has.
 
     With Kafka's 50 who may wait to be accepted, the system drops what the others of 2,000 that come at once send, and
     they are accepted, and their 30 s begin, when TCP has sent it again often enough: 25 s later at the seventh time.
@@ -77,7 +79,7 @@ def test_a3_slow_senders_are_closed(
         _slow_sender(broker, selector, starts[index % 3])
     held = None
     next_byte = time.monotonic() + patience_s / 3
-    while selector.get_map() and time.monotonic() - started < seconds + patience_s + 10:
+    while selector.get_map() and time.monotonic() - started < seconds + PATIENCE_S:
         for key, events in selector.select(0.5):
             sender = key.data
             if events & selectors.EVENT_WRITE:
@@ -100,7 +102,8 @@ def test_a3_slow_senders_are_closed(
            **healthy.figures)  # fmt: skip
     assert refused >= count
     assert not selector.get_map()
-    assert patience_s <= longest <= patience_s + 5
+    assert patience_s <= longest
+    assert longest <= patience_s + 5 or not is_timed
     assert memory.growth <= 25 * 1024 * count
 
 
@@ -142,12 +145,12 @@ def _is_open(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, 100 * MIB + 1])
 def test_a4_impossible_lengths_close_the_connection(
-    shared_broker: BarnabasProcess, shared_healthy: HealthyClient, figure: Figure, length: int
+    shared_broker: BarnabasProcess, shared_healthy: HealthyClient, figure: Figure, length: int, is_timed: bool
 ) -> None:
     broker, memory = shared_broker, Memory(shared_broker.pid)
     with connect(broker.bootstrap_servers) as connection:
         connection.sendall(struct.pack(">i", length) + b"x")
-        assert is_closed(connection, 2)
+        assert is_closed(connection)
     memory.mark()
     slowest = 0.0
     for _ in range(1000):
@@ -159,47 +162,43 @@ def test_a4_impossible_lengths_close_the_connection(
     figure(length=length, tries=1000, growth_mib=round(memory.growth / MIB, 2), slowest_ms=round(slowest * 1000, 1),
            **shared_healthy.figures)  # fmt: skip
     assert memory.growth <= 2 * MIB
-    assert slowest <= 5
+    assert slowest <= 5 or not is_timed
 
 
 @pytest.mark.usefixtures("shared_healthy")
 def test_a4_an_empty_frame_closes_the_connection(shared_broker: BarnabasProcess) -> None:
     with connect(shared_broker.bootstrap_servers) as connection:
         connection.sendall(struct.pack(">i", 0))
-        assert is_closed(connection, 2)
+        assert is_closed(connection)
 
 
-@pytest.mark.parametrize("seconds", [8, pytest.param(120, marks=[pytest.mark.full, pytest.mark.timeout(400)])])
+@pytest.mark.parametrize("frames", [3, pytest.param(120, marks=[pytest.mark.full, pytest.mark.timeout(1200)])])
 def test_a5_many_large_frames_at_once(
-    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, frames: int
 ) -> None:
-    """50 connections send a Produce of 100 MiB each, all at the same time, and go on with another one. It is
-    well-formed, so that each is answered: the batch is larger than its topic allows."""
+    """50 connections send a Produce of 100 MiB each, all at the same time, and go on with another one, until so many
+    were answered. It is well-formed, so that each is: the batch is larger than its topic allows."""
     create_topic(broker.bootstrap_servers, "large")
     batch = build_batch([Record(0, 1_700_000_000_000, None, bytes(100 * MIB - 1000))])
     data = memoryview(frame(produce("large", batch), 9))
     del batch
-    started, last_quarter_from = time.monotonic(), None
+    started = time.monotonic()
     with contextlib.ExitStack() as stack:
         senders = [LargeFrames(broker.bootstrap_servers, data) for _ in range(50)]
         for sender in senders:
             stack.callback(sender.close)
-        while (elapsed := time.monotonic() - started) < seconds:
-            if elapsed >= seconds * 0.75 and last_quarter_from is None:
-                last_quarter_from = sum(sender.sent for sender in senders)
+        while sum(len(sender.answers) for sender in senders) < frames:
+            assert time.monotonic() - started < PATIENCE_S * (1 + frames / 3), "they are taken no more"
             for sender in senders:
                 sender.go_on()
             time.sleep(0.01)
     sent = sum(sender.sent for sender in senders)
-    assert last_quarter_from is not None
-    last_quarter = sent - last_quarter_from
     answers = [code for sender in senders for code in sender.answers]
-    figure(seconds=seconds, sent_mib=sent // MIB, last_quarter_mib=last_quarter // MIB, answered=len(answers),
+    figure(seconds=round(time.monotonic() - started), sent_mib=sent // MIB, answered=len(answers),
            closed=sum(sender.closed for sender in senders), growth_mib=round(memory.growth / MIB, 1),
            peak_mib=round(memory.peak / MIB, 1), **healthy.figures)  # fmt: skip
     assert memory.peak < 448 * MIB
     assert set(answers) == {ErrorCode.MESSAGE_TOO_LARGE}
-    assert last_quarter >= 100 * MIB
 
 
 class LargeFrames:
@@ -255,12 +254,13 @@ class LargeFrames:
 
 
 @pytest.mark.parametrize(
-    ("count", "seconds"), [(200, 6), pytest.param(200, 300, marks=[pytest.mark.full, pytest.mark.timeout(600)])]
+    ("count", "records"), [(200, 100), pytest.param(200, 3_000, marks=[pytest.mark.full, pytest.mark.timeout(600)])]
 )
 def test_a10_peers_that_do_not_read(
-    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, seconds: int
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, records: int
 ) -> None:
-    """200 connections ask for 50 MiB each and read nothing; half of them give up in the middle of the response."""
+    """200 connections ask for 50 MiB each and read nothing while the healthy client writes so many records; half of
+    them give up in the middle of the response, and it writes as many more."""
     create_topic(broker.bootstrap_servers, "big", max_message_bytes=str(2 * MIB))
     batch = build_batch([Record(0, 1_700_000_000_000, None, bytes(MIB))])
     with connect(broker.bootstrap_servers) as writer:
@@ -280,22 +280,22 @@ def test_a10_peers_that_do_not_read(
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         reader.sendall(frame(request, 11, index))
         readers.append(reader)
-    time.sleep(seconds / 2)
+    healthy.write(records)
     for reader in readers[::2]:
         reader.close()
-    time.sleep(seconds / 2)
+    healthy.write(records)
     growth = memory.growth
-    figure(connections=count, seconds=seconds, growth_mib=round(growth / MIB, 1),
+    figure(connections=count, records=2 * records, growth_mib=round(growth / MIB, 1),
            **healthy.figures)  # fmt: skip
     for reader in readers:
         reader.close()
-    assert eventually(lambda: open_sockets(broker.pid) <= sockets, 10)
+    assert eventually(lambda: open_sockets(broker.pid) <= sockets)
     assert growth <= 64 * MIB
 
 
 @pytest.mark.parametrize("broker", [{"connections.max.idle.ms": "3000"}], indirect=True)
 def test_a10_peers_that_do_not_read_are_closed_when_idle(
-    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, is_timed: bool
 ) -> None:
     """By `connections.max.idle.ms`, here 3 s, which is looked at every 2 s; not one that does read, however slowly."""
     address = broker.bootstrap_servers
@@ -305,7 +305,7 @@ def test_a10_peers_that_do_not_read_are_closed_when_idle(
     with connect(address) as writer:
         for _ in range(20):
             ask(writer, produce("big", batch), 9, ProduceResponse)
-    assert eventually(lambda: open_sockets(broker.pid) <= sockets, 5)
+    assert eventually(lambda: open_sockets(broker.pid) <= sockets)
     memory.mark()
     healthy.mark()
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MIB)
@@ -319,19 +319,24 @@ def test_a10_peers_that_do_not_read_are_closed_when_idle(
         slow = stack.enter_context(readers[0].makefile("rb"))
         left = int.from_bytes(slow.read(4))
 
+        reads_at = time.monotonic()
+
         def others_are_closed() -> bool:
-            nonlocal left
-            left -= len(slow.read(64 * 1024))
+            nonlocal left, reads_at
+            if time.monotonic() >= reads_at:
+                reads_at += 0.2
+                left -= len(slow.read(64 * 1024))
             return open_sockets(broker.pid) <= sockets + 2  # the slow reader's, and the one for its replies from files
 
-        assert eventually(lambda: open_sockets(broker.pid) > sockets + 10, 2)
-        assert eventually(others_are_closed, 10)
+        assert eventually(lambda: open_sockets(broker.pid) > sockets + 10)
+        assert eventually(others_are_closed)
         taken = time.monotonic() - started
         assert left > MIB, "the slow reader has read so much that nothing would be left to close it for"
         assert len(slow.read(left)) == left
     figure(connections=20, closed_after_s=round(taken, 1), growth_mib=round(memory.growth / MIB, 1),
            **healthy.figures)  # fmt: skip
     assert taken >= 3
+    assert taken <= 12 or not is_timed
     assert memory.growth <= 64 * MIB
 
 
@@ -365,20 +370,21 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("broker", [{"barnabas.http.address": "127.0.0.1:0"}], indirect=True, ids=[""])
-@pytest.mark.parametrize("seconds", [6, pytest.param(120, marks=[pytest.mark.full, pytest.mark.timeout(400)])])
+@pytest.mark.parametrize("wanted", [1_000, pytest.param(20_000, marks=[pytest.mark.full, pytest.mark.timeout(1200)])])
 def test_a20_strangers_at_the_http_port(
-    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, wanted: int, is_timed: bool
 ) -> None:
-    """300 connections of eight kinds, and who is closed comes back. A health check is answered beside them, and they do
-    not hold sockets or memory."""
+    """300 connections of eight kinds at a time, and who is closed comes back, until there were so many. A health check
+    is answered beside them, and they do not hold sockets or memory."""
     create_topic(broker.bootstrap_servers, "pages", 1_000)  # a page of half a megabyte
     sockets, most, longest, checks, opened = open_sockets(broker.pid), 0, 0.0, 0, 0
     address, kinds = http_address(broker.log_text()), itertools.cycle(STRANGERS.values())
     memory.mark()
     healthy.mark()
     strangers: list[tuple[socket.socket, bytes]] = []
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    began = time.monotonic()
+    while opened < wanted:
+        assert time.monotonic() - began < PATIENCE_S * (1 + wanted / 1_000), "nobody is closed any more"
         strangers = [stranger for stranger in strangers if _goes_on(*stranger)]
         for _ in range(min(10, 300 - len(strangers))):
             stranger = connect(address)
@@ -393,12 +399,12 @@ def test_a20_strangers_at_the_http_port(
         checks += 1
         longest = max(longest, time.monotonic() - started)
         most = max(most, open_sockets(broker.pid))
-    figure(seconds=seconds, opened=opened, checks=checks, slowest_check_ms=round(longest * 1000),
-           sockets=most - sockets, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)  # fmt: skip
+    figure(opened=opened, checks=checks, slowest_check_ms=round(longest * 1000), sockets=most - sockets,
+           growth_mib=round(memory.growth / MIB, 1), **healthy.figures)  # fmt: skip
     for connection, _ in strangers:
         connection.close()
     assert most <= sockets + HTTP_CONNECTIONS_MAX + 8  # some are on their way out
-    assert longest <= 2
+    assert longest <= 2 or not is_timed
     assert memory.growth <= 96 * MIB
 
 
@@ -416,10 +422,12 @@ def _goes_on(connection: socket.socket, data: bytes) -> bool:
     return False
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("broker", [{"barnabas.http.address": "127.0.0.1:0"}], indirect=True, ids=[""])
+@pytest.mark.parametrize("is_timed", [True], ids=[""])
 @pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.full)])
 def test_a20_pages_without_end(
-    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int, is_timed: bool
 ) -> None:
     """A page of /metrics after the other, of half a megabyte each: they leave three quarters of a processor."""
     create_topic(broker.bootstrap_servers, "pages", 1_000)

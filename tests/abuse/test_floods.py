@@ -7,7 +7,6 @@ import itertools
 import re
 import socket
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -173,12 +172,11 @@ def test_a11_transactional_ids(
 
     with connect(broker.bootstrap_servers) as connection:
         find = FindCoordinatorRequest(key="t", key_type=1)
-        assert eventually(lambda: ask(connection, find, 1, FindCoordinatorResponse).error_code == 0, 30)
+        assert eventually(lambda: ask(connection, find, 1, FindCoordinatorResponse).error_code == 0)
         for number in range(50):  # every partition of the log is loaded
             request = initialise(f"warm-{number}")
             assert eventually(
-                lambda request=request: ask(connection, request, 2, InitProducerIdResponse).error_code == 0,  # type: ignore[misc]
-                30,
+                lambda request=request: ask(connection, request, 2, InitProducerIdResponse).error_code == 0,
             )
         memory.mark()
         healthy.mark()
@@ -296,23 +294,22 @@ def _offsets_topic(broker: BarnabasProcess) -> None:
             found = ask(connection, FindCoordinatorRequest(key="group-0"), 0, FindCoordinatorResponse)
             return bool(found.error_code == 0)
 
-        assert eventually(is_there, 30)
+        assert eventually(is_there)
         joined = [_join(f"group-{number}") for number in range(20)]
         for request in joined:
             assert eventually(
                 lambda request=request: (  # type: ignore[misc]
                     ask(connection, request, 5, JoinGroupResponse).error_code == ErrorCode.MEMBER_ID_REQUIRED
                 ),
-                30,
             )
 
 
 HOSTILE_NAME = "evil\r\n2026-01-01 00:00:00.000 FATAL forged: line\x1b[2J\u2028"
 
 
-@pytest.mark.parametrize("seconds", [4, pytest.param(300, marks=FULL)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(300, marks=FULL)])
 def test_a16_log_flooding_and_injection(
-    broker: BarnabasProcess, healthy: HealthyClient, figure: Figure, seconds: int
+    broker: BarnabasProcess, healthy: HealthyClient, figure: Figure, rounds: int
 ) -> None:
     """Whatever peers do in a loop, no cause writes more than 100 lines a second, and no name forges a line."""
     attacks = [
@@ -325,8 +322,7 @@ def test_a16_log_flooding_and_injection(
         frame(produce(HOSTILE_NAME, b"", acks=0), 9, client_id=HOSTILE_NAME),
     ]
     sent = 0
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    for _ in range(rounds):
         for attack in attacks[:1] * 50 + attacks:
             with connect(broker.bootstrap_servers) as connection:
                 connection.sendall(attack)
@@ -343,7 +339,7 @@ def test_a16_log_flooding_and_injection(
     assert all(found), [line for line, match in zip(lines, found, strict=True) if match is None][:3]
     causes = Counter((match[1], match[3], re.sub(r"\d+", "#", match[4])[:20]) for match in found if match)
     busiest = max(causes.values())
-    figure(seconds=seconds, requests=sent, lines=len(lines), busiest_cause_lines_per_second=busiest,
+    figure(requests=sent, lines=len(lines), busiest_cause_lines_per_second=busiest,
            log_kib=sum(map(len, lines)) // 1024, **healthy.figures)  # fmt: skip
     assert busiest <= 101
     assert not any(match[2] == "FATAL" for match in found if match)
@@ -379,12 +375,13 @@ def test_a19_metadata_of_members(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "metadata"), [(5, 4096), *(pytest.param(150, size, marks=FULL) for size in (0, 4096))]
+    ("groups", "metadata"), [(200, 4096), *(pytest.param(30_000, size, marks=FULL) for size in (0, 4096))]
 )
 def test_a19_committed_offsets(
-    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int, metadata: int
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, groups: int, metadata: int
 ) -> None:
-    """Offsets of ever more groups, 50 partitions each. Who has committed before goes on to."""
+    """Offsets of ever more groups, 50 partitions each, until so many were answered or 1,000 refused. Who has committed
+    before goes on to."""
     _offsets_topic(broker)
     create_topic(broker.bootstrap_servers, "t", 50)
     healthy.rate_min = 20
@@ -406,15 +403,14 @@ def test_a19_committed_offsets(
         member_id, generation = _consume(live)
         memory.mark()
         healthy.mark()
-        deadline = time.monotonic() + seconds
         numbers = itertools.count()
-        while time.monotonic() < deadline and answers[ErrorCode.COORDINATOR_NOT_AVAILABLE] < 1_000:
+        while answers.total() < groups and answers[ErrorCode.COORDINATOR_NOT_AVAILABLE] < 1_000:
             connection.sendall(b"".join(frame(request(next(numbers)), 5) for _ in range(20)))
             for _ in range(20):
                 response = answer(connection, request(0), 5, OffsetCommitResponse)
                 answers[response.topics[0].partitions[0].error_code] += 1
         _commit(live, member_id, generation)
-    figure(seconds=seconds, groups=answers[0], offsets=answers[0] * 50, refused=answers.total() - answers[0],
+    figure(groups=answers[0], offsets=answers[0] * 50, refused=answers.total() - answers[0],
            growth_mib=round(memory.growth / MIB, 1), **healthy.figures)  # fmt: skip
     assert set(answers) <= {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert memory.growth <= 320 * MIB

@@ -4,6 +4,7 @@ an id, a record, a message for people, must fit what carries it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,7 +81,8 @@ def test_a18_text_of_32767_bytes(shared_broker: BarnabasProcess, shared_healthy:
     """In every field of every request, one after the other, in the oldest and the newest version: an answer for each,
     and no traceback (which the broker's fixture looks for)."""
     address = shared_broker.bootstrap_servers
-    create_topic(address, "t") if text == LONG["ascii"] else None
+    with contextlib.suppress(RuntimeError):  # it is there from the test before
+        create_topic(address, "t")
     unanswered, asked = [], 0
     for key in served_apis():
         handler = load_handler(key)
@@ -127,7 +129,7 @@ def test_a18_long_ids_of_members(shared_broker: BarnabasProcess, text: str, is_s
             answered.append(request(join, 5, JoinGroupResponse))
             return answered[-1].error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
 
-        assert eventually(is_served, 30)
+        assert eventually(is_served)
         joined = answered[-1]
         if joined.error_code:
             join.member_id = joined.member_id

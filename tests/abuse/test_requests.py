@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.handlers import served_apis
-from barnabas.broker.network.connections import ABANDONED_TIMEOUT_MS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -85,24 +84,24 @@ LYING = {
 
 @pytest.mark.parametrize("attack", LYING)
 def test_a6_lengths_and_counts_that_lie(
-    shared_broker: BarnabasProcess, shared_healthy: HealthyClient, figure: Figure, attack: str
+    shared_broker: BarnabasProcess, shared_healthy: HealthyClient, figure: Figure, attack: str, is_timed: bool
 ) -> None:
-    """Processor time is judged, the healthy client's included, at the best of three: others may be at work too."""
+    """Where processor time is judged, the healthy client's included, at the best of three."""
     data = LYING[attack]
     memory, times = Memory(shared_broker.pid), ThreadTimes(shared_broker.pid)
     spent_ms, growths = [], []
-    for _ in range(3):
+    for _ in range(3 if is_timed else 1):
         memory.mark()
         times.mark()
         with connect(shared_broker.bootstrap_servers) as connection:
             with contextlib.suppress(OSError):
                 connection.sendall(data)
-            assert is_closed(connection, 20)
+            assert is_closed(connection)
         spent_ms.append(times.loop_ms + times.threads_ms)
         growths.append(memory.growth)
     figure(attack=attack, bytes=len(data), ms=round(min(spent_ms), 1), growth_mib=round(max(growths) / MIB, 1),
            **shared_healthy.figures)  # fmt: skip
-    assert min(spent_ms) <= max(5, 0.05 * len(data) / 1024)
+    assert min(spent_ms) <= max(5, 0.05 * len(data) / 1024) or not is_timed
     # A frame's buffer grows as its bytes come: at worst it is copied once more, while the old one is still there.
     assert max(growths) <= 2 * len(data) + 4 * MIB
 
@@ -129,7 +128,6 @@ def test_a6_topics_by_the_ten_thousand_are_created_a_hundred_at_a_time(
     names = [MetadataRequestTopic(name=f"flood-{number}") for number in range(40_000)]
     request = MetadataRequest(topics=names, allow_auto_topic_creation=True)
     with connect(broker.bootstrap_servers) as connection:
-        connection.settimeout(60)
         response = ask(connection, request, 9, MetadataResponse)
         assert len(response.topics) == 40_000
         every = MetadataRequest(topics=None)
@@ -138,9 +136,9 @@ def test_a6_topics_by_the_ten_thousand_are_created_a_hundred_at_a_time(
         def created_now() -> int:
             return len(ask(connection, every, 9, MetadataResponse).topics) - 1  # not the healthy client's
 
-        assert eventually(lambda: created_now() >= 100, 20)
+        assert eventually(lambda: created_now() >= 100)
         taken = time.monotonic() - before
-        time.sleep(1)  # were there more, they would come now
+        healthy.write(50)  # were there more, they would come meanwhile
         created = created_now()
     figure(asked=40_000, created=created, seconds=round(taken, 2), growth_mib=round(memory.growth / MIB, 1),
            **healthy.figures)  # fmt: skip
@@ -148,13 +146,13 @@ def test_a6_topics_by_the_ten_thousand_are_created_a_hundred_at_a_time(
     assert memory.growth <= 64 * MIB
 
 
-@pytest.mark.parametrize("seconds", [8, pytest.param(1800, marks=[pytest.mark.full, pytest.mark.timeout(2000)])])
+@pytest.mark.parametrize("count", [1_000, pytest.param(200_000, marks=[pytest.mark.full, pytest.mark.timeout(2000)])])
 def test_a7_broken_requests_of_real_clients(
-    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, seconds: int
+    broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
 ) -> None:
     """Random bytes, and recorded requests of all clients: cut off, spliced, mutated; on live connections."""
     (recorded,) = targets(["requests"])
-    seed = 20 + seconds
+    seed = 20 + count
     rng = random.Random(seed)
     seeds = recorded.seeds()
     mutator = Mutator(seeds, rng, size_max=1 << 20)
@@ -162,9 +160,8 @@ def test_a7_broken_requests_of_real_clients(
     sockets = open_sockets(broker.pid)
     healthy.mark()
     sent = answered = closed = 0
-    deadline = time.monotonic() + seconds
     connection = connect(broker.bootstrap_servers)
-    while time.monotonic() < deadline:
+    while sent < count:
         body = bytearray(
             rng.choice(
                 (mutator.next, mutator.next, lambda: rng.choice(seeds), lambda: rng.randbytes(rng.randrange(99)))
@@ -192,13 +189,12 @@ def test_a7_broken_requests_of_real_clients(
             connection = connect(broker.bootstrap_servers)
     connection.close()
     log = broker.log_text()
-    figure(seed=seed, seconds=seconds, requests=sent, answered=answered, closed=closed,
+    figure(seed=seed, requests=sent, answered=answered, closed=closed,
            growth_mib=round(memory.growth / MIB, 1), **healthy.figures,
            failures=log.count("request failed"))  # fmt: skip
     assert "request failed" not in log
-    assert sent > 20 * seconds
     # A request may have been told to wait for weeks, with another one behind it.
-    assert eventually(lambda: open_sockets(broker.pid) <= sockets, ABANDONED_TIMEOUT_MS / 1000 + 10)
+    assert eventually(lambda: open_sockets(broker.pid) <= sockets)
 
 
 NAMES = [

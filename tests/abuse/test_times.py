@@ -53,6 +53,7 @@ from tools.hostile import (
     processor_share,
     produce,
 )
+from tools.waiting import PATIENCE_S
 
 GREATEST = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 TIME_FIELD = re.compile(r"_ms$|timeout|wait|lifetime|retention|duration")
@@ -68,7 +69,7 @@ class StaticMember:
     """A member with an instance id that does what it is told, on a connection of its own."""
 
     def __init__(self, process: BarnabasProcess, group_id: str, name: str) -> None:
-        self.connection: socket.socket = connect(process.bootstrap_servers, timeout_s=5)
+        self.connection: socket.socket = connect(process.bootstrap_servers, timeout_s=PATIENCE_S)
         self.group_id = group_id
         self.name = name
         self.member_id = ""
@@ -134,22 +135,22 @@ def await_coordinator(process: BarnabasProcess, group_id: str) -> None:
                 ask(connection, probe, 3, HeartbeatResponse).error_code == ErrorCode.UNKNOWN_MEMBER_ID
             )
 
-    assert eventually(is_ready, 20)
+    assert eventually(is_ready)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rebalance_timeout_ms", [-(2**31), -1, 0, 1])
 def test_a25_a_static_member_comes_back_with_no_time_for_rebalances(
-    shared_broker: BarnabasProcess, rebalance_timeout_ms: int
+    shared_broker: BarnabasProcess, rebalance_timeout_ms: int, is_timed: bool
 ) -> None:
     """Nobody but it is left in the group, and it does not join: the rebalance has no end until its session has one."""
-    group_id = f"g{rebalance_timeout_ms}"
+    group_id = f"g{rebalance_timeout_ms}-{is_timed}"
     await_coordinator(shared_broker, group_id)
     first, second = (StaticMember(shared_broker, group_id, name) for name in ("a", "b"))
     first.begin_join(60_000)
     first.end_join()
     second.begin_join(rebalance_timeout_ms)
-    assert eventually(lambda: first.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS, 5)
+    assert eventually(lambda: first.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS)
     first.begin_join(60_000)
     for member in (first, second):
         member.end_join()
@@ -161,7 +162,7 @@ def test_a25_a_static_member_comes_back_with_no_time_for_rebalances(
     assert restarted.generation == first.generation, "it was replaced without a rebalance"
     second.leave()
     assert restarted.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
-    assert processor_share(shared_broker.pid) < SPINNING
+    assert not is_timed or processor_share(shared_broker.pid) < SPINNING
     restarted.begin_join(60_000)
     restarted.end_join()
     restarted.sync(restarted)
@@ -276,14 +277,15 @@ def extreme_requests() -> Iterator[tuple[str, bytes]]:
                     yield f"{type(request).__name__} v{version} {field.name}={value}", frame(request, version)
 
 
-def spins(process: BarnabasProcess, frames: list[bytes]) -> bool:
-    """Whether the broker spins while these requests wait for their answers, or after their clients have gone."""
+def spins(process: BarnabasProcess, frames: list[bytes], is_timed: bool = True) -> bool:
+    """Whether the broker spins while these requests wait for their answers, or after their clients have gone; where
+    that is not judged, they are only sent."""
     with ExitStack() as stack:
         for data in frames:
             stack.enter_context(connect(process.bootstrap_servers)).sendall(data)
-        if processor_share(process.pid) >= SPINNING:
+        if is_timed and processor_share(process.pid) >= SPINNING:
             return True
-    return processor_share(process.pid) >= SPINNING
+    return is_timed and processor_share(process.pid) >= SPINNING
 
 
 def prepare(process: BarnabasProcess) -> None:
@@ -294,19 +296,21 @@ def prepare(process: BarnabasProcess) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broker", [{}, WIDE_OPEN], indirect=True, ids=["defaults", "wide open"])
-def test_a25_durations_of_requests_at_their_extremes(broker: BarnabasProcess) -> None:
+def test_a25_durations_of_requests_at_their_extremes(broker: BarnabasProcess, is_timed: bool) -> None:
     """All at once beside a healthy client, which gets answers as beside any short attack."""
     prepare(broker)
     requests = dict(extreme_requests())
-    assert not spins(broker, list(requests.values())), "the full size names it"
+    assert not spins(broker, list(requests.values()), is_timed), "the full size names it"
     with HealthyClient(broker.bootstrap_servers, rate=20) as client:
-        assert spins(broker, list(requests.values())) is False
+        assert spins(broker, list(requests.values()), is_timed) is False
         client.settle()
         assert client.errors == []
-        assert client.gap_ms <= SHORT.gap_ms, client.figures
+        assert client.gap_ms <= SHORT.gap_ms or not is_timed, client.figures
 
 
 @pytest.mark.full
+@pytest.mark.alone
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("broker", [WIDE_OPEN], indirect=True)
 def test_a25_each_duration_of_a_request_by_itself(broker: BarnabasProcess) -> None:
     prepare(broker)

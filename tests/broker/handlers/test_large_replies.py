@@ -73,8 +73,7 @@ def broker() -> Iterator[Broker]:
             for key_type in (0, 1):
                 find = FindCoordinatorRequest(key="x", key_type=key_type)
                 assert eventually(
-                    lambda find=find: ask(connection, find, 1, FindCoordinatorResponse).error_code == NONE,  # type: ignore[misc]
-                    20,
+                    lambda find=find: ask(connection, find, 1, FindCoordinatorResponse).error_code == NONE,
                 )
         yield broker
 
@@ -112,7 +111,7 @@ def join(
         joined.append(answer(connection, request, version, JoinGroupResponse))
         return bool(joined[-1].error_code == NONE)
 
-    assert eventually(is_let_in, 20)
+    assert eventually(is_let_in)
     sync = SyncGroupRequest(
         group_id=group_id,
         generation_id=joined[-1].generation_id,
@@ -144,7 +143,7 @@ def commit(connection: socket.socket, group_id: str, topics: dict[str, int], met
         response = ask(connection, request, 5, OffsetCommitResponse)
         return {each.error_code for topic in response.topics for each in topic.partitions} == {NONE}
 
-    assert eventually(is_committed, 20)
+    assert eventually(is_committed)
 
 
 def begin(connection: socket.socket, transactional_id: str, topics: dict[str, int]) -> None:
@@ -156,7 +155,7 @@ def begin(connection: socket.socket, transactional_id: str, topics: dict[str, in
         made.append(ask(connection, request, 2, InitProducerIdResponse))
         return bool(made[-1].error_code == NONE)
 
-    assert eventually(is_made, 20)
+    assert eventually(is_made)
     if topics:
         add = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=transactional_id,

@@ -251,9 +251,9 @@ def test_beyond_the_bound_the_largest_fetch_that_waits_is_answered(broker: Broke
     address = broker.bootstrap_servers
     with connect(address) as small, connect(address) as large, connect(address) as other:
         small.sendall(frame(wide_fetch(0, 11), FETCH_VERSION))
-        assert eventually(lambda: waiting.partition_count == 11, 10)
+        assert eventually(lambda: waiting.partition_count == 11)
         large.sendall(frame(wide_fetch(0, 30), FETCH_VERSION))
-        assert eventually(lambda: waiting.partition_count == 41, 10)
+        assert eventually(lambda: waiting.partition_count == 41)
         other.sendall(frame(wide_fetch(0, 12), FETCH_VERSION))
         response = answer(large, FetchRequest(), FETCH_VERSION, FetchResponse)
         told = [data.error_code for topic in response.responses for data in topic.partitions]
@@ -265,5 +265,5 @@ def test_beyond_the_bound_the_largest_fetch_that_waits_is_answered(broker: Broke
         assert waiting.partition_count == 0
     with connect(address) as gone:
         gone.sendall(frame(wide_fetch(1, 12), FETCH_VERSION))
-        assert eventually(lambda: waiting.partition_count == 11, 10)
-    assert eventually(lambda: waiting.partition_count == 0, 10)
+        assert eventually(lambda: waiting.partition_count == 11)
+    assert eventually(lambda: waiting.partition_count == 0)
