@@ -184,6 +184,10 @@ class BrokerConnection:
         except OSError as error:
             await self.close()
             raise BrokerUnavailable(f"the broker at {self.address} closed the connection") from error
+        finally:
+            # Where not the answer ended the wait, nobody else asks what became of it, of which asyncio would complain.
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
         reason: Exception = BrokerUnavailable(f"the broker at {self.address} closed the connection")
@@ -220,9 +224,9 @@ class BrokerConnection:
             answer.set_result((frame, position))
 
     async def close(self) -> None:
-        """Close the connection; requests under way fail."""
+        """Close the connection; requests under way fail, also those that the broker has not taken whole."""
         if self._writer is not None:
-            self._writer.close()
+            self._writer.transport.abort()
         if self._receiving is not None and self._receiving is not asyncio.current_task():
             self._receiving.cancel()
             await asyncio.gather(self._receiving, return_exceptions=True)

@@ -27,10 +27,18 @@ from barnabas.broker.client.consumer import EARLIEST, LATEST, ConsumedBatch, Fet
 from barnabas.broker.client.group import GroupMember, assign_range, describe_assignment, fetch_committed
 from barnabas.broker.client.producer import Producer, murmur2, partition_for
 from barnabas.testing import Broker
+from barnabas.wire import codec
+from barnabas.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.describe_configs import DescribeConfigsResponse
 from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from barnabas.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from barnabas.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from barnabas.wire.record_batch import CompressionType
 from barnabas.wire.records import Record, build_batch
 
@@ -194,6 +202,37 @@ def test_silence() -> None:
 
     with pytest.raises(BrokerUnavailable, match="did not answer ApiVersions within"):
         connect_to(serve, timeout_s=0.1)
+
+
+def test_a_connection_closes_although_the_broker_reads_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """What it has not taken of a request would keep the client for ever. asyncio complains of nothing."""
+
+    async def work() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            correlation_id = (await reader.readexactly(size))[4:8]
+            answer = correlation_id + codec.encode(
+                ApiVersionsResponse(api_keys=[ApiVersion(api_key=3, min_version=0, max_version=1)]), 3
+            )
+            writer.write(struct.pack(">i", len(answer)) + answer)
+            await is_closed.wait()
+            writer.transport.abort()
+
+        is_closed = asyncio.Event()
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            connection = BrokerConnection("127.0.0.1", server.sockets[0].getsockname()[1], "test", 30.0)
+            await connection.open()
+            large = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 32_000)] * 1_000)
+            asked = asyncio.create_task(connection.send(large))
+            await asyncio.sleep(0)  # its first step, which is as far as it gets
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            await connection.close()
+            is_closed.set()
+
+    asyncio.run(work())
+    gc.collect()
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(
