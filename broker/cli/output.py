@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
+from barnabas.broker.cli import interrupts
 from barnabas.broker.client.client import ClientError, KafkaClient
 from barnabas.broker.observability.logs import escape
 
@@ -48,36 +47,17 @@ def with_client(bootstrap_servers: str, work: Callable[[KafkaClient], Coroutine[
     Ctrl-C and SIGTERM cancel it, so that a member leaves its group; a second one ends the process. Nothing is raised
     wherever the program happens to be when the signal comes.
     """
-    received = 0
 
     async def connected() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def cancel(number: int, _frame: object) -> None:
-            nonlocal received
-            received = number
-            for each in before:
-                signal.signal(each, signal.SIG_DFL)
-            loop.call_soon_threadsafe(task.cancel)
-
-        before: dict[int, Any] = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, cancel)
-        try:
-            async with KafkaClient(bootstrap_servers) as client:
-                return await work(client)
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+        async with KafkaClient(bootstrap_servers) as client:
+            return await work(client)
 
     try:
-        return asyncio.run(connected())
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        raise typer.Exit(128 + received) from None
+        return interrupts.run(connected)
+    except interrupts.Interrupted as interrupted:
+        if isinstance(interrupted.__cause__, ClientError):
+            complain(str(interrupted.__cause__))
+        raise typer.Exit(128 + interrupted.number) from None
     except (LookupError, ValueError) as error:
         # What was asked for is not in an answer, or there twice: the commands count on it. It may be a mistake of
         # ours, so the place is named.

@@ -145,7 +145,9 @@ def produce(
         partition=partition,
     )
 
-    async def work(client: KafkaClient) -> int:
+    started = time.monotonic()
+
+    async def work(client: KafkaClient) -> None:
         producer = Producer(client, topic, compression=CompressionType[compression.name], on_delay=tell_delay)
         try:
             with _opened(path) as source, _progress(path, quiet) as progress:
@@ -156,15 +158,14 @@ def produce(
         except asyncio.CancelledError:  # SIGINT or SIGTERM
             complain(f"stopped: {_acknowledged(producer)}")
             raise
-        return producer.acknowledged_count
+        # Here, not when the client is closed: after a signal that comes by then the count is told all the same.
+        if not quiet:
+            count, seconds = counted(producer.acknowledged_count, "record"), time.monotonic() - started
+            sys.stderr.write(f"{count} to {escape(topic)} in {seconds:.2f} s\n")
 
     if path is None and not quiet and sys.stdin.isatty() and sys.stderr.isatty():
         sys.stderr.write("A record per line; Ctrl-D ends.\n")
-    started = time.monotonic()
-    count = with_client(bootstrap_servers, work)
-    if not quiet:
-        seconds = time.monotonic() - started
-        sys.stderr.write(f"{counted(count, 'record')} to {escape(topic)} in {seconds:.2f} s\n")
+    with_client(bootstrap_servers, work)
 
 
 def _acknowledged(producer: Producer) -> str:

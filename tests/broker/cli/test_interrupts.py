@@ -15,6 +15,8 @@ import pytest
 import typer
 
 from barnabas.broker.cli.app import app
+from tools import children
+from tools.waiting import PATIENCE_S
 
 ENDED_BY_SIGNAL = -signal.SIGINT
 STATUS = 128 + signal.SIGINT
@@ -82,10 +84,9 @@ def test_each_command_is_tried() -> None:
 
 
 def interrupted_at(moment: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, moment, *arguments], capture_output=True, text=True, timeout=60, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return children.run(
+        [sys.executable, "-c", PROGRAM, moment, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
 
 
 @pytest.mark.slow
@@ -123,7 +124,7 @@ def test_little_is_imported_before_the_signal_is_seen_to() -> None:
         "import re, sys; there = set(sys.modules); import barnabas.__main__;"
         " print(*sorted(set(sys.modules) - there - {'_signal', 'gc'}))"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    ended = children.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["barnabas", "barnabas.__main__"]
 
 
@@ -142,14 +143,16 @@ def test_a_start_that_is_interrupted_is_finished_and_undone(tmp_path: Path) -> N
 def test_a_start_that_waits_for_zookeeper_is_given_up(number: signal.Signals, tmp_path: Path) -> None:
     """Not after `zookeeper.connection.timeout.ms`."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(30)
+        silent.settimeout(PATIENCE_S)
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         command = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0", "--zookeeper", address]
         command += ["--data-dir", str(tmp_path), "--override", "zookeeper.connection.timeout.ms=600000"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=children.environment()
+        )
         with process, silent.accept()[0]:
             process.send_signal(number)
-            out, err = process.communicate(timeout=60)
+            out, err = children.finish(process)
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in err
     assert f"{number.name}: stopping as soon as the start is over" in err
@@ -167,18 +170,98 @@ def test_while_a_broker_is_asked(command: str, times: int) -> None:
     """One that never answers, so that the command waits for it. The second signal may come while the command ends, or
     find that it has ended."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(30)
+        silent.settimeout(PATIENCE_S)
         line = [*command.split(), *REMOTE[command], "-b", f"127.0.0.1:{silent.getsockname()[1]}"]
         process = subprocess.Popen(
             [sys.executable, "-m", "barnabas", *line],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=children.environment(),
         )  # fmt: skip
         with process, silent.accept()[0] as connection:
-            connection.settimeout(30)
+            connection.settimeout(PATIENCE_S)
             assert connection.recv(4), "a request"
             for _ in range(times):
                 process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
+            out, err = children.finish(process)
     assert process.returncode == STATUS or (times == 2 and process.returncode == ENDED_BY_SIGNAL)
     assert out == ""
     assert err in ("", "barnabas: stopped: 0 records were acknowledged\n")
+
+
+WORK = """
+import asyncio, os, signal, sys, threading, time
+from barnabas.broker.cli import interrupts
+
+async def returns():
+    return await signalled()
+
+async def fails():
+    await signalled()
+    raise ValueError
+
+async def tidies_for_ever():
+    await signalled()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.Event().wait()
+
+async def is_not_to_be_cancelled():
+    await signalled()
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+async def asks_a_silent_name_server():
+    await signalled()
+    await asyncio.to_thread(threading.Event().wait)
+
+async def prints_what_nobody_reads():
+    await signalled()
+    while True:
+        os.write(1, bytes(65536))
+
+async def signalled():
+    os.kill(os.getpid(), signal.SIGINT)
+
+without_a_thread = returns
+
+work, tidy_s, end_s = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the command does
+if work == "without_a_thread":
+    threading.stack_size(1 << 50)  # none can be started
+try:
+    print(interrupts.run(globals()[work], tidy_s=float(tidy_s), end_s=float(end_s)))
+except interrupts.Interrupted as end:
+    print(repr(end), repr(end.__cause__))
+"""
+"""Runs a coroutine that is interrupted at its beginning."""
+
+
+@pytest.mark.parametrize(
+    ("work", "limits_s", "status", "out"),
+    [
+        # The result and the error come before the cancellation.
+        ("returns", (PATIENCE_S, PATIENCE_S), 0, "Interrupted(2) None\n"),
+        ("fails", (PATIENCE_S, PATIENCE_S), 0, "Interrupted(2) ValueError()\n"),
+        ("tidies_for_ever", (0.01, PATIENCE_S), 0, "Interrupted(2) None\n"),
+        ("is_not_to_be_cancelled", (0.01, 0.01), STATUS, ""),
+        ("asks_a_silent_name_server", (0.01, 0.01), STATUS, ""),
+        ("prints_what_nobody_reads", (0.01, 0.01), STATUS, None),
+        ("without_a_thread", (PATIENCE_S, PATIENCE_S), ENDED_BY_SIGNAL, ""),
+    ],
+)
+def test_what_becomes_of_work(work: str, limits_s: tuple[float, float], status: int, out: str | None) -> None:
+    """A signal ends all of it; what does not tidy up in time is cancelled again, and then the process ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORK, work, *map(str, limits_s)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=children.environment(),
+    )  # fmt: skip
+    with process:
+        assert process.wait(PATIENCE_S) == status
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert out in (None, process.stdout.read())
+        assert process.stderr.read() == ""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from barnabas.testing import Broker
+from tools import children
 
 pytestmark = pytest.mark.slow
 Run = Callable[..., Any]
@@ -86,3 +87,30 @@ def test_produce_ends_while_it_waits_for_a_line(
     assert process.wait(30) == status
     assert process.stderr is not None
     assert process.stderr.read() == b"barnabas: stopped: 2 records were acknowledged\n"
+
+
+def test_produce_ends_where_nobody_acknowledges(broker: Broker, run: Run, start: Start) -> None:
+    """A broker that has the record gets some time to say so."""
+    run("topics", "create", "unacknowledged", "-p", "1")
+    with broker.faults.hold("Produce") as held:
+        process = start("produce", "unacknowledged")
+        assert process.stdin is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        held.wait_held()
+        process.send_signal(signal.SIGINT)
+        out, err = children.finish(process)
+    assert (process.returncode, out, err) == (130, b"", b"barnabas: stopped: 0 records were acknowledged\n")
+
+
+def test_a_member_ends_where_nobody_lets_it_leave(broker: Broker, run: Run, start: Start) -> None:
+    """Its last commit is not answered either."""
+    run("topics", "create", "unleft", "-p", "1")
+    run("produce", "unleft", "-q", stdin=b"one\n")
+    with broker.faults.hold(["OffsetCommit", "LeaveGroup"]):
+        process = start("consume", "unleft", "-g", "unleft", "--from-beginning")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+        process.send_signal(signal.SIGINT)
+        out, err = children.finish(process)
+    assert (process.returncode, out, err) == (130, b"", b"")
