@@ -652,10 +652,11 @@ AWAITED: list[Callable[[Broker, float], Coroutine[Any, Any, object]]] = [
 def test_forty_wait_at_once_and_are_cancelled(
     broker: Broker, wait: Callable[[Broker, float], Coroutine[Any, Any, object]]
 ) -> None:
-    """More than asyncio has threads for; and nobody waits for them any more."""
+    """More than asyncio has threads for; and nobody waits for them any more: asyncio's own end would, for longer than a
+    test may take."""
 
     async def cancel() -> None:
-        waiting = [asyncio.create_task(wait(broker, 60)) for _ in range(40)]
+        waiting = [asyncio.create_task(wait(broker, 3_600)) for _ in range(40)]
         while await asyncio.to_thread(waiting_count, broker) < len(waiting):
             pass
         for each in waiting:
@@ -666,11 +667,9 @@ def test_forty_wait_at_once_and_are_cancelled(
         while await asyncio.to_thread(waiting_count, broker):
             pass
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(wait(broker, 60), 0.01)
+            await asyncio.wait_for(wait(broker, 3_600), 0.01)
 
-    started_s = time.monotonic()
     asyncio.run(cancel())
-    assert time.monotonic() - started_s < 30
 
 
 def test_a_wait_that_is_cancelled_before_it_begins(broker: Broker) -> None:
@@ -971,13 +970,23 @@ def test_a_broker_is_sound_after_faults_of_all_kinds(tmp_path: Path) -> None:
     ("duration", "ms"),
     [(0.25, 0.25), (timedelta(microseconds=1250), 1.25), (2, 2), ((0.25, 0.25), 0.25), (lambda chance: 0.25, 0.25)],
 )
-def test_fractions_of_a_ms_are_waited_for(broker: Broker, duration: Any, ms: float) -> None:
-    """What is left of the whole ms is slept, as no clock of a broker knows it. That ticks once in a ms, so that the
-    first of the whole ones may be over at once."""
-    least_ms = ms - 1 if ms >= 1 else ms
+def test_fractions_of_a_ms(broker: Broker, duration: Any, ms: float) -> None:
     fault = broker.faults.delay("ListGroups", duration)
     assert isinstance(fault.effect, Delay)
     assert fault.effect.draw_ms() == ms
+    with connect(broker.bootstrap_servers) as connection:
+        assert ask(connection, ListGroupsRequest(), 0) is not None
+    assert fault.hits == 1
+
+
+@pytest.mark.full
+@pytest.mark.alone
+@pytest.mark.parametrize("ms", [0.25, 1.25, 2])
+def test_fractions_of_a_ms_are_waited_for(broker: Broker, ms: float) -> None:
+    """What is left of the whole ms is slept, as no clock of a broker knows it. That ticks once in a ms, so that the
+    first of the whole ones may be over at once."""
+    least_ms = ms - 1 if ms >= 1 else ms
+    broker.faults.delay("ListGroups", ms)
     with connect(broker.bootstrap_servers) as connection:
         before_s = time.perf_counter()
         assert ask(connection, ListGroupsRequest(), 0) is not None
