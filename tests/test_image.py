@@ -229,13 +229,10 @@ def test_it_stops_cleanly_within_the_grace_period(broker: RunningImage) -> None:
     produce(broker.bootstrap_servers, "images", 1)
     consumer.poll(1)
 
-    started = time.monotonic()
     broker.container.stop(timeout=GRACE_S)
-    took_s = time.monotonic() - started
     consumer.close()
 
-    assert broker.container.wait()["StatusCode"] == 0
-    assert took_s < GRACE_S
+    assert broker.container.wait()["StatusCode"] == 0, "it was killed when that was over"
 
 
 @pytest.fixture

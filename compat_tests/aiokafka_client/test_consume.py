@@ -1,7 +1,6 @@
 """Consuming with aiokafka, without the help of a group."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -95,15 +94,15 @@ def test_an_offset_out_of_range_resets_or_fails(run: Any, topic: str) -> None:
 
 def test_a_waiting_consumer_gets_a_record_at_once(run: Any, topic: str) -> None:
     async def scenario(clients: Any) -> None:
-        reader = await clients.reader(TopicPartition(topic, 0), fetch_max_wait_ms=20_000)
+        reader = await clients.reader(
+            TopicPartition(topic, 0), fetch_max_wait_ms=3_600_000, request_timeout_ms=4_000_000
+        )
         producer = await clients.producer()
         await producer.send_and_wait(topic, b"warm up", partition=0)
         await clients.take(reader, 1)
         assert await reader.getmany(timeout_ms=1000) == {}  # the next fetch is waiting at the broker now
-        started = time.monotonic()
         await producer.send_and_wait(topic, b"wake", partition=0)
         assert [record.value for record in await clients.take(reader, 1)] == [b"wake"]
-        assert time.monotonic() - started < 5
 
     run(scenario)
 

@@ -28,6 +28,9 @@ from compat_tests.semantics.client import (
 Connect = Callable[[], Connection]
 MakeTopic = Callable[..., str]
 
+HOUR_MS = 3_600_000
+"""Longer than a client waits: whoever gets an answer does not get it because the time is over."""
+
 
 def test_no_records_are_empty_not_null(topic: str, connection: Connection) -> None:
     for version in (4, 11, 12):
@@ -106,38 +109,38 @@ def test_offsets_out_of_range(topic: str, connection: Connection) -> None:
 
 
 def test_an_error_is_answered_at_once(topic: str, topic_name: str, connection: Connection) -> None:
-    started = time.monotonic()
-    assert fetch_partition(connection, topic, 99, max_wait_ms=20_000).error_code == 1
-    assert fetch_partition(connection, topic_name, 0, max_wait_ms=20_000).error_code == 3
-    assert fetch_partition(connection, topic, 0, partition=5, max_wait_ms=20_000).error_code == 3
-    assert fetch_partition(connection, b"\x01" * 16, 0, version=13, max_wait_ms=20_000).error_code == 100
-    assert time.monotonic() - started < 10
+    assert fetch_partition(connection, topic, 99, max_wait_ms=HOUR_MS).error_code == 1
+    assert fetch_partition(connection, topic_name, 0, max_wait_ms=HOUR_MS).error_code == 3
+    assert fetch_partition(connection, topic, 0, partition=5, max_wait_ms=HOUR_MS).error_code == 3
+    assert fetch_partition(connection, b"\x01" * 16, 0, version=13, max_wait_ms=HOUR_MS).error_code == 100
 
 
-def test_a_long_poll_waits_and_then_answers_empty(topic: str, connection: Connection) -> None:
-    started = time.monotonic()
+def test_a_long_poll_that_is_over_answers_empty(topic: str, connection: Connection) -> None:
     answer = fetch_partition(connection, topic, 0, max_wait_ms=600)
-    assert 0.5 < time.monotonic() - started < 10
     assert bytes(answer.records) == b""
 
 
-def test_nothing_to_wait_for_is_answered_at_once(topic: str, connection: Connection) -> None:
+@pytest.mark.full
+@pytest.mark.alone
+def test_a_long_poll_waits(topic: str, connection: Connection) -> None:
     started = time.monotonic()
-    fetch_partition(connection, topic, 0, max_wait_ms=20_000, min_bytes=0)
+    fetch_partition(connection, topic, 0, max_wait_ms=600)
+    assert time.monotonic() - started > 0.5
+
+
+def test_nothing_to_wait_for_is_answered_at_once(topic: str, connection: Connection) -> None:
+    fetch_partition(connection, topic, 0, max_wait_ms=HOUR_MS, min_bytes=0)
     fetch_partition(connection, topic, 0, max_wait_ms=0)
-    assert connection.ask(fetch_request([], max_wait_ms=20_000), 12).responses == []
-    assert time.monotonic() - started < 10
+    assert connection.ask(fetch_request([], max_wait_ms=HOUR_MS), 12).responses == []
 
 
 def test_a_long_poll_wakes_at_once_on_an_append(topic: str, connect: Connect, connection: Connection) -> None:
     waiting = connect()
     for number in range(5):
-        waiting.send(fetch_request([(topic, 0, number)], max_wait_ms=20_000), 12)
+        waiting.send(fetch_request([(topic, 0, number)], max_wait_ms=HOUR_MS), 12)
         time.sleep(0.15)
-        started = time.monotonic()
         produce_batch(connection, topic, batch_of([b"wake"]))
         answer = waiting.receive().responses[0].partitions[0]
-        assert time.monotonic() - started < 15
         assert [record.offset for record in records_of(answer)] == [number]
         assert answer.high_watermark == number + 1
 
@@ -166,12 +169,10 @@ def test_a_long_poll_ends_when_its_topic_is_deleted(topic: str, connect: Connect
     from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 
     waiting = connect()
-    waiting.send(fetch_request([(topic, 0, 0)], max_wait_ms=15_000), 12)
+    waiting.send(fetch_request([(topic, 0, 0)], max_wait_ms=HOUR_MS), 12)
     time.sleep(0.2)
     assert connection.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=10_000), 5).responses[0].error_code == 0
-    started = time.monotonic()
     assert waiting.receive().responses[0].partitions[0].error_code in (3, 6)
-    assert time.monotonic() - started < 10
 
 
 def test_a_slow_reader_gets_everything(topic: str, connection: Connection) -> None:
@@ -328,9 +329,7 @@ def test_a_waiting_session_wakes_for_any_of_its_partitions(ready_topic: MakeTopi
     session = sessions_answer(waiting, partitions, session=(0, 0)).session_id
     writer = threading.Timer(0.3, lambda: produce_batch(writing, topic, batch_of([b"x"]), partition=6))
     writer.start()
-    started = time.monotonic()
-    response = sessions_answer(waiting, [], session=(session, 1), max_wait_ms=20_000)
-    assert time.monotonic() - started < 10
+    response = sessions_answer(waiting, [], session=(session, 1), max_wait_ms=HOUR_MS)
     assert set(answered(response)) == {(topic, 6)}
     writer.join()
 

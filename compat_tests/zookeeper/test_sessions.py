@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,11 +84,9 @@ def test_service_goes_on_while_zookeeper_is_away(server: ZooKeeperServer, patien
     assert consume(patient.bootstrap_servers, "t", "g", 1) == ["before"]
     server.stop()
     admin = admin_of(patient)
-    started = time.monotonic()
     with connect(patient.bootstrap_servers) as connection:
         refused = ask(connection, InitProducerIdRequest(transactional_id=None), 2, InitProducerIdResponse)
     assert refused.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "on which producers ask again"
-    assert time.monotonic() - started > 4.5
     produce(patient.bootstrap_servers, "t", "meanwhile")
     assert consume(patient.bootstrap_servers, "t", "g", 1) == ["meanwhile"], "from the offset that was committed"
     with pytest.raises(KafkaException) as failure:

@@ -220,6 +220,8 @@ def test_what_is_written_may_be_created_by_the_cluster(start_cluster: Callable[.
     assert problem is None or "results" in problem
 
 
+@pytest.mark.full
+@pytest.mark.alone
 def test_somebody_else_listens_and_nobody_waits_for_long() -> None:
     """Half of what a cluster may take for what it is asked, on a busy machine too."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

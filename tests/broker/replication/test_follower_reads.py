@@ -5,7 +5,8 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from statistics import quantiles
+from itertools import count
+from statistics import median, quantiles
 from typing import Any
 
 import pytest
@@ -24,15 +25,12 @@ from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
-from tools.machine_load import load_per_processor
+from tools.reference_loop import assert_within, wake_ups_s
 
 RACKS = ("a", "b", "c")
 FETCH_VERSION = 12
-HEARD_S_MAX = 0.020
+PROMISED_MS = 20
 """How soon a follower that is read from knows what is committed."""
-
-HEARD_WHERE_BUSY_S_MAX = 0.2
-"""The same on a machine where others wait for a processor: less than half of `replica.fetch.wait.max.ms`."""
 
 
 @pytest.fixture(scope="module")
@@ -139,25 +137,31 @@ def test_a_consumer_reads_from_the_follower_in_its_rack_and_from_others_when_tha
         cluster.wait_in_sync()
 
 
-def test_a_follower_that_is_read_from_knows_of_a_commit_within_20_ms(cluster: Cluster) -> None:
+@pytest.mark.full
+@pytest.mark.alone
+def test_how_soon_a_follower_that_is_read_from_knows_of_a_commit(cluster: Cluster) -> None:
+    """Some 5 ms, from its acknowledgement to a consumer of the follower."""
     _, follower = topic_of(cluster, "soon")
     producer, consumer = producer_of(cluster), consumer_of(cluster, "soon", RACKS[follower])
-    took_s = []
+    numbers = count()
+
+    def heard_s() -> float:
+        number = next(numbers)
+        written: list[float] = []
+        producer.produce(
+            "soon", f"{number}", partition=0, on_delivery=lambda *_, at=written: at.append(time.monotonic())
+        )
+        assert producer.flush(30) == 0
+        assert next_value(consumer) == f"{number}"
+        return time.monotonic() - written[0]
+
     try:
-        for number in range(60):
-            written: list[float] = []
-            producer.produce(
-                "soon", f"{number}", partition=0, on_delivery=lambda *_, at=written: at.append(time.monotonic())
-            )
-            assert producer.flush(30) == 0
-            assert next_value(consumer) == f"{number}"
-            took_s.append(time.monotonic() - written[0])
+        for _ in range(10):
+            heard_s()
+        assert_within(3, wake_ups_s, lambda: median(heard_s() for _ in range(20)), "a follower hears")
         assert bytes_read(cluster, "soon", follower)
     finally:
         consumer.close()
-    *_, p90 = percentiles = quantiles(took_s[10:], n=10)
-    print(f"from its acknowledgement to a consumer of a follower: p50 {percentiles[4]:.4f} s, p90 {p90:.4f} s")
-    assert percentiles[4] < (HEARD_S_MAX if load_per_processor() < 1 else HEARD_WHERE_BUSY_S_MAX)
 
 
 def test_what_a_follower_answers(cluster: Cluster) -> None:
@@ -341,4 +345,4 @@ def test_who_does_not_have_the_offset_is_not_preferred() -> None:
 
 
 def test_a_commit_is_waited_for_less_long_than_is_promised() -> None:
-    assert COMMIT_WAIT_MS < 1000 * HEARD_S_MAX / 2
+    assert COMMIT_WAIT_MS < PROMISED_MS / 2
