@@ -30,7 +30,7 @@ from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
 from tools.server_process import ServerProcess, free_ports
 from tools.settled import wait_settled
 from tools.soak.__main__ import describe
-from tools.soak.run import ACKNOWLEDGED_BETWEEN_CRASHES, NOTHING, OVERRIDES, PATIENCE_S, Result, Round
+from tools.soak.run import ACKNOWLEDGED_BETWEEN_CRASHES, NOTHING, OVERRIDES, Result, Round
 from tools.soak.workload import (
     TOPIC_PREFIX,
     Amount,
@@ -42,6 +42,7 @@ from tools.soak.workload import (
     TransactionalProducer,
     Workers,
 )
+from tools.waiting import PATIENCE_S
 from tools.zookeeper import ZooKeeperServer
 
 BROKERS: Final = 3

@@ -33,8 +33,9 @@ from barnabas.storage.os_files import OsFiles
 from barnabas.testing import ApiError, Broker, Cluster, Fault
 from tools.soak.__main__ import describe
 from tools.soak.cluster import TOPIC_CONFIG, WORKERS
-from tools.soak.run import NOTHING, OVERRIDES, PATIENCE_S, ROUND_RECORDS, Result, Round
+from tools.soak.run import NOTHING, OVERRIDES, ROUND_RECORDS, Result, Round
 from tools.soak.workload import TOPIC_PREFIX, Amount, Member, Recorder, Workers
+from tools.waiting import PATIENCE_S
 
 STRETCH_S: Final = 3.0
 """How long faults go on between two restarts."""
