@@ -30,8 +30,11 @@ ALLOWED: Final = {
     ("compat_tests/java_tools/test_several_brokers.py", "check_rate"): "called by a case of the full tier alone",
     ("compat_tests/differential/values.py", "_time"): "no bound: the present is told from times that were asked for",
 }
-"""Files and functions that may compare a span, with the reason. `Judge` of `tests/abuse/conftest.py` compares in the
-full tier alone, what it is handed."""
+"""Files and functions that may compare a span, with the reason."""
+
+FULL_TIER: Final = {"full", "alone"}
+IS_TIMED: Final = "is_timed"
+"""A function that is told so judges only where it is: alone, in the full tier (`tests/abuse/conftest.py`)."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 CARRYING: Final = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.Call, ast.Return)
@@ -56,7 +59,7 @@ class File:
     def __init__(self, tree: ast.Module, path: str = "") -> None:
         self._path = path
         self._within: dict[ast.AST, list[Function]] = {}
-        self._in_full = "full" in marks(tree.body)
+        self._in_full = bool(marks(tree.body) & FULL_TIER)
         self._readings: set[tuple[Function | None, str]] = set()
         self._spans: set[tuple[Function | None, str]] = set()
         self._measuring: set[str] = set()
@@ -79,7 +82,10 @@ class File:
                         yield Judgement(self._path, functions[0].name, found.lineno, ast.unparse(found))
 
     def _is_full(self, functions: list[Function]) -> bool:
-        return self._in_full or any("full" in marks(function.decorator_list) for function in functions)
+        return self._in_full or any(
+            marks(function.decorator_list) & FULL_TIER or IS_TIMED in {each.arg for each in function.args.args}
+            for function in functions
+        )
 
     def _visit(self, node: ast.AST, functions: list[Function]) -> None:
         for child in ast.iter_child_nodes(node):
@@ -198,5 +204,7 @@ def test_the_rule(body: str, is_fine: bool) -> None:
     assert (not list(File(ast.parse(source)).judgements())) is is_fine
     marked = f"@pytest.mark.full\n@pytest.mark.alone\n{source}"
     assert not list(File(ast.parse(marked)).judgements())
+    told = source.replace("test_it()", "test_it(is_timed)")
+    assert not list(File(ast.parse(told)).judgements())
     partly = f"@pytest.mark.parametrize('n', [1, pytest.param(2, marks=pytest.mark.full)])\n{source}"
     assert (not list(File(ast.parse(partly)).judgements())) is is_fine
