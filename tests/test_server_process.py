@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tools.server_process import ServerProcess
+from tools.waiting import PATIENCE_S
 
 SERVES = "print('ready', flush=True); signal.pause()"
 STOPS = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
@@ -17,7 +17,7 @@ STAYS = "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 
 class Little(ServerProcess):
     title = "a little server"
-    start_timeout_s = 20.0
+    stacks_s = 20.0
 
     def __init__(self, program: str, data_dir: Path | None = None) -> None:
         super().__init__(data_dir)
@@ -73,7 +73,7 @@ def test_a_start_that_fails_shows_what_was_said() -> None:
 def test_a_server_that_says_it_is_ready_with_its_last_breath_was_ready() -> None:
     server = Little("print('ready')")
     server.start()
-    assert server.wait(10) == 0
+    assert server.wait(PATIENCE_S) == 0
     server.close()
 
 
@@ -87,11 +87,13 @@ def test_a_start_that_takes_too_long_is_ended() -> None:
     server.close()
 
 
-def test_a_stop_that_takes_too_long_is_told_and_leaves_no_process() -> None:
+def test_a_stop_that_takes_too_long_is_told_with_its_stacks_and_leaves_no_process() -> None:
     server = Little(STAYS + SERVES)
     server.start()
     pid = server.pid
-    with pytest.raises(RuntimeError, match=r"a little server did not stop within 0.2 s:\nready\nbegins$"):
+    with pytest.raises(
+        RuntimeError, match=r"(?s)a little server did not stop within 0.2 s:\nready\nbegins\n.*in <module>"
+    ):
         server.stop(timeout_s=0.2)
     assert has_ended(pid)
     server.close()
@@ -118,8 +120,15 @@ def test_who_ended_before_it_was_stopped_is_told() -> None:
 def test_waiting_for_its_end() -> None:
     server = Little(SERVES)
     server.start()
-    with pytest.raises(subprocess.TimeoutExpired):
-        server.wait(0.01)
     os.kill(server.pid, signal.SIGKILL)
-    assert server.wait(10) == -signal.SIGKILL
+    assert server.wait(PATIENCE_S) == -signal.SIGKILL
+    server.close()
+
+
+def test_an_end_that_does_not_come_is_told_with_its_stacks() -> None:
+    server = Little(SERVES)
+    server.start()
+    with pytest.raises(RuntimeError, match=r"(?s)a little server did not end within 0.01 s:.*in <module>"):
+        server.wait(0.01)  # Real time: in vain
+    assert not server.is_running
     server.close()

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -151,7 +152,7 @@ class BarnabasBrokers(ServerProcess):
             super().kill()
             pids = self._noted_pids()
         else:
-            pids = self._children()
+            pids = self._children(self.pid) if self.is_running else []
             super().kill()
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -163,17 +164,23 @@ class BarnabasBrokers(ServerProcess):
         noted = json.loads(note.read_text()) if note.exists() else {}
         return [each["pid"] for each in noted.values() if each["pid"]]
 
-    def _children(self) -> list[int]:
-        """The processes that the parent has forked, if it runs. It stands still from here on, and forks no more."""
-        if not self.is_running:
-            return []
-        os.kill(self.pid, signal.SIGSTOP)
+    def _show_stacks(self, process: subprocess.Popen[bytes]) -> None:
+        """Of the brokers as well, which end with it."""
+        for pid in self._children(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGABRT)
+        os.kill(process.pid, signal.SIGCONT)
+        super()._show_stacks(process)
+
+    def _children(self, parent_pid: int) -> list[int]:
+        """The processes that the parent has forked. It stands still from here on, and forks no more."""
+        os.kill(parent_pid, signal.SIGSTOP)
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 # PID (NAME) STATE PPID ...; a name may hold spaces and parentheses.
                 parent = path.read_text().rpartition(")")[2].split()[1]
-                if int(parent) == self.pid:
+                if int(parent) == parent_pid:
                     found.append(int(path.parent.name))
         return found
 

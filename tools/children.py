@@ -86,6 +86,18 @@ def finish(
     )
 
 
+def wait(process: subprocess.Popen[Any], *, timeout_s: float = PATIENCE_S, stacks_s: float = STACKS_S) -> int:
+    """Wait for a process to end, and return its status; its pipes are left as they are.
+
+    Raises ChildHangs after `timeout_s`, when the process has been killed.
+    """
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        finish(process, timeout_s=0, stacks_s=stacks_s)
+    return process.returncode
+
+
 def ask_for_stacks(process: subprocess.Popen[Any]) -> None:
     """Have a process print the stacks of its threads to its stderr (Python, which ends) or stdout (Java, which goes
     on)."""

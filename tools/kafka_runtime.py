@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools import children
 from tools.jvm.ivy import Library, fetch
 from tools.jvm.java import cache_folder, find_java
 from tools.server_process import JVM_ENDED_BY_SIGTERM, ServerProcess, free_ports, run_until_interrupted
@@ -71,19 +72,16 @@ class KafkaRuntime:
         arguments: Sequence[str] = (),
         *,
         stdin: str | bytes | None = None,
-        timeout_s: float = 120,
     ) -> subprocess.CompletedProcess[str]:
         """Run one of Kafka's main classes to its end in a process of its own; output comes back as text (UTF-8).
 
-        Raises subprocess.TimeoutExpired.
+        Raises children.ChildHangs.
         """
-        process = subprocess.run(
+        process = children.run(
             [*self.java_command(main_class), *arguments],
             input=stdin.encode() if isinstance(stdin, str) else stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=timeout_s,
-            check=False,
         )
         out, err = (stream.decode("utf-8", "replace") for stream in (process.stdout, process.stderr))
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -168,7 +166,6 @@ class KafkaServer(ServerProcess):
     """
 
     title = "Apache Kafka"
-    start_timeout_s = 90.0
     clean_status = JVM_ENDED_BY_SIGTERM
 
     def __init__(

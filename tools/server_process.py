@@ -16,6 +16,9 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
+from tools import children
+from tools.waiting import PATIENCE_S
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOOK_INTERVAL_S: Final = 0.005
 JVM_ENDED_BY_SIGTERM: Final = 128 + signal.SIGTERM
@@ -31,8 +34,10 @@ class ServerProcess(ABC):
     """
 
     title: str
-    start_timeout_s: float = 30.0
-    stop_timeout_s: float = 30.0
+    start_timeout_s: float = PATIENCE_S
+    stop_timeout_s: float = PATIENCE_S
+    stacks_s: float = children.STACKS_S
+    """How long a process that hangs has to print its stacks."""
     clean_status: int = 0
     """The exit status after SIGTERM."""
     working_directory: Path = ROOT
@@ -70,7 +75,7 @@ class ServerProcess(ABC):
     def start(self) -> None:
         """Start the server and return when it serves.
 
-        Raises RuntimeError with the end of its log when it does not get there.
+        Raises RuntimeError with the end of its log when it does not get there, and its stacks when it hangs.
         """
         assert not self.is_running, f"{self.title} is running"
         command = self._command()
@@ -79,7 +84,7 @@ class ServerProcess(ABC):
             self._process = subprocess.Popen(
                 command,
                 cwd=self.working_directory,
-                env={**os.environ, **self.environment},
+                env=children.environment({**os.environ, **self.environment}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=log,
@@ -89,6 +94,8 @@ class ServerProcess(ABC):
         has_ended = False
         while not self._is_ready(printed.read(), logged.read()):
             if has_ended or time.monotonic() > deadline:
+                if not has_ended:
+                    self._show_stacks(self._process)
                 self.kill()
                 raise RuntimeError(f"{self.title} did not become ready:\n{self.log_tail()}")
             has_ended = self._process.poll() is not None  # what it said last is looked at once more
@@ -97,8 +104,8 @@ class ServerProcess(ABC):
     def stop(self, timeout_s: float | None = None) -> None:
         """Stop the server cleanly (SIGTERM).
 
-        Raises RuntimeError with the end of its log when it takes longer than `timeout_s` (by default `stop_timeout_s`),
-        after which it is killed, or has ended with a status of its own.
+        Raises RuntimeError with its stacks and the end of its log when it takes longer than `timeout_s` (by default
+        `stop_timeout_s`), after which it is killed, or has ended with a status of its own.
         """
         self._end(signal.SIGTERM, self.stop_timeout_s if timeout_s is None else timeout_s)
 
@@ -115,16 +122,31 @@ class ServerProcess(ABC):
         try:
             status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
+            self._show_stacks(process)
             process.kill()
             process.wait()
             raise RuntimeError(f"{self.title} did not stop within {timeout_s:g} s:\n{self.log_tail()}") from None
         if signal_number == signal.SIGTERM and status != self.clean_status:
             raise RuntimeError(f"{self.title} ended with status {status}:\n{self.log_tail()}")
 
-    def wait(self, timeout_s: float) -> int:
-        """Wait for the server to end by itself; its exit status. Raises subprocess.TimeoutExpired."""
+    def _show_stacks(self, process: subprocess.Popen[bytes]) -> None:
+        """Have a process that hangs print its stacks to where its log is. One of Python ends by that."""
+        children.ask_for_stacks(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(self.stacks_s)
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Wait for the server to end by itself; its exit status.
+
+        Raises RuntimeError with its stacks and the end of its log when it does not; it is killed then.
+        """
         assert self._process is not None, f"{self.title} is not running"
-        status = self._process.wait(timeout_s)
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._show_stacks(self._process)
+            self.kill()
+            raise RuntimeError(f"{self.title} did not end within {timeout_s:g} s:\n{self.log_tail()}") from None
         self._process = None
         return status
 
@@ -152,7 +174,7 @@ class ServerProcess(ABC):
         """Everything the server logged so far."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
-    def log_tail(self, lines: int = 60) -> str:
+    def log_tail(self, lines: int = 100) -> str:
         """The end of the server's log, after that of what it printed, for errors."""
         printed = self._output_file.read_text(errors="replace") if self._output_file.exists() else ""
         return "\n".join([*printed.splitlines()[-lines:], *self.log_text().splitlines()[-lines:]])

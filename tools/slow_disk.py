@@ -6,8 +6,7 @@ import threading
 from pathlib import Path
 
 from barnabas.storage.os_files import OsFiles
-
-PATIENCE_S = 120
+from tools.waiting import PATIENCE_S
 
 
 class SlowDisk(OsFiles):
@@ -32,7 +31,9 @@ class SlowDisk(OsFiles):
     def wait_until_reached(self, count: int = 1) -> None:
         """Return when the syncs of so many logs have begun."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.begun) >= count, 60), f"{len(self.begun)} flushes began"
+            assert self._changed.wait_for(lambda: len(self.begun) >= count, PATIENCE_S), (
+                f"{len(self.begun)} flushes began"
+            )
 
     async def reached(self, count: int = 1) -> None:
         """As `wait_until_reached`, on an event loop."""

@@ -7,7 +7,7 @@ tier (`tests/README.md`).
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -34,6 +34,16 @@ async def until(look: Callable[[], T], what: str | Callable[[], object] = "the c
     """The same in a coroutine: the event loop goes on meanwhile."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := look()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(_in_vain(what))
+        await asyncio.sleep(LOOK_INTERVAL_S)
+    return found
+
+
+async def until_answer(ask: Callable[[], Awaitable[T]], what: str | Callable[[], object] = "the condition") -> T:
+    """The same for a condition that has to be asked for."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := await ask()):
         if time.monotonic() > deadline:
             raise TimeoutError(_in_vain(what))
         await asyncio.sleep(LOOK_INTERVAL_S)

@@ -39,8 +39,6 @@ class ZooKeeperServer(ServerProcess):
     """
 
     title = "ZooKeeper"
-    start_timeout_s = 60.0
-    stop_timeout_s = 20.0
     clean_status = JVM_ENDED_BY_SIGTERM
 
     def __init__(self, *, tick_ms: int = 500, port: int = 0, data_dir: Path | None = None) -> None:
