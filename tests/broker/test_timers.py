@@ -6,6 +6,7 @@ import pytest
 
 from barnabas.broker.timers import SLICE_S, Timers
 from barnabas.clock import ManualClock, SystemClock
+from tools.waiting import PATIENCE_S
 
 LONG_MAX = 2**63 - 1
 
@@ -14,7 +15,7 @@ class SlowClock(SystemClock):
     """Of a machine where nothing takes less than a millisecond, by which time goes on while timers run."""
 
     def monotonic_ms(self) -> int:
-        time.sleep(0.001)
+        time.sleep(0.001)  # Real time: of the machine that this clock is of
         return super().monotonic_ms()
 
 
@@ -78,7 +79,7 @@ def test_the_loop_serves_others_while_a_timer_keeps_setting_itself_again() -> No
                 timers.call_later(-5, again)
 
         timers.call_later(0, again)
-        await asyncio.wait_for(thrice.wait(), 10)
+        await asyncio.wait_for(thrice.wait(), PATIENCE_S)
         assert fired < 10
         timers.close()
 
@@ -108,7 +109,7 @@ def test_many_timers_that_are_due_leave_room_for_the_loop() -> None:
         for _ in range(5):
             timers.call_later(0, work)
         timers.call_later(1, done.set)
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), PATIENCE_S)
         assert len(rounds) == 5, rounds
         timers.close()
 
@@ -124,7 +125,7 @@ def test_a_moved_clock_has_everything_run_that_is_due() -> None:
         fired: list[int] = []
 
         def work(number: int) -> None:
-            time.sleep(SLICE_S)
+            time.sleep(SLICE_S)  # Real time: the work of a timer
             fired.append(number)
 
         for number in range(5):
@@ -146,7 +147,7 @@ def test_no_delay_is_too_long() -> None:
             timers.call_at(after_ms, lambda: pytest.fail("too early"))
         await asyncio.sleep(0)
         timers.call_later(5, fired.set)
-        await asyncio.wait_for(fired.wait(), 5)
+        await asyncio.wait_for(fired.wait(), PATIENCE_S)
         timers.close()
 
     asyncio.run(scenario())
@@ -162,7 +163,7 @@ def test_a_timer_whose_call_fails_does_not_keep_the_others(caplog: pytest.LogCap
 
         timers.call_later(0, fail)
         timers.call_later(1, fired.set)
-        await asyncio.wait_for(fired.wait(), 5)
+        await asyncio.wait_for(fired.wait(), PATIENCE_S)
         timers.close()
 
     asyncio.run(scenario())
@@ -189,7 +190,7 @@ def test_the_event_loop_wakes_for_a_timer_by_the_real_clock() -> None:
         fired = asyncio.Event()
         timers.call_later(60_000, lambda: None)
         timers.call_later(5, fired.set)
-        await asyncio.wait_for(fired.wait(), 5)
+        await asyncio.wait_for(fired.wait(), PATIENCE_S)
         timers.close()
 
     asyncio.run(scenario())

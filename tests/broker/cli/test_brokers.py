@@ -16,6 +16,8 @@ import pytest
 from confluent_kafka import Producer
 
 from barnabas.testing import Broker, Cluster
+from tools import children
+from tools.waiting import PATIENCE_S
 
 Run = Callable[..., Any]
 
@@ -50,7 +52,7 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def _write(self) -> None:
         while not self._over.is_set():
@@ -144,7 +146,7 @@ def test_somebody_at_a_terminal_is_asked(broker: Cluster, run: Run) -> None:
         assert process.stdout is not None
         with process.stdout as file:
             out = file.read().decode()
-        status = process.wait(60)
+        status = children.wait(process)
         try:
             while part := os.read(ours, 10_000):
                 shown += part
@@ -229,13 +231,13 @@ def test_a_rebalance_that_is_interrupted_goes_on(broker: Cluster, run: Run) -> N
 
     with begun() as process:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        children.finish(process)
     assert process.returncode == 128 + signal.SIGINT
     planned = run("brokers", "rebalance", "--json").json
     assert (planned["moves"], [each["topic"] for each in planned["awaited"]]) == ([], ["stages"] * 4)
     with begun() as process:
         broker.heal()
-        out, err = process.communicate(timeout=60)
+        out, err = children.finish(process)
     assert process.returncode == 0, err
     assert "4 partitions on the way already\n" in out
     assert shares(run)[0] == [4, 4, 4, 4]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from barnabas.testing import Broker
+from tools import children
 
 pytestmark = pytest.mark.slow
 Run = Callable[..., Any]
@@ -39,7 +40,7 @@ def test_produce_goes_on_when_the_only_broker_is_back(broker: Broker, run: Run, 
         )
         broker.start()
         assert run("consume", "lines", "--from-beginning", "-n", str(count)).out.encode().endswith(line)
-    _, err = process.communicate(timeout=60)
+    _, err = children.finish(process)
     assert (process.returncode, re.sub(rb"\d+\.\d\d", b"N", err)) == (0, b"3 records to lines in N s\n")
 
 
@@ -59,7 +60,7 @@ def test_consume_goes_on_when_the_only_broker_is_back(
         broker.start()
         run("produce", "lines", "-q", stdin=line)
         assert process.stdout.readline() == line
-    _, err = process.communicate(timeout=60)
+    _, err = children.finish(process)
     assert (process.returncode, err) == (0, b"")
     if options:
         assert run("groups", "describe", "readers", "--json").json[0]["offsets"][0]["offset"] == 3
@@ -71,7 +72,7 @@ def test_consume_stops_when_nothing_comes_for_so_long_because_nobody_is_there(br
     process = start("consume", "lines", "--from-beginning", "--timeout-ms", "3000")
     assert process.stdout.readline() == b"one\n"
     broker.kill()
-    _, err = process.communicate(timeout=60)
+    _, err = children.finish(process)
     assert (process.returncode, err.count(b"\n")) == (0, 1)
 
 
@@ -103,7 +104,7 @@ def test_reading_goes_on_while_commits_fail(broker: Broker, run: Run, start: Sta
         run("produce", "lines", "-q", stdin=b"two\n")
         assert process.stdout.readline() == b"two\n"
         fault.remove()
-        _, err = process.communicate(timeout=60)
+        _, err = children.finish(process)
     assert (process.returncode, err) == (0, b"")
     assert run("groups", "describe", "readers", "--json").json[0]["offsets"][0]["offset"] == 2
 

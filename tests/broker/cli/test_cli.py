@@ -22,8 +22,10 @@ from barnabas.broker.cli import serve_help
 from barnabas.broker.cli.serve import listener_of, parser, read_configuration
 from barnabas.broker.configuration.config import Resolution
 from barnabas.testing import Broker
+from tools import children
 from tools.barnabas_process import BarnabasProcess
 from tools.command_line_reference import commands
+from tools.waiting import PATIENCE_S
 
 Run = Callable[..., Any]
 
@@ -311,11 +313,11 @@ def test_serve_says_ready_once_and_stops_cleanly(serve: Callable[..., subprocess
     ready = process.stdout.readline()
     assert re.fullmatch(r"ready: PLAINTEXT://127\.0\.0\.1:\d+ node\.id=5 cluster\.id=\S{22}\n", ready)
     second = serve("--listen", "127.0.0.1:0", "--node-id", "5")
-    out, err = second.communicate(timeout=30)
+    out, err = children.finish(second)
     assert (second.returncode, out) == (1, "")
     assert "Traceback" not in err
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
+    out, err = children.finish(process)
     assert (process.returncode, out) == (0, "")
     assert all(json.loads(line)["level"] in ("INFO", "WARN") for line in err.splitlines())
 
@@ -325,12 +327,12 @@ def test_signals_that_are_repeated_leave_the_status_of_the_stop(serve: Callable[
     process = serve("--listen", "127.0.0.1:0", "--node-id", "5")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("ready: ")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while process.poll() is None:
         assert time.monotonic() < deadline
         for number in (signal.SIGTERM, signal.SIGINT):
             process.send_signal(number)
-        time.sleep(0.0005)
+        time.sleep(0.0005)  # Real time: the pace of the signals
     assert process.returncode == 0
 
 
@@ -346,18 +348,18 @@ def test_an_interrupt_during_the_imports_ends_the_process_without_a_traceback(tm
         "sys.meta_path.insert(0, Interrupt())\n"
         f"main(['serve', '--listen', '127.0.0.1:0', '--data-dir', {str(tmp_path)!r}])\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    ended = children.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ended.returncode == -signal.SIGINT
     assert ended.stderr == ""
 
 
 def test_serve_refuses_what_it_cannot_keep(serve: Callable[..., subprocess.Popen[str]]) -> None:
     process = serve("--listen", "nowhere", "--override", "nonsense")
-    out, err = process.communicate(timeout=30)
+    out, err = children.finish(process)
     assert (process.returncode, out) == (2, "")
     assert "2 problems" in err
     process = serve("--override", "ssl.keystore.location=/x", "--override", "num.partitions=0")
-    out, err = process.communicate(timeout=30)
+    out, err = children.finish(process)
     assert (process.returncode, out) == (2, "")
     assert "ssl.keystore.location" in err
     assert "num.partitions" in err
@@ -365,7 +367,7 @@ def test_serve_refuses_what_it_cannot_keep(serve: Callable[..., subprocess.Popen
 
 
 def test_serve_help_teaches(serve: Callable[..., subprocess.Popen[str]]) -> None:
-    out, _ = serve("--help").communicate(timeout=30)
+    out, _ = children.finish(serve("--help"))
     assert "Examples" in out
     assert "KAFKA_LOG_RETENTION_MS" in out
 
@@ -378,7 +380,7 @@ def test_wrong_options_of_serve_are_one_line(
     serve: Callable[..., subprocess.Popen[str]], arguments: list[str], complaint: str
 ) -> None:
     process = serve(*arguments)
-    out, err = process.communicate(timeout=30)
+    out, err = children.finish(process)
     assert (process.returncode, out) == (2, "")
     assert err.startswith(f"barnabas: {complaint}")
     assert err.endswith("; `barnabas serve --help` lists the options\n")
@@ -394,7 +396,7 @@ def test_serve_takes_what_its_help_shows() -> None:
 
 def test_an_address_in_use_is_one_sentence(serve: Callable[..., subprocess.Popen[str]], broker: Broker) -> None:
     process = serve("--listen", broker.bootstrap_servers)
-    out, err = process.communicate(timeout=30)
+    out, err = children.finish(process)
     assert (process.returncode, out) == (1, "")
     last = err.splitlines()[-1]
     assert last.endswith(
@@ -406,7 +408,7 @@ def test_an_address_in_use_is_one_sentence(serve: Callable[..., subprocess.Popen
 
 def test_an_http_address_in_use_is_one_sentence(serve: Callable[..., subprocess.Popen[str]], broker: Broker) -> None:
     process = serve("--listen", "127.0.0.1:0", "--http", broker.bootstrap_servers)
-    out, err = process.communicate(timeout=30)
+    out, err = children.finish(process)
     assert (process.returncode, out) == (1, "")
     assert err.splitlines()[-1].endswith(
         f"serve: cannot serve HTTP on {broker.bootstrap_servers}: Address already in use."

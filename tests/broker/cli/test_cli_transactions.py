@@ -14,6 +14,7 @@ from barnabas.broker.cli.app import main
 from barnabas.testing import Broker
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
+from tools.waiting import PATIENCE_S
 
 TIMEOUT_S = 30
 
@@ -47,10 +48,10 @@ def run(broker: Broker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.M
 def producer(broker: Broker) -> Producer:
     """A producer with a transaction under way in `open-0`."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "loader"})
-    producer.init_transactions(TIMEOUT_S)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("open", b"value")
-    assert producer.flush(TIMEOUT_S) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return producer
 
 
@@ -67,7 +68,7 @@ def test_list_and_describe(run: Run, producer: Producer) -> None:
     assert described["partitions"] == [{"topic": "open", "partition": 0}]
     assert described["start_ms"] > 0
     assert described["producer_id"] == listed["producer_id"]
-    producer.commit_transaction(TIMEOUT_S)
+    producer.commit_transaction(PATIENCE_S)
     status, out, _ = run("list")
     assert status == 0
     assert "CompleteCommit" in out
@@ -93,7 +94,7 @@ def test_known_ids_are_described_beside_unknown_ones(run: Run, producer: Produce
     assert len(err.splitlines()) == 2
     status, out, err = run("describe", "loader", "nobody")
     assert (status, "Ongoing" in out, "nobody" in err) == (1, True, True)
-    producer.abort_transaction(TIMEOUT_S)
+    producer.abort_transaction(PATIENCE_S)
 
 
 def test_what_a_coordinator_knows_does_not_hang(run: Run, broker: Broker, producer: Producer) -> None:
@@ -107,7 +108,7 @@ def test_what_a_coordinator_knows_does_not_hang(run: Run, broker: Broker, produc
     assert log.last_stable_offset == offset
     assert run(*arguments, "--force")[0] == 0
     assert log.last_stable_offset == offset + 2
-    producer.abort_transaction(TIMEOUT_S)
+    producer.abort_transaction(PATIENCE_S)
 
 
 def test_a_transaction_that_hangs_is_found_and_aborted(run: Run, broker: Broker) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,8 @@ from confluent_kafka import Producer
 
 from barnabas.broker.cli.completion import repair_bash_words
 from barnabas.testing import Broker
+from tools import children
+from tools.waiting import PATIENCE_S
 
 Run = Callable[..., Any]
 Propose = Callable[[str], list[str]]
@@ -24,11 +25,11 @@ Propose = Callable[[str], list[str]]
 def filled(broker: Broker) -> Broker:
     """Three topics, a group and a transactional id."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "loader-of-trips"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     for topic in ("trips", "trips-by-day", "weather"):
         producer.produce(topic, b"x")
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
     return broker
 
 
@@ -182,5 +183,5 @@ def test_bash_itself(filled: Broker, tmp_path: Path) -> None:
         echo "${{COMPREPLY[@]}}"
     """
     environ = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = children.run(["bash", "-c", script], env=environ, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("trips trips-by-day\n", "")

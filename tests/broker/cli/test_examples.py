@@ -18,9 +18,11 @@ from confluent_kafka import Producer
 
 from barnabas.broker.cli.serve import parser, read_configuration
 from barnabas.testing import Broker
+from tools import children
 from tools.barnabas_process import BarnabasBrokers
 from tools.command_line_reference import commands, examples
 from tools.required import tool_missing
+from tools.waiting import PATIENCE_S
 
 Run = Callable[..., Any]
 
@@ -63,7 +65,7 @@ def folder(broker: Broker, run: Run, tmp_path: Path) -> Path:
         assert run("produce", "journeys", "-p", "0", "-q", "--key", "k", stdin=lines).status == 0
     assert run("groups", "reset-offsets", "reader", "-t", "journeys", "--to-earliest", "--execute").status == 0
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "reader-7"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     (tmp_path / "journeys.jsonl").write_bytes(lines)
     (tmp_path / "tipped.txt").write_text("a:1\nb:NULL\n")
     (tmp_path / "server.properties").write_text("node.id=5\nnum.partitions=7\n")
@@ -86,9 +88,9 @@ def in_shell(line: str, folder: Path, broker: Broker | BarnabasBrokers) -> tuple
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers,
     }
-    done = subprocess.run(
+    done = children.run(
         ["bash", "-euo", "pipefail", "-c", line],
-        cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, env=environ, capture_output=True, text=True,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 

@@ -18,6 +18,7 @@ from barnabas.broker.client.consumer import ConsumedBatch
 from barnabas.testing import Broker
 from barnabas.wire.record_batch import TimestampType
 from barnabas.wire.records import Record
+from tools.waiting import PATIENCE_S
 
 Run = Callable[..., Any]
 
@@ -45,7 +46,7 @@ def test_a_topic_is_copied(broker: Broker, run: Run) -> None:
     """Written and read by a foreign client, copied by pipe: the same records in the same partitions."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in admin.create_topics([NewTopic("original", 3), NewTopic("copied", 3)]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "lz4"})
     for number in range(30):
         producer.produce(
@@ -56,7 +57,7 @@ def test_a_topic_is_copied(broker: Broker, run: Run) -> None:
             partition=number % 3,
             timestamp=1_000 + number,
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     lines = run("consume", "original", "--json", "-o", "earliest", "-e").out
     done = run("produce", "copied", "--json", stdin=lines.encode())
     assert (done.status, done.err.startswith("30 records to copied")) == (0, True)

@@ -19,6 +19,7 @@ from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.placement import Placement
 from barnabas.broker.client.reassignments import Reassignment
 from barnabas.testing import Cluster
+from tools import children
 
 Run = Callable[..., Any]
 
@@ -155,13 +156,13 @@ def test_the_throttle_of_an_interrupted_run_holds_for_what_it_did_not_begin(brok
             assert first.stderr is not None
             assert first.stderr.readline().startswith("2 partitions to move, 1 at a time")
             first.send_signal(signal.SIGINT)
-            first.communicate(timeout=30)
+            children.finish(first)
         assert configs(run, "topic", "runs") == {}
         with broker.recorded() as seen, begun() as again:
             assert again.stderr is not None
             assert again.stderr.readline().startswith("throttled to 5000000 bytes per second")
             broker.heal()
-            _, err = again.communicate(timeout=60)
+            _, err = children.finish(again)
             assert again.returncode == 0, err
             lists = [
                 config.value
@@ -202,7 +203,7 @@ def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
             begun = process.stderr.readline()
             assert begun == "1 partition on the way; after Ctrl-C the same command goes on waiting\n"
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=30)
+            _, err = children.finish(process)
         assert (process.returncode, err) == (128 + signal.SIGINT, "")
         assert configs(run, "broker", "3") == dict.fromkeys(
             ("leader.replication.throttled.rate", "follower.replication.throttled.rate"), "5000000"
@@ -225,7 +226,7 @@ def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
             assert again.stderr is not None
             told = [again.stderr.readline(), again.stderr.readline()]
             broker.heal()
-            _, err = again.communicate(timeout=60)
+            _, err = children.finish(again)
     finally:
         broker.heal()
     assert again.returncode == 0, err
@@ -256,7 +257,7 @@ def test_the_plan_is_shown_before_anything_moves(broker: Cluster, run: Run, show
         assert stream.readline() == "1 partition to change, 0 bytes to copy\n"
     finally:
         broker.heal()
-    out, err = process.communicate(timeout=60)
+    out, err = children.finish(process)
     assert process.returncode == 0, err
     if options:
         assert (json.loads(out)["executed"], json.loads(out)["moves"][0]["to"]) == (True, [2])
@@ -285,7 +286,7 @@ def test_what_is_under_way_is_cancelled(broker: Cluster, run: Run) -> None:
             assert cancelled.out == "rides-0 stays on the brokers that it was on\n"
             assert cancelled.err == "the throttle is taken away\n"
             assert configs(run, "broker", "1") == configs(run, "topic", "rides") == {}
-            _, err = process.communicate(timeout=60)
+            _, err = children.finish(process)
         assert process.returncode == 1
         assert "rides-0 has replicas 1 instead of 2: somebody else has changed that; run the command again" in err
     finally:
@@ -313,7 +314,7 @@ def test_what_nobody_leads_is_told(broker: Cluster, run: Run) -> None:
             " (barnabas topics reassign dives:0 --cancel)\n"
         )
         broker.brokers[3].start()
-        out, err = process.communicate(timeout=60)
+        out, err = children.finish(process)
     assert (process.returncode, err) == (0, "")
     assert out.endswith("all replicas are where they should be\n")
 
@@ -344,7 +345,7 @@ def test_a_broker_that_goes_away_meanwhile_is_told(broker: Cluster, run: Run) ->
             )
             broker.heal()
             broker.brokers[3].start()
-            out, err = process.communicate(timeout=60)
+            out, err = children.finish(process)
     finally:
         broker.heal()
     assert (process.returncode, err) == (0, "")

@@ -17,7 +17,9 @@ from confluent_kafka import Producer
 from barnabas.broker.cli.values import moment_ms
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import Broker
+from tools import children
 from tools.required import tool_missing
+from tools.waiting import PATIENCE_S
 
 Run = Callable[..., Any]
 
@@ -181,7 +183,7 @@ def digits(broker: Broker, run: Run) -> str:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         for number in range(10):
             producer.produce(topic, str(number), partition=0, timestamp=1_000_000 + number * 1_000)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert run("produce", topic, "-p", "1", "-q", stdin=b"a\nb\nc\n").status == 0
     return topic
 
@@ -255,13 +257,13 @@ def test_the_end_is_that_of_what_may_be_read(broker: Broker, run: Run, isolation
     run("topics", "create", topic, "-p", "1")
     run("produce", topic, "-q", stdin=b"before\n")
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(topic, b"open")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     done = run("consume", topic, "-e", "-o", "earliest", "--isolation-level", isolation_level)
     assert done.out == ("before\n" if isolation_level == "read_committed" else "before\nopen\n")
-    producer.abort_transaction(30)
+    producer.abort_transaction(PATIENCE_S)
     # The last offset is a marker, which nobody sees.
     assert run("consume", topic, "-e", "-o", "earliest", "--isolation-level", "read_committed").out == "before\n"
 
@@ -303,7 +305,7 @@ def test_the_comparison_with_kcat_runs() -> None:
     if shutil.which("kcat") is None:
         tool_missing("kcat is not installed (Debian: apt-get install kcat)")
     command = [sys.executable, "-m", "tools.consume_speed", "--records", "1234", "--rounds", "1"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    out = children.run(command, capture_output=True, text=True, check=True).stdout
     assert re.fullmatch(r"(?:(?:barnabas|kcat): \d+\.\d\d s passed, \d+\.\d\d s computed, 1234 records\n){2}", out)
 
 

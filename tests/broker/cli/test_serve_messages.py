@@ -16,8 +16,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import barnabas
+from tools import children
 from tools.barnabas_process import BarnabasProcess
 from tools.required import tool_missing
+from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 COMMAND = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0"]
@@ -35,8 +37,8 @@ def obey_permissions() -> None:
 def refused(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A start that does not come about."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
-    ended = subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, env=environ,
+    ended = children.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, env=environ,
         preexec_fn=obey_permissions,
     )  # fmt: skip
     assert ended.stdout == ""
@@ -53,7 +55,7 @@ def test_the_start_says_who_it_is_and_the_stop_why(number: signal.Signals, tmp_p
         assert process.stdout is not None
         assert process.stdout.readline().startswith("ready: ")
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = children.finish(process)
     assert process.returncode == 0
     first, *_, stopping, stopped = err.splitlines()
     assert first.endswith(
@@ -140,7 +142,7 @@ def test_a_start_that_a_full_disk_ends_says_what_to_do(small_disk: Path) -> None
     with BarnabasProcess(data_dir=small_disk / "data") as other:
         fill(small_disk, "ballast")
         client = AdminClient({"bootstrap.servers": other.bootstrap_servers})
-        client.create_topics([NewTopic("t", 1)])["t"].result(30)
+        client.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
         other.kill()
         fill(small_disk, "more ballast")
         ended = refused("--data-dir", str(other.log_dir))

@@ -64,7 +64,7 @@ def test_a_member_leaves_its_group(broker: Broker, run: Run, start: Start, numbe
     assert process.stdout is not None
     assert process.stdout.readline() == b"one\n"
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = children.finish(process)
     assert (process.returncode, out, err) == (status, b"", b"")
     (described,) = run("groups", "describe", group, "--json").json
     assert (described["state"], described["members"]) == ("Empty", [])
@@ -84,7 +84,7 @@ def test_produce_ends_while_it_waits_for_a_line(
     process.stdin.flush()
     assert run("consume", topic, "--from-beginning", "-n", "2").out == "first\nsecond\n"
     process.send_signal(number)
-    assert process.wait(30) == status
+    assert children.wait(process) == status
     assert process.stderr is not None
     assert process.stderr.read() == b"barnabas: stopped: 2 records were acknowledged\n"
 

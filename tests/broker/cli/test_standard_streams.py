@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.testing import Broker
+from tools import children
 
 pytestmark = pytest.mark.slow
 
@@ -35,10 +36,10 @@ def servers() -> Iterator[str]:
 
 
 def run(command: str, servers: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "barnabas", *command.split()], stderr=subprocess.PIPE, text=True, timeout=60,
-        check=False, env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": servers}, **options,
-    )  # type: ignore[call-overload,no-any-return]  # fmt: skip
+    return children.run(
+        [sys.executable, "-m", "barnabas", *command.split()], stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": servers}, **options,
+    )  # fmt: skip
 
 
 def closed(*descriptors: int) -> Callable[[], None]:
@@ -88,6 +89,6 @@ def test_a_broker_serves_without_them(missing: tuple[int, ...] | str, tmp_path: 
             lines.append(line)
             if "started in" in line:
                 process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0, lines
+    assert children.wait(process) == 0, lines
     assert "stopped in" in lines[-1]
     assert any("does not take the ready line" in line for line in lines) == (missing == "full")

@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from barnabas.broker.cli.cluster_directory import NOTE_FILE
 from barnabas.broker.cli.several_brokers import BrokerPlan
 from barnabas.broker.cli.supervisor import RESTARTS_MAX, RESTARTS_PERIOD_S, RestartBudget, Supervisor
 from barnabas.storage.checkpoints import LOCK_FILE
+from tools.waiting import PATIENCE_S, until
 
 
 def plans(directory: Path, listeners: str | None) -> list[BrokerPlan]:
@@ -41,7 +41,7 @@ class Parent:
         self.loop.run_until_complete(self.supervisor.open())
 
     def next_start(self) -> BrokerPlan | None:
-        return self.loop.run_until_complete(asyncio.wait_for(self.supervisor.next_start(), 30))
+        return self.loop.run_until_complete(asyncio.wait_for(self.supervisor.next_start(), PATIENCE_S))
 
     def start_next(self) -> int:
         """Start the broker that is due; its id."""
@@ -58,10 +58,7 @@ class Parent:
 
     def wait_for(self, seen: Callable[[], bool]) -> None:
         """Run the loop, which hears of processes and what they say, until something is seen."""
-        deadline_s = time.monotonic() + 30
-        while not seen():
-            assert time.monotonic() < deadline_s
-            self.loop.run_until_complete(asyncio.sleep(0.005))
+        self.loop.run_until_complete(until(seen))
 
     def close(self) -> None:
         for process in self._started:
@@ -134,7 +131,7 @@ def test_the_end_of_a_broker_of_before_is_seen_after_its_lock_could_not_be_looke
     lock = tmp_path / "broker1" / LOCK_FILE
     lock.mkdir(parents=True)
     parent.supervisor._adopt(child)
-    parent.loop.run_until_complete(asyncio.sleep(0.01))
+    parent.loop.run_until_complete(asyncio.sleep(0))  # the first look at the lock
     assert not child.has_ended.is_set()
     lock.rmdir()
     plan = parent.next_start()

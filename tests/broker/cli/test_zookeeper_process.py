@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.cli.zookeeper_process import loopback_address
+from tools import children
 from tools.barnabas_process import BarnabasZooKeeper
 
 
@@ -34,7 +35,7 @@ def other() -> Iterator[BarnabasZooKeeper]:
 def refusal(status: int, *arguments: str) -> str:
     """The one line that a start ends with."""
     command = [sys.executable, "-m", "barnabas", "zookeeper", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+    done = children.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done.stderr
     return done.stderr
 

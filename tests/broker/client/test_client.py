@@ -41,6 +41,7 @@ from barnabas.wire.messages.metadata import (
 )
 from barnabas.wire.record_batch import CompressionType
 from barnabas.wire.records import Record, build_batch
+from tools.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_bootstrap_servers() -> None:
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def connect_to(serve: Serve, timeout_s: float = 5.0) -> None:
+def connect_to(serve: Serve, timeout_s: float = PATIENCE_S) -> None:
     async def work() -> None:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await serve(reader, writer)
@@ -141,7 +142,10 @@ def test_an_address_that_hangs_does_not_keep_from_the_next_one(broker: Broker) -
 
     async def work(silent: str) -> str | None:
         servers = f"{silent},{broker.bootstrap_servers}"
-        async with asyncio.timeout(30), KafkaClient(servers, request_timeout_s=60, setup_timeout_s=0.2) as client:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            KafkaClient(servers, request_timeout_s=60, setup_timeout_s=0.2) as client,
+        ):
             return client.cluster_id
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -201,7 +205,7 @@ def test_silence() -> None:
         await reader.read()
 
     with pytest.raises(BrokerUnavailable, match="did not answer ApiVersions within"):
-        connect_to(serve, timeout_s=0.1)
+        connect_to(serve, timeout_s=0.1)  # Real time: in vain
 
 
 def test_a_connection_closes_although_the_broker_reads_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -396,7 +400,7 @@ def test_reading_takes_a_loop_per_record_and_no_call() -> None:
 
 async def _told_to_rejoin(member: GroupMember) -> None:
     assert member._heartbeats is not None
-    await asyncio.wait_for(asyncio.shield(member._heartbeats), 20)
+    await asyncio.wait_for(asyncio.shield(member._heartbeats), PATIENCE_S)
     assert member.must_rejoin
 
 
@@ -436,7 +440,7 @@ def test_topics_that_may_not_be_created() -> None:
             await _produce(client, "nope", 1)
 
     with Broker(auto_create_topics_enable=False) as strict, pytest.raises(ClientError, match="topic nope"):
-        asyncio.run(asyncio.wait_for(work(strict.bootstrap_servers), 20))
+        asyncio.run(asyncio.wait_for(work(strict.bootstrap_servers), PATIENCE_S))
 
 
 class Told(KafkaClient):

@@ -7,6 +7,7 @@ import asyncio
 from barnabas.broker.client.client import KafkaClient
 from barnabas.broker.client.consumer import Fetcher, Positions
 from barnabas.testing import Cluster
+from tools.waiting import PATIENCE_S
 
 
 def test_it_is_asked_for_again_although_another_one_can_be_read() -> None:
@@ -16,7 +17,7 @@ def test_it_is_asked_for_again_although_another_one_can_be_read() -> None:
         other = cluster.brokers[1 - leader].bootstrap_servers
 
         async def work() -> bytes | None:
-            async with asyncio.timeout(60), KafkaClient(other) as client:
+            async with asyncio.timeout(PATIENCE_S), KafkaClient(other) as client:
                 positions = Positions(client)
                 await positions.refresh(["laps"])
                 fetcher = Fetcher(positions, {("laps", 0): 0, ("laps", 1): 0})

@@ -17,6 +17,7 @@ from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 from barnabas.wire.messages.create_topics import CreateTopicsRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 from tools.manual_timers import ManualTimers
+from tools.waiting import PATIENCE_S
 
 NOT_CONTROLLER = AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER)
 GRANTED = AllocateProducerIdsResponse(producer_id_start=7, producer_id_len=1)
@@ -122,4 +123,4 @@ async def each_api_has_a_connection() -> None:
 
 @pytest.mark.parametrize("story", [the_controller_moves, nobody_answers, each_api_has_a_connection])
 def test_the_controller_is_looked_for(story: Callable[[], Any]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 60))
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_S))

@@ -2,7 +2,6 @@
 once, and the rest goes on, in the broker that runs and in its next life."""
 
 import logging
-import time
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -14,11 +13,11 @@ from barnabas.testing import Broker
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tools.hostile import ask, connect
+from tools.waiting import wait_until
 from tools.zookeeper import ALONE, ZooKeeperServer
 
 pytestmark = pytest.mark.java
 
-PATIENCE_S = 20
 GARBAGE = {
     "empty": b"",
     "no JSON": b"{broken",
@@ -64,26 +63,29 @@ def broker(zookeeper: ZooKeeperServer, chroot: str) -> Iterator[Broker]:
 
 def until_it_works(what: Any) -> Any:
     """Clients ask again while the controller finds its feet."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+    refusals: list[ApiError] = []
+
+    def attempt() -> list[Any] | None:
         try:
-            return what()
-        except ApiError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+            return [what()]
+        except ApiError as refusal:
+            refusals.append(refusal)
+            return None
+
+    return wait_until(attempt, lambda: f"no refusal, such as {refusals[-1]}")[0]
 
 
 def producer_id(broker: Broker) -> int:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+    answers: list[InitProducerIdResponse] = []
+
+    def is_answered() -> bool:
         with connect(broker.bootstrap_servers) as connection:
-            response = ask(connection, request, 2, InitProducerIdResponse)
-        if response.error_code == 0:
-            return response.producer_id
-        assert time.monotonic() < deadline, response.error_code
-        time.sleep(0.05)
+            answers.append(ask(connection, request, 2, InitProducerIdResponse))
+        return answers[-1].error_code == 0
+
+    wait_until(is_answered, lambda: f"a producer id instead of error {answers[-1].error_code}")
+    return answers[-1].producer_id
 
 
 def the_rest_goes_on(broker: Broker, name: str) -> None:
@@ -283,17 +285,13 @@ def test_a_broker_that_registers_and_cannot_be_reached_delays_nobody(
     client.create(f"{chroot}/brokers/ids/7", silent, ephemeral=True)
     topic = broker.topic("t")
     until_it_works(lambda: topic.produce("during"))
-    deadline = time.monotonic() + PATIENCE_S
-    while not told():  # after a few tries
-        assert time.monotonic() < deadline, errors(caplog)
-        time.sleep(0.05)
+    wait_until(told, lambda: f"a line about broker 7, after a few tries, beside {errors(caplog)}")
     client.delete(chroot + "/controller")  # everything is read again, as after a lost connection
     settle(broker)
     until_it_works(lambda: topic.produce("after"))
     assert told() <= 2, errors(caplog)  # once by each life of the controller
     client.delete(f"{chroot}/brokers/ids/7")
-    while 7 in broker.server.controller.cluster.brokers:  # it would get the new topic's partition
-        assert time.monotonic() < deadline + PATIENCE_S
-        time.sleep(0.05)
+    # It would get the new topic's partition.
+    wait_until(lambda: 7 not in broker.server.controller.cluster.brokers, "broker 7 is gone")
     the_rest_goes_on(broker, "newest")
     check_log(caplog)

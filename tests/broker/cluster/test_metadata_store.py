@@ -25,6 +25,7 @@ from barnabas.threads import OneThread, OsThreads, Threads
 from barnabas.wire.errors import ErrorCode
 from tests.broker.running import ENVIRONMENT, running
 from tools.manual_timers import ManualTimers
+from tools.waiting import PATIENCE_S
 from tools.zookeeper import ZooKeeperServer
 
 T = TypeVar("T")
@@ -293,7 +294,7 @@ def test_a_former_life_that_was_killed_is_registered_no_longer_than_the_next_one
         assert not note_file.exists()
 
     with ZooKeeperServer() as zookeeper:
-        asyncio.run(asyncio.wait_for(live(zookeeper), 120))
+        asyncio.run(asyncio.wait_for(live(zookeeper), PATIENCE_S))
 
 
 class HeldFiles(OsFiles):
@@ -303,7 +304,7 @@ class HeldFiles(OsFiles):
         self.go_on = threading.Event()
 
     def list(self, path: str) -> list[DirectoryEntry]:
-        assert not path.endswith("/t-0") or self.go_on.wait(60), "nobody said go on"
+        assert not path.endswith("/t-0") or self.go_on.wait(PATIENCE_S), "nobody said go on"
         return super().list(path)
 
 
@@ -340,7 +341,7 @@ def test_the_cluster_hears_that_a_killed_broker_is_gone_before_the_next_life_has
         await killed.close()
 
     with ZooKeeperServer() as zookeeper:
-        asyncio.run(asyncio.wait_for(live(zookeeper), 120))
+        asyncio.run(asyncio.wait_for(live(zookeeper), PATIENCE_S))
 
 
 CREDENTIALS = SessionCredentials(77, b"secret")

@@ -13,6 +13,7 @@ from barnabas.clock import ManualClock
 from barnabas.network import OsNetwork
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
+from tools.waiting import PATIENCE_S
 
 LISTENER: Final = "REPLICATION"
 
@@ -79,4 +80,4 @@ async def follow_a_broker() -> None:
 
 
 def test_a_connection_follows_its_broker() -> None:
-    asyncio.run(asyncio.wait_for(follow_a_broker(), 60))
+    asyncio.run(asyncio.wait_for(follow_a_broker(), PATIENCE_S))

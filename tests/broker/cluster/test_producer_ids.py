@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.names import ProducerId
 from compat_tests.semantics.client import Connection, batch_of, produce_batch
+from tools.waiting import PATIENCE_S, wait_until
 
 BLOCK = "/latest_producer_id_block"
 
@@ -111,12 +111,11 @@ class Lives:
         with Connection(self.broker.bootstrap_servers) as connection:
             if transactional_id is not None:  # makes the coordinator's topic
                 connection.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[transactional_id]), 4)
-            answer = connection.ask(request, 4)
-            for _ in range(100):
-                if answer.error_code not in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
-                    break
-                time.sleep(0.05)  # a coordinator is being loaded, as after each start
-                answer = connection.ask(request, 4)
+            loading = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)  # as after each start
+            answer = wait_until(
+                lambda: found if (found := connection.ask(request, 4)).error_code not in loading else None,
+                "a coordinator that is loaded",
+            )
         assert answer.error_code == ErrorCode.NONE
         return int(answer.producer_id)
 
@@ -133,7 +132,7 @@ class Lives:
         offsets: list[int] = []
         for number in range(count):
             producer.produce("t", b"%d" % number, on_delivery=lambda _error, message: offsets.append(message.offset()))
-            assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_S) == 0
         return offsets
 
 

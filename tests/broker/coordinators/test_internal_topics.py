@@ -21,6 +21,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataBroker, UpdateMetadataRequest
 from tests.broker.running import ENVIRONMENT, running
+from tools.waiting import PATIENCE_S
 
 
 def test_groups_and_transactions_work_when_clients_have_all_partitions() -> None:
@@ -32,10 +33,10 @@ def test_groups_and_transactions_work_when_clients_have_all_partitions() -> None
         consumer.commit(offsets=[TopicPartition("t", 0, 0)], asynchronous=False)
         consumer.close()
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"})
-        producer.init_transactions(20)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         producer.produce("t", b"x")
-        producer.commit_transaction(20)
+        producer.commit_transaction(PATIENCE_S)
         assert len(broker.topic("t").records()) == 1
 
 

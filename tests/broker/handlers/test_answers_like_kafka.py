@@ -24,6 +24,7 @@ from barnabas.wire.messages.offset_commit import (
 from barnabas.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
+from tools.waiting import PATIENCE_S
 
 Ask = Callable[[Any, int], Any]
 INVALID_RECORD, CORRUPT_MESSAGE, NOT_LEADER, INVALID_REQUEST, FENCED = 87, 2, 6, 42, 74
@@ -33,7 +34,10 @@ INVALID_RECORD, CORRUPT_MESSAGE, NOT_LEADER, INVALID_REQUEST, FENCED = 87, 2, 6,
 def ask() -> Iterator[Ask]:
     with Broker() as broker:
         host, _, port = broker.bootstrap_servers.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection, connection.makefile("rb") as stream:
+        with (
+            socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection,
+            connection.makefile("rb") as stream,
+        ):
 
             def ask(request: Any, version: int) -> Any:
                 key = request.API_KEY

@@ -38,6 +38,7 @@ from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopi
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from barnabas.wire.messages.update_metadata import UpdateMetadataResponse
+from tools.waiting import PATIENCE_S
 
 ZERO_ID = bytes(16)
 
@@ -155,7 +156,7 @@ def with_server(
                 server = Server(settings or ControllerSettings())
                 await server.start()
                 try:
-                    await asyncio.wait_for(test(server, **arguments), timeout=30)
+                    await asyncio.wait_for(test(server, **arguments), timeout=PATIENCE_S)
                 finally:
                     server.channel.released.set()
                     await server.stop()

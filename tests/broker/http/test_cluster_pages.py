@@ -1,17 +1,15 @@
 """What the pages of a cluster's brokers say when one of them is gone, comes back, and is in sync again."""
 
 import re
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
 
 from barnabas.testing import Cluster
-
-DEADLINE_S = 20.0
+from tools.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -23,7 +21,7 @@ def cluster() -> Iterator[Cluster]:
 def get(cluster: Cluster, broker: int, page: str) -> tuple[int, str]:
     url = f"http://127.0.0.1:{cluster.brokers[broker].server._http.port}/{page}"
     try:
-        with urllib.request.urlopen(url, timeout=30) as response:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -36,13 +34,6 @@ def figure(cluster: Cluster, broker: int, name: str) -> float:
     found = [float(line.rpartition(" ")[2]) for line in page.splitlines() if re.match(rf"{name}(\{{| )", line)]
     assert found, name
     return sum(found)
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 def test_metrics_tell_of_a_broker_that_is_gone(cluster: Cluster) -> None:
@@ -81,19 +72,19 @@ def test_a_broker_is_ready_when_it_is_in_sync_after_its_start(cluster: Cluster) 
     cluster.cut(back, leader)  # the controller it reaches, so that it is told everything, and joins what that leads
     cluster.brokers[back].start()
     replicas = "1 replica" if lacking == 1 else f"{lacking} replicas"
-    eventually(lambda: get(cluster, back, "readyz") == (503, f"not ready: {replicas} not in sync yet\n"))
+    wait_until(lambda: get(cluster, back, "readyz") == (503, f"not ready: {replicas} not in sync yet\n"))
     assert get(cluster, back, "healthz") == (200, "ok\n")
     assert get(cluster, leader, "readyz") == (200, "ready\n")
 
     cluster.heal()
-    eventually(lambda: get(cluster, back, "readyz") == (200, "ready\n"))
+    wait_until(lambda: get(cluster, back, "readyz") == (200, "ready\n"))
     cluster.wait_in_sync()
     cluster.cut(back, leader)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": 1})
     for partition in range(3):
         producer.produce("t", "v", partition=partition)
-    assert producer.flush(30) == 0
-    eventually(lambda: figure(cluster, leader, under_replicated) == lacking)
+    assert producer.flush(PATIENCE_S) == 0
+    wait_until(lambda: figure(cluster, leader, under_replicated) == lacking)
     assert get(cluster, back, "readyz") == (200, "ready\n")  # once is enough
 
 
@@ -106,8 +97,8 @@ def test_who_asks_late_is_told_that_a_broker_had_joined(cluster: Cluster) -> Non
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": 1})
     for partition in range(3):
         producer.produce("t", "v", partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     server = cluster.brokers[behind].server
     assert server is not None
-    eventually(lambda: any(server.metadata.out_of_sync(behind)))
+    wait_until(lambda: any(server.metadata.out_of_sync(behind)))
     assert get(cluster, behind, "readyz") == (200, "ready\n")

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,11 +21,12 @@ from barnabas.network import OsNetwork
 from barnabas.storage.os_files import is_reserved_descriptor
 from barnabas.testing import Broker
 from barnabas.threads import OsThreads
+from tools.waiting import PATIENCE_S, wait_until
 
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -80,7 +81,7 @@ class Serving:
         self.broker.call(self.server.stop())
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.server.port), timeout=20)
+        return socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE_S)
 
     def ask(self, request: bytes) -> bytes:
         """All that comes back until the broker closes the connection."""
@@ -242,13 +243,6 @@ def test_no_page_is_made_for_who_asks_and_goes(broker: Broker) -> None:
         page.may_be_made.set()
         assert serving.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200 OK")
     assert 1 <= len(page.made) <= 2, "one was asked for when the first of those who went was still there"
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_an_address_in_use_is_said_plainly() -> None:

@@ -3,11 +3,9 @@
 import errno
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +19,7 @@ from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 from barnabas.wire.messages.produce import ProduceRequest, ProduceResponse
 from barnabas.wire.records import Record, build_batch
 from tools.hostile import answer, ask, connect, frame, is_closed, produce, receive
+from tools.waiting import PATIENCE_S, wait_until
 
 MIB = 1 << 20
 BATCHES, RECORDS_PER_BATCH, RECORD_BYTES = 400, 16, 1000
@@ -106,19 +105,12 @@ def count_of(records: bytes) -> int:
     return len(records) // size
 
 
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 def slow_reader(broker: Broker, request: FetchRequest) -> socket.socket:
     """Has asked, and reads nothing; its buffer is small."""
     host, _, port = broker.bootstrap_servers.rpartition(":")
     reader = socket.socket()
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    reader.settimeout(30)
+    reader.settimeout(PATIENCE_S)
     reader.connect((host, int(port)))
     reader.sendall(frame(request, FETCH_VERSION))
     return reader
@@ -221,20 +213,20 @@ def test_readers_that_leave_take_their_descriptors_along(broker: Broker, sending
         ask(connection, fetch(0), FETCH_VERSION, FetchResponse)
         before = opened()
         readers = [slow_reader(broker, EVERYTHING) for _ in range(10)]
-        until(lambda: opened() >= before + 40, "a socket at each end, one to send on, and a file")
+        wait_until(lambda: opened() >= before + 40, "a socket at each end, one to send on, and a file")
         for reader in readers[:5]:
             reader.close()
         for reader in readers[5:]:
             reader.recv(10_000)
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # RST, not FIN
             reader.close()
-        until(lambda: opened() <= before, "all closed again")
+        wait_until(lambda: opened() <= before, "all closed again")
         ask(connection, fetch(0), FETCH_VERSION, FetchResponse)
 
 
 def test_a_broker_stops_in_the_midst_of_a_reply(sendings: Sendings, broker: Broker) -> None:
     reader = slow_reader(broker, EVERYTHING)
-    until(lambda: sendings.bytes, "the reply is on its way")
+    wait_until(lambda: sendings.bytes, "the reply is on its way")
     broker.stop()
     with reader:
         assert is_closed(reader)
@@ -243,7 +235,7 @@ def test_a_broker_stops_in_the_midst_of_a_reply(sendings: Sendings, broker: Brok
 def test_a_topic_deleted_in_the_midst_of_a_reply_is_read_to_the_end_of_it(broker: Broker, sendings: Sendings) -> None:
     expected = log_file(broker)
     with slow_reader(broker, EVERYTHING) as reader:
-        until(lambda: sendings.bytes, "the reply is on its way")
+        wait_until(lambda: sendings.bytes, "the reply is on its way")
         broker.delete_topic("large")
         broker.clock.advance(timedelta(minutes=10))
         records = records_of(answer(reader, fetch(0), FETCH_VERSION, FetchResponse))

@@ -18,6 +18,7 @@ from barnabas.wire.headers import parse_request_header, response_header
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from barnabas.wire.schema import Message
+from tools.waiting import PATIENCE_S
 
 TIMEOUT_MS: Final = 30_000
 
@@ -128,7 +129,7 @@ def with_other(test: Callable[[Other], Coroutine[Any, Any, None]]) -> Callable[[
     @wraps(test)
     def run() -> None:
         async def main() -> None:
-            async with asyncio.timeout(60), other_broker() as other:
+            async with asyncio.timeout(PATIENCE_S), other_broker() as other:
                 await test(other)
 
         asyncio.run(main())

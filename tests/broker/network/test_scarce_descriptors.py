@@ -6,7 +6,6 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,10 @@ from barnabas.storage.descriptors import descriptor_reserve
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import Broker
 from tools.barnabas_process import BarnabasProcess
+from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow  # each refusal takes a second: so long a descriptor is waited for
 FLUSHED = [{"barnabas.flush.before.ack": "true"}, {"log.flush.interval.messages": "1"}]
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def idempotent_producer(bootstrap_servers: str) -> Producer:
@@ -68,13 +61,13 @@ def test_a_flush_that_finds_no_descriptor_is_made_later(settings: dict[str, str]
         broker.create_topic("t")
         producer = idempotent_producer(broker.bootstrap_servers)
         produce(producer, b"0", refused)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         left.scarce = True
         produce(producer, b"1", refused)
         wait_until(lambda: left.refused > 200, "no second flush")  # each looks for a descriptor a hundred times
         assert producer.flush(0) == 1
         left.scarce = False
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert not refused
         assert [record.value for record in broker.topic("t").records()] == [b"0", b"1"]
         assert broker.is_running
@@ -87,10 +80,10 @@ def test_what_nobody_sends_again_is_committed_later(left: Descriptors) -> None:
         broker.create_topic("t")
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retries": 0, "linger.ms": 0})
         produce(producer, b"0", refused)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         left.scarce = True
         produce(producer, b"1", refused)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert [error.name() for error in refused] == ["KAFKA_STORAGE_ERROR"]
         assert len(broker.topic("t").records()) == 1
         left.scarce = False
@@ -105,10 +98,10 @@ def test_a_transaction_whose_end_is_flushed_late_ends(left: Descriptors, is_comm
         left.partition = "__transaction_state-0"
         config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x", "log_level": 0}
         producer = Producer(config)
-        producer.init_transactions(60)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         producer.produce("t", b"0", partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         ended: list[None] = []
         end = producer.commit_transaction if is_commit else producer.abort_transaction
         left.scarce = True
@@ -117,10 +110,10 @@ def test_a_transaction_whose_end_is_flushed_late_ends(left: Descriptors, is_comm
         wait_until(lambda: left.refused > 100, "no second flush")
         assert (log.last_stable_offset, log.log_end_offset) == (0, 1), "its markers were written before its end is safe"
         left.scarce = False
-        ending.join(60)
+        ending.join(PATIENCE_S)
         assert ended, "the producer was told of an error"
         wait_until(lambda: log.last_stable_offset == 2, "no marker")
-        Producer(config).init_transactions(60)
+        Producer(config).init_transactions(PATIENCE_S)
 
 
 def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: Descriptors) -> None:
@@ -136,7 +129,7 @@ def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: Descripto
             {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x", "transaction.timeout.ms": 5_000,
              "log_level": 0}
         )  # fmt: skip
-        producer.init_transactions(60)
+        producer.init_transactions(PATIENCE_S)
         left.scarce = True
         producer.begin_transaction()
         producer.produce("t", b"0", partition=0)
@@ -164,9 +157,9 @@ def test_a_commit_of_offsets_that_is_flushed_late_is_acknowledged(left: Descript
         wait_until(lambda: left.refused > 100, "no second flush")
         assert log.high_watermark == end_offset
         left.scarce = False
-        committing.join(60)
+        committing.join(PATIENCE_S)
         assert log.high_watermark == log.log_end_offset == end_offset + 1, "it was sent again"
-        (found,) = consumer.committed([place], timeout=30)
+        (found,) = consumer.committed([place], timeout=PATIENCE_S)
         assert found.offset == 7
         consumer.close()
 
@@ -183,23 +176,23 @@ def test_idle_connections_leave_descriptors_to_the_log_and_the_metadata_store() 
         stack.pop_all().close()
         process = stack.enter_context(BarnabasProcess(FLUSHED[0] | {"barnabas.http.address": f"127.0.0.1:{http_port}"}))
         admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(PATIENCE_S)
         producer = idempotent_producer(process.bootstrap_servers)
         produce(producer, b"0", refused)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         limit = max(descriptors(process.pid)) + 60
         _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (limit, hard))
         host, port = process.bootstrap_servers.split(":")
         for target in [http_port] * limit + [int(port)] * limit:
-            stranger = stack.enter_context(socket.create_connection((host, target), timeout=10))
+            stranger = stack.enter_context(socket.create_connection((host, target), timeout=PATIENCE_S))
             if target == http_port:
                 stranger.send(b"GET /metrics HTTP/1.1\r\n")
         wait_until(lambda: "descriptors that are left are for files" in process.log_text(), "nobody is refused")
         for number in range(3):
             produce(producer, b"1", refused)
-            assert producer.flush(30) == 0
-            admin.create_topics([NewTopic(f"t-{number}", 1, 1)])[f"t-{number}"].result(30)
+            assert producer.flush(PATIENCE_S) == 0
+            admin.create_topics([NewTopic(f"t-{number}", 1, 1)])[f"t-{number}"].result(PATIENCE_S)
         assert len(descriptors(process.pid)) < limit - descriptor_reserve(limit) // 2
         assert not refused
         assert "failed" not in process.log_text()
@@ -214,14 +207,14 @@ def test_a_topic_created_without_descriptors_is_served_when_there_are_some(left:
         left.partition = "u-0"
         impatient = admin.create_topics([NewTopic("u", 1, 1)], operation_timeout=1)["u"]
         with pytest.raises(KafkaException, match="REQUEST_TIMED_OUT"):
-            impatient.result(30)
-        waiting.result(30)  # since its partition's files can be opened, by now
+            impatient.result(PATIENCE_S)
+        waiting.result(PATIENCE_S)  # since its partition's files can be opened, by now
         left.scarce = False
         refused: list[Any] = []
         producer = idempotent_producer(broker.bootstrap_servers)
         for topic in ("t", "u"):
             producer.produce(topic, b"0", partition=0, on_delivery=lambda error, _: refused.append(error))
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert refused == [None, None]
         for topic in ("t", "u"):
             assert len(broker.topic(topic).records()) == 1
@@ -237,7 +230,7 @@ def test_groups_find_their_coordinator_when_there_are_descriptors_again(left: De
             consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "log_level": 0})
             place = TopicPartition("t", 0)
             place.offset = 5
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE_S
             while time.monotonic() < deadline:
                 with contextlib.suppress(KafkaException):
                     consumer.commit(offsets=[place], asynchronous=False)
@@ -252,7 +245,7 @@ def test_groups_find_their_coordinator_when_there_are_descriptors_again(left: De
         wait_until(lambda: left.refused > 1, "nobody asked again")
         left.scarce = False
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         assert sorted(committed) == groups
 
 
@@ -262,13 +255,13 @@ def test_a_log_that_could_not_be_opened_at_the_start_is_opened_when_there_are_de
         refused: list[Any] = []
         producer = idempotent_producer(broker.bootstrap_servers)
         produce(producer, b"0", refused)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         broker.kill()
         left.scarce = True
         broker.start()
         produce(producer, b"1", refused)
         wait_until(lambda: left.refused > 1, "nobody tried again")
         left.scarce = False
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert not refused
         assert [record.value for record in broker.topic("t").records()] == [b"0", b"1"]

@@ -40,6 +40,7 @@ from barnabas.wire.messages.stop_replica import StopReplicaPartitionState, StopR
 from barnabas.wire.messages.update_metadata import UpdateMetadataBroker, UpdateMetadataRequest
 from barnabas.wire.names import TopicId
 from barnabas.wire.records import Record, build_batch
+from tools.waiting import PATIENCE_S
 
 NODE_ID = 1
 OTHER_ID = 2
@@ -79,7 +80,7 @@ class Files(UnsyncedFiles):
         with self._changed:
             self.syncs += 1
             self._changed.notify_all()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(PATIENCE_S)
         if self.sync_error is not None:
             raise self.sync_error
         super().sync(descriptor)
@@ -89,7 +90,7 @@ class Files(UnsyncedFiles):
 
         def wait() -> bool:
             with self._changed:
-                return self._changed.wait_for(lambda: self.syncs >= syncs, 60)
+                return self._changed.wait_for(lambda: self.syncs >= syncs, PATIENCE_S)
 
         assert await asyncio.to_thread(wait), f"{self.syncs} syncs began"
 
@@ -155,7 +156,7 @@ class AskedController:
 
     async def next_request(self) -> AlterPartitionRequest:
         """What it is asked next."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             request, self._answer = await self._asked.get()
         return request
 

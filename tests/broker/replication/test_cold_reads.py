@@ -19,6 +19,7 @@ from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tools.hostile import ask, connect
+from tools.waiting import PATIENCE_S
 
 FETCH_VERSION = 12
 ALL_EXPIRED_MS = 1 << 50
@@ -48,7 +49,7 @@ class ThreadsThatHoldReads(ThreadPoolExecutor):
         found = job()
         if isinstance(found, FetchData) and b"aborted" in bytes(found.records):
             self.reached.set()
-            assert self.go_on.wait(60)
+            assert self.go_on.wait(PATIENCE_S)
         return found
 
     async def set_in(self) -> None:
@@ -78,10 +79,10 @@ def broker(disk: ThreadsThatHoldReads, tmp_path: Path) -> Iterator[Broker]:
 
 def produce(broker: Broker, value: bytes, *, is_commit: bool) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x", "log_level": 0})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("t", value, key=b"key", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     (producer.commit_transaction if is_commit else producer.abort_transaction)(30)
 
 
@@ -134,10 +135,10 @@ def fetch_while(broker: Broker, disk: ThreadsThatHoldReads, change: Callable[[Br
     """What is answered by a fetch during whose read `change` happens."""
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(fetch, broker)
-        assert disk.reached.wait(60)
+        assert disk.reached.wait(PATIENCE_S)
         change(broker)
         disk.go_on.set()
-        return answer.result(60)
+        return answer.result(PATIENCE_S)
 
 
 def delete_by_retention(broker: Broker) -> None:
@@ -203,12 +204,12 @@ def test_what_wakes_meanwhile_ends_the_wait_for_more(broker: Broker, disk: Threa
         session.fetch(**offsets)
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(session.fetch, max_wait_ms=2**31 - 1, min_bytes=100_000, t=0)
-        assert disk.reached.wait(60)
+        assert disk.reached.wait(PATIENCE_S)
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         producer.produce("u", b"x" * 100_000)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         disk.go_on.set()
-        found = answer.result(60)
+        found = answer.result(PATIENCE_S)
     assert b"aborted" in found["t"]
     assert b"x" * 100_000 in found["u"]
 

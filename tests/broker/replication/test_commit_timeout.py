@@ -20,6 +20,7 @@ from barnabas.wire.messages.write_txn_markers import (
 )
 from barnabas.wire.records import Record, build_batch
 from tests.broker.replication.test_flushes import SlowDisk, create, in_loop, running, slow
+from tools.waiting import PATIENCE_S
 
 __all__ = ["slow"]
 TIMEOUT_MS = 600_000
@@ -58,5 +59,5 @@ async def test_a_commit_that_takes_too_long_is_told_by_the_brokers_clock(
         assert not waiting.done()
         clock.advance(1)
         broker.timers.fire_due()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert await waiting is ErrorCode.REQUEST_TIMED_OUT

@@ -19,7 +19,8 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from tools.hostile import answer, ask, connect, eventually, frame
+from tools.hostile import answer, ask, connect, frame
+from tools.waiting import wait_until
 
 FETCH_VERSION = 12
 DELETE_RECORDS_VERSION = 2
@@ -176,7 +177,7 @@ def send(connection: socket.socket, broker: Broker, request: FetchRequest) -> Pa
     """Send a fetch, and return the partition once it waits there."""
     partition = broker.server.replicas.partition_or_error("t", 0)
     connection.sendall(frame(request, FETCH_VERSION))
-    assert eventually(lambda: partition.is_waited_for, within_s=20)
+    wait_until(lambda: partition.is_waited_for)
     return partition
 
 
@@ -191,7 +192,7 @@ def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for(broker: Broker, connecti
         assert partition.is_waited_for
     broker.topic("t").produce("x" * 1_000, partition=0)
     assert len(take(connection).records) > 3_000
-    assert eventually(lambda: not partition.is_waited_for, within_s=20)
+    wait_until(lambda: not partition.is_waited_for)
 
 
 def test_a_fetch_counts_what_its_first_pass_found(broker: Broker, connection: socket.socket) -> None:
@@ -211,7 +212,7 @@ def test_a_fetch_that_waited_long_enough_tells_what_there_is(broker: Broker, con
 def test_the_next_request_waits_behind_a_fetch_that_waits(broker: Broker, connection: socket.socket) -> None:
     partition = broker.server.replicas.partition_or_error("t", 0)
     connection.sendall(frame(waiting_fetch(), FETCH_VERSION) + frame(waiting_fetch(max_wait_ms=0), FETCH_VERSION))
-    assert eventually(lambda: partition.is_waited_for, within_s=20)
+    wait_until(lambda: partition.is_waited_for)
     broker.topic("t").produce("x", partition=0)
     assert take(connection).records
     assert take(connection).records, "it was answered before there was a record"
@@ -226,7 +227,7 @@ def test_a_fetch_hears_of_the_end_of_its_topic(broker: Broker, connection: socke
 def test_nobody_listens_for_a_client_that_is_gone(broker: Broker) -> None:
     with connect(broker.bootstrap_servers) as connection:
         partition = send(connection, broker, waiting_fetch())
-    assert eventually(lambda: not partition.is_waited_for, within_s=20)
+    wait_until(lambda: not partition.is_waited_for)
     broker.topic("t").produce("x", partition=0)
 
 
@@ -239,7 +240,7 @@ def wide_fetch(first: int, end: int) -> FetchRequest:
 def test_a_fetch_that_waits_keeps_no_client_id(broker: Broker, connection: socket.socket) -> None:
     partition = broker.server.replicas.partition_or_error("t", 0)
     connection.sendall(frame(waiting_fetch(), FETCH_VERSION, client_id="\U0001f600" + "x" * 32_000))
-    assert eventually(lambda: partition.is_waited_for, within_s=20)
+    wait_until(lambda: partition.is_waited_for)
     contexts = [each for each in gc.get_objects() if isinstance(each, RequestContext)]
     assert contexts
     assert [each for each in contexts if len(each.client_id or "") > 1_000] == []
@@ -251,9 +252,9 @@ def test_beyond_the_bound_the_largest_fetch_that_waits_is_answered(broker: Broke
     address = broker.bootstrap_servers
     with connect(address) as small, connect(address) as large, connect(address) as other:
         small.sendall(frame(wide_fetch(0, 11), FETCH_VERSION))
-        assert eventually(lambda: waiting.partition_count == 11)
+        assert wait_until(lambda: waiting.partition_count == 11)
         large.sendall(frame(wide_fetch(0, 30), FETCH_VERSION))
-        assert eventually(lambda: waiting.partition_count == 41)
+        assert wait_until(lambda: waiting.partition_count == 41)
         other.sendall(frame(wide_fetch(0, 12), FETCH_VERSION))
         response = answer(large, FetchRequest(), FETCH_VERSION, FetchResponse)
         told = [data.error_code for topic in response.responses for data in topic.partitions]
@@ -265,5 +266,5 @@ def test_beyond_the_bound_the_largest_fetch_that_waits_is_answered(broker: Broke
         assert waiting.partition_count == 0
     with connect(address) as gone:
         gone.sendall(frame(wide_fetch(1, 12), FETCH_VERSION))
-        assert eventually(lambda: waiting.partition_count == 11)
-    assert eventually(lambda: waiting.partition_count == 0)
+        assert wait_until(lambda: waiting.partition_count == 11)
+    assert wait_until(lambda: waiting.partition_count == 0)

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.storage.os_files import OsFiles
 from barnabas.testing import Broker
+from tools.waiting import PATIENCE_S
 
 
 class DiskOf20Ms(OsFiles):
@@ -20,7 +21,7 @@ class DiskOf20Ms(OsFiles):
 
     def sync(self, descriptor: int) -> None:
         self.syncs += 1
-        time.sleep(0.02)
+        time.sleep(0.02)  # Real time: of a disk, in which other records come
         super().sync(descriptor)
 
 
@@ -48,7 +49,7 @@ def test_an_acknowledged_record_is_below_the_flushed_offset(broker: Broker, acks
     offsets: list[int] = []
     for number in range(50):
         producer.produce("t", str(number).encode(), on_delivery=lambda error, message: offsets.append(message.offset()))
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENCE_S) == 0
         log = broker.server.replicas.partition("t", 0).log  # type: ignore[union-attr]
         assert log.recovery_point > offsets[-1]
     assert offsets == list(range(50))
@@ -71,7 +72,7 @@ def test_producers_that_wait_share_a_flush(broker: Broker, disk: DiskOf20Ms) -> 
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": 1, "linger.ms": 0})
         for _ in range(10):
             producer.produce("t", b"x")
-            assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_S) == 0
 
     threads = [threading.Thread(target=send) for _ in range(8)]
     for thread in threads:

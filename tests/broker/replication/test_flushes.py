@@ -23,6 +23,7 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.records import Record, build_batch
 from tests.scarce_threads import no_new_threads
 from tools.slow_disk import SlowDisk
+from tools.waiting import PATIENCE_S
 
 
 def in_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
@@ -135,7 +136,7 @@ async def test_a_log_whose_sync_takes_long_holds_back_no_other(slow: SlowDisk, t
             assert await produce(broker, "other") is ErrorCode.NONE
             pass_of_flushes(broker)
             await slow.reached(1)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await until_flushed(broker, "other")
         assert not slow.go_on.is_set()
 
@@ -185,7 +186,7 @@ async def test_a_stop_begins_no_new_flushes_before_the_last(slow: SlowDisk, tmp_
         await slow.reached(FLUSHES_PER_DIRECTORY)
         running_before = set(slow.begun)
         stopping = asyncio.ensure_future(broker.stop())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not broker.replicas.flusher._is_stopping:  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0)
         assert not stopping.done()
@@ -205,6 +206,7 @@ async def test_a_stop_waits_for_the_flush_that_an_acknowledgement_waits_for(slow
         waiting = asyncio.ensure_future(produce(broker, "slow"))
         await slow.reached(1)
         stopping = asyncio.ensure_future(broker.stop())
+        # Real time: a stop that does not wait ends in threads. On a busy machine this one waits all the same.
         await asyncio.wait([stopping], timeout=0.2)
         assert not stopping.done()
         slow.go_on.set()

@@ -26,6 +26,7 @@ from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopi
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
 from tools.reference_loop import assert_within, wake_ups_s
+from tools.waiting import PATIENCE_S, until, wait_until
 
 RACKS = ("a", "b", "c")
 FETCH_VERSION = 12
@@ -51,8 +52,7 @@ def topic_of(cluster: Cluster, name: str) -> tuple[int, int]:
 async def followed_steadily(server: Any, topic: str) -> None:
     """Wait until a follower fetches a partition over the connection for those that lack nothing."""
     partition = server.metadata.topic_id(topic), 0
-    while not any(partition in fetcher for fetcher in server.replicas.fetchers.fetchers[::2]):  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    await until(lambda: any(partition in fetcher for fetcher in server.replicas.fetchers.fetchers[::2]))
 
 
 def producer_of(cluster: Cluster) -> Producer:
@@ -75,7 +75,7 @@ def consumer_of(cluster: Cluster, topic: str, rack: str) -> Consumer:
 
 
 def next_value(consumer: Consumer) -> str:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
@@ -85,7 +85,7 @@ def next_value(consumer: Consumer) -> str:
 
 def write(producer: Producer, topic: str, value: str) -> None:
     producer.produce(topic, value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def bytes_read(cluster: Cluster, topic: str, broker: int) -> int:
@@ -115,7 +115,7 @@ def test_a_consumer_reads_from_the_follower_in_its_rack_and_from_others_when_tha
     try:
         write(producer, "near", "first")
         assert next_value(consumer) == "first"
-        deadline = time.monotonic() + 30  # it may have been given its first records by the leader
+        deadline = time.monotonic() + PATIENCE_S  # it may have been given its first records by the leader
         while not bytes_read(cluster, "near", follower):
             assert time.monotonic() < deadline, "nothing is read from the follower"
             write(producer, "near", "more")
@@ -171,9 +171,10 @@ def test_what_a_follower_answers(cluster: Cluster) -> None:
     assert next_value(consumer) == "v"
     consumer.close()
     cluster.wait_in_sync()
-    deadline = time.monotonic() + 10
-    while not (found := fetch(cluster, follower, "answers", 0)).records:
-        assert time.monotonic() < deadline, "the follower does not hear of the commit"
+    found = wait_until(
+        lambda: found if (found := fetch(cluster, follower, "answers", 0)).records else None,
+        "the follower hears of the commit",
+    )
     assert (found.error_code, found.high_watermark, found.preferred_read_replica) == (0, 1, -1)
     assert fetch(cluster, follower, "answers", 1).error_code == ErrorCode.NONE
     assert fetch(cluster, follower, "answers", 2).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -251,7 +252,7 @@ def test_while_somebody_reads_and_not_all_is_committed_a_follower_lets_its_leade
     took_s = []
 
     async def read_what_is_written() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await followed_steadily(servers[1], "counted")
             for offset in range(50):
                 reading = asyncio.create_task(ask(servers[1], consumer_fetch("counted", offset), FETCH_VERSION))
@@ -289,10 +290,7 @@ def test_what_is_not_followed_any_more_is_forgotten(cluster: Cluster) -> None:
 
     assert "passing" in cluster.call(read_topics())
     cluster.call(delete())
-    deadline = time.monotonic() + 30
-    while "passing" in cluster.call(read_topics()):
-        assert time.monotonic() < deadline, "a deleted topic is still read"
-        time.sleep(0.05)
+    wait_until(lambda: "passing" not in cluster.call(read_topics()), "a deleted topic is read no more")
 
 
 def test_another_selector_is_refused_in_one_line() -> None:

@@ -9,6 +9,7 @@ from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.wire.errors import ErrorCode
+from tools.waiting import PATIENCE_S
 
 
 def test_a_file_in_the_way_of_a_topic_concerns_that_topic_alone(tmp_path: Path) -> None:
@@ -46,6 +47,6 @@ def test_a_file_in_the_way_of_a_topic_concerns_that_topic_alone(tmp_path: Path) 
         assert has_leader(broker, "foo")
         await broker.stop()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
     assert failures == []
     assert (tmp_path / "foo-0").is_dir()

@@ -22,6 +22,7 @@ from tests.broker.replication.conftest import (
     told,
 )
 from tests.bugs import Bug
+from tools.waiting import PATIENCE_S
 
 THIRD_ID = 3
 REPLICAS = [NODE_ID, OTHER_ID, THIRD_ID]
@@ -335,7 +336,7 @@ async def test_a_leader_counts_itself_only_up_to_what_it_has_flushed_if_that_is_
         hosting.fetch(OTHER_ID, 1)
         assert high_watermark(hosting) == 0
         storage.files.go_on.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.wait(hosting.replicas.flusher.under_way())
         assert high_watermark(hosting) == 1
 

@@ -48,6 +48,7 @@ from barnabas.wire.messages.update_metadata import UpdateMetadataBroker, UpdateM
 from barnabas.wire.names import TopicId
 from barnabas.wire.records import Record, build_batch
 from tests.broker.running import running
+from tools.waiting import PATIENCE_S
 
 LEADER, FIRST, SECOND = 1, 2, 3
 REPLICAS = [LEADER, FIRST, SECOND]
@@ -278,7 +279,7 @@ async def test_who_joins_is_asked_of_the_controller(tmp_path: Path) -> None:
         )
         await cluster.lead([LEADER], leader_epoch=0, partition_epoch=0)
         await cluster.fetch(FIRST, 0, leader_epoch=0, last_fetched_epoch=-1)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await leaderships.alter_partitions.answered()
         assert leaderships.failed_isr_updates == 1
 

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.testing import Broker
 from tools.slow_disk import SlowDisk
+from tools.waiting import PATIENCE_S
 
 RECORDS = 50
 
@@ -37,8 +38,8 @@ def test_only_who_waits_for_a_slow_log_waits(slow: SlowDisk, tmp_path: Path, flu
         )  # fmt: skip
         member.subscribe(["other"])
         producer.produce("other", b"first")
-        assert producer.flush(60) == 0
-        assert member.consume(1, timeout=60)
+        assert producer.flush(PATIENCE_S) == 0
+        assert member.consume(1, timeout=PATIENCE_S)
         members = broker.group("g").members
         acknowledged: list[bytes] = []
         waiting.produce("slow", b"slow")
@@ -49,15 +50,15 @@ def test_only_who_waits_for_a_slow_log_waits(slow: SlowDisk, tmp_path: Path, flu
                     acknowledged.append(message.value()) if error is None else None
                 ))  # fmt: skip
                 while len(acknowledged) <= number:
-                    assert producer.poll(60)
-                (found,) = member.consume(1, timeout=60)
+                    assert producer.poll(PATIENCE_S)
+                (found,) = member.consume(1, timeout=PATIENCE_S)
                 assert found.value() == b"%d" % number
                 member.commit(message=found, asynchronous=False)
             assert acknowledged == [b"%d" % number for number in range(RECORDS)]
             assert broker.group("g").members == members
-            assert member.committed([TopicPartition("other", 0)], timeout=60)[0].offset == RECORDS + 1
+            assert member.committed([TopicPartition("other", 0)], timeout=PATIENCE_S)[0].offset == RECORDS + 1
             assert waiting.flush(0) == 1
         finally:
             slow.go_on.set()
-        assert waiting.flush(60) == 0
+        assert waiting.flush(PATIENCE_S) == 0
         member.close()

@@ -24,6 +24,7 @@ from barnabas.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from tools.waiting import until_answer
 
 T = TypeVar("T")
 
@@ -37,7 +38,6 @@ LARGE: Final = 30_000
 SLOW: Final = 1
 """Bytes per second: what one record has used up flows in again in a quarter of an hour."""
 FAST: Final = 1_000_000_000
-PATIENCE_S: Final = 30
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +108,11 @@ class Side:
     def wait_moved(self, topic: str) -> None:
         """Return when the new replica is in sync, and nothing is under way any more."""
 
+        async def is_over(client: KafkaClient) -> bool:
+            return (topic, 0) not in await reassignments(client)
+
         async def wait(client: KafkaClient) -> None:
-            async with asyncio.timeout(PATIENCE_S):
-                while (topic, 0) in await reassignments(client):  # noqa: ASYNC110 - nobody tells when it is over
-                    await asyncio.sleep(0.01)
+            await until_answer(lambda: is_over(client))
 
         self._ask(wait)
         assert self.copied(topic) == RECORDS

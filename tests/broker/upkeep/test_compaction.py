@@ -37,9 +37,10 @@ from barnabas.wire.record_batch import iter_headers, parse_header, patch
 from barnabas.wire.records import Record, assemble_batch, build_batch
 from barnabas.wire.varint import encode_varint
 from tests.bugs import Bug
-from tools import hostile
+from tools import children, hostile
 from tools.barnabas_process import BarnabasProcess
 from tools.hostile import Memory, ask, connect
+from tools.waiting import PATIENCE_S, wait_until
 
 SETTINGS = {
     "log.cleaner.backoff.ms": "100",
@@ -87,7 +88,7 @@ class BrokerIn(BrokerThread):
 def create(process: Served, topic: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
     settings = {"cleanup.policy": "compact", **{key.replace("_", "."): value for key, value in config.items()}}
-    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(PATIENCE_S)
 
 
 def produce(process: Served, topic: str, count: int, keys: int, size: int = 100, first: int = 0) -> None:
@@ -101,7 +102,7 @@ def produce(process: Served, topic: str, count: int, keys: int, size: int = 100,
             on_delivery=lambda error, _: refused.append(error))  # fmt: skip
         if number % 1000 == 0:
             producer.flush()
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert not any(refused)
 
 
@@ -112,7 +113,7 @@ def read(process: Served, topic: str) -> list[tuple[int, bytes | None, bytes | N
          "enable.partition.eof": True})  # fmt: skip
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found: list[tuple[int, bytes | None, bytes | None]] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         for message in consumer.consume(1000, timeout=0.1):
             if message.error() is not None:
@@ -120,13 +121,6 @@ def read(process: Served, topic: str) -> list[tuple[int, bytes | None, bytes | N
                 return found
             found.append((message.offset() or 0, message.key(), message.value()))
     raise AssertionError("the end was not reached")
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def clean_offset(process: BarnabasProcess, topic: str) -> int:
@@ -174,7 +168,7 @@ def test_group_offsets_survive_the_compaction_of_their_topic(process: BarnabasPr
     process.start()
     for group, expected in (("group", 399), ("seldom", 7)):
         reader = Consumer({"bootstrap.servers": process.bootstrap_servers, "group.id": group})
-        (found,) = reader.committed([TopicPartition("topic", 0)], timeout=30)
+        (found,) = reader.committed([TopicPartition("topic", 0)], timeout=PATIENCE_S)
         reader.close()
         assert found.offset == expected
     consumer.close()
@@ -218,7 +212,7 @@ def test_a_cleaning_process_ends_when_nobody_is_at_the_other_end(plant: str, tmp
                 process.wait(2)
             process.kill()
         else:
-            assert process.wait(30) == -signal.SIGKILL
+            assert children.wait(process) == -signal.SIGKILL
 
 
 @pytest.mark.slow
@@ -357,7 +351,7 @@ def test_what_was_clean_is_still_clean_though_nothing_was_compacted_at_the_start
         policy = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, "first", incremental_configs=[policy])
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.incremental_alter_configs([resource])[resource].result(30)
+        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
         broker.restart()
         compact(broker, "second")
         assert "first 0 5" in path.read_text()
@@ -382,7 +376,7 @@ def test_a_batch_that_decompresses_to_too_much_stays_as_it_is(process: BarnabasP
     policy = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, "topic", incremental_configs=[policy])
     admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
     wait_until(lambda: clean_offset(process, "topic") > 100, "not compacted")
     assert memory.highest < memory.before + (96 << 20), "64 MiB, and what the codec needs beside"
     assert process.log_text().count("batches that cannot be decompressed") == 1
@@ -431,7 +425,7 @@ def test_tombstones_that_stay_for_ever_and_crafted_batches_are_compacted_and_so_
     create(process, "good", segment_bytes="14000")
     producer = Producer({"bootstrap.servers": process.bootstrap_servers})
     producer.produce("ever", key=b"dead", value=None)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     with connect(process.bootstrap_servers) as connection:
         for number in range(80):
             response = ask(connection, hostile.produce("crafted", crafted(number)), 9, ProduceResponse)
@@ -439,7 +433,7 @@ def test_tombstones_that_stay_for_ever_and_crafted_batches_are_compacted_and_so_
     policy = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, "crafted", incremental_configs=[policy])
     admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
     for topic in ("ever", "good"):
         produce(process, topic, 200, 3)
     for topic in ("ever", "crafted", "good"):

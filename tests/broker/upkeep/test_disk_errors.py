@@ -6,7 +6,6 @@ Through the seam (`tools.failing_disk`), and through libfiu, which makes the sys
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +15,12 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tools import children
 from tools.barnabas_process import BarnabasProcess
 from tools.required import tool_missing
+from tools.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 SETTINGS = {
     "barnabas.flush.before.ack": "true",
@@ -27,7 +28,6 @@ SETTINGS = {
     "log.cleaner.enable": "false",
 }
 FIU = Path("/usr/lib/fiu")
-ENDED_WITHIN_S = 20
 
 
 def produce(broker: BarnabasProcess, numbers: range, timeout_ms: int = 15_000) -> list[int]:
@@ -42,7 +42,7 @@ def produce(broker: BarnabasProcess, numbers: range, timeout_ms: int = 15_000) -
             "t", b"%d" % number, partition=0,
             on_delivery=lambda error, message: None if error else acknowledged.append(int(message.value())),
         )  # fmt: skip
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_S) == 0
     return acknowledged
 
 
@@ -51,9 +51,9 @@ def read(broker: BarnabasProcess) -> list[int]:
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "enable.auto.commit": False}
     )
     consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
-    _, end = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=20)
+    _, end = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=PATIENCE_S)
     found: list[int] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < end and time.monotonic() < deadline:
         found += [int(message.value()) for message in consumer.consume(100, timeout=0.2)]
     consumer.close()
@@ -62,13 +62,13 @@ def read(broker: BarnabasProcess) -> list[int]:
 
 def fail_and_recover(broker: BarnabasProcess, fail: Callable[[], None], heal: Callable[[], None]) -> str:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(PATIENCE_S)
     before = produce(broker, range(20))
     assert before == list(range(20))
     started = time.monotonic()
     fail()
     after = produce(broker, range(20, 21), timeout_ms=1000)
-    status = broker.wait(ENDED_WITHIN_S)
+    status = broker.wait(PATIENCE_S)
     ended_s = time.monotonic() - started
     assert status != 0
     assert "failed" in broker.log_text()
@@ -116,7 +116,7 @@ def test_failing_system_calls_end_the_process(point: str, tmp_path: Path, monkey
 
         def fail() -> None:
             command = [control, "-f", fifo, "-c", f"enable name={point},failinfo=5", str(broker.pid)]
-            subprocess.run(command, check=True, timeout=20)
+            children.run(command, check=True)
 
         outcome = fail_and_recover(broker, fail, lambda: None)
     print(f"{point}: {outcome}")

@@ -8,7 +8,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from tools.barnabas_process import BarnabasProcess
 from tools.required import tool_missing
-from tools.waiting import PATIENCE_S
+from tools.waiting import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 DISK_BYTES = 24 * MIB
@@ -76,7 +76,7 @@ class Writer:
             self._topic, value, partition=0,
             on_delivery=lambda error, message: outcome.append((error, message.offset())),
         )  # fmt: skip
-        assert self._producer.flush(20) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
         ((error, offset),) = outcome
         if error is None:
             self.acknowledged[offset] = self._number
@@ -107,9 +107,9 @@ def check_all_read(broker: BarnabasProcess, topic: str, acknowledged: dict[int, 
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "enable.auto.commit": False}
     )
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S)
     found: dict[int, int] = {}
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while max(found, default=-1) < end - 1 and time.monotonic() < deadline:
         for message in consumer.consume(100, timeout=0.2):
             assert message.error() is None, message.error()
@@ -122,7 +122,7 @@ def check_all_read(broker: BarnabasProcess, topic: str, acknowledged: dict[int, 
 def make_topic(broker: BarnabasProcess, name: str) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {"segment.bytes": str(4 * MIB), "file.delete.delay.ms": "0"}
-    admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(20)
+    admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(PATIENCE_S)
     return admin
 
 
@@ -131,15 +131,15 @@ def begin_transaction(broker: BarnabasProcess, name: str) -> Producer:
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name * 6000, "log_level": 0}
     )
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     for number in range(10):
         producer.produce("transactions", f"{name}{number}", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return producer
 
 
-def read_committed(broker: BarnabasProcess, until: str, patience_s: float = HEALED_WITHIN_S) -> list[str]:
+def read_committed(broker: BarnabasProcess, until: str, patience_s: float = PATIENCE_S) -> list[str]:
     """What readers of committed data find, up to a value, or as far as it goes."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "r", "enable.auto.commit": False})
     consumer.assign([TopicPartition("transactions", 0, OFFSET_BEGINNING)])
@@ -159,17 +159,10 @@ def clean_offset(broker: BarnabasProcess) -> int:
     return max((int(line.split()[2]) for line in lines if line.startswith("compacted ")), default=0)
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + HEALED_WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
 def commit(broker: BarnabasProcess, offset: int) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
     consumer.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=False)
-    (found,) = consumer.committed([TopicPartition("t", 0)], timeout=20)
+    (found,) = consumer.committed([TopicPartition("t", 0)], timeout=PATIENCE_S)
     consumer.close()
     assert found.offset == offset
 
@@ -197,7 +190,7 @@ def test_a_full_disk_is_survived(broker: BarnabasProcess, request: pytest.Fixtur
     check_all_read(broker, "t", writer.acknowledged)
     check_all_read(broker, "filler", filler.acknowledged)
     (disk / "ballast").unlink()
-    admin.delete_topics(["filler"])["filler"].result(30)
+    admin.delete_topics(["filler"])["filler"].result(PATIENCE_S)
     healed_s = writer.write_until_taken(50)
     commit(broker, 3)
     check_all_read(broker, "t", writer.acknowledged)
@@ -222,11 +215,11 @@ def test_transactions_end_and_logs_are_compacted_around_a_full_disk(
     for created in admin.create_topics(
         [NewTopic("transactions", 1, 1), NewTopic("compacted", 1, 1, config=settings)]
     ).values():
-        created.result(20)
+        created.result(PATIENCE_S)
     keyed = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 10_000})
     for number in range(500):
         keyed.produce("compacted", os.urandom(1000), key=b"%d" % (number % 10), partition=0)
-    assert keyed.flush(20) == 0
+    assert keyed.flush(PATIENCE_S) == 0
     committed, aborted = begin_transaction(broker, "c"), begin_transaction(broker, "a")
     # Its group makes __consumer_offsets, for which the metadata store would give up the room that it keeps.
     assert read_committed(broker, "c9", 1) == []
@@ -239,27 +232,27 @@ def test_transactions_end_and_logs_are_compacted_around_a_full_disk(
     with ThreadPoolExecutor(2) as pool:
         ends = [pool.submit(committed.commit_transaction, 60), pool.submit(aborted.abort_transaction, 60)]
         if has_reserve:
-            admin.incremental_alter_configs([resource])[resource].result(30)
+            admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
             wait_until(lambda: clean_offset(broker) > 300, "it is not compacted while the disk is full")
             for end in ends:
-                end.result(60)
+                end.result(PATIENCE_S)
         else:
             wait_until(lambda: "__transaction_state-0/" in broker.log_text(), "no transaction was refused")
             assert read_committed(broker, "c9", 1) == []
             assert not [end for end in ends if end.done()]
             (disk / "ballast").unlink()
-        admin.delete_topics(["filler"])["filler"].result(30)
+        admin.delete_topics(["filler"])["filler"].result(PATIENCE_S)
         for end in ends:
-            end.result(60)
+            end.result(PATIENCE_S)
     if not has_reserve:
-        admin.incremental_alter_configs([resource])[resource].result(30)
+        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
         wait_until(lambda: clean_offset(broker) > 300, "it is not compacted when there is room")
     expected = [f"c{number}" for number in range(10)]
     assert read_committed(broker, "c9") == expected
     assert broker.pid == pid
     broker.kill()
     broker.start()
-    begin_transaction(broker, "d").commit_transaction(30)  # the next one's last stable offset shows what hangs
+    begin_transaction(broker, "d").commit_transaction(PATIENCE_S)  # the next one's last stable offset shows what hangs
     assert read_committed(broker, "d9") == [*expected, *(f"d{number}" for number in range(10))]
     assert "Traceback" not in broker.log_text(), broker.log_text()
 
@@ -274,7 +267,7 @@ def test_retention_and_a_restart_on_a_full_disk(broker: BarnabasProcess, end: st
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     old = NewTopic("old", 1, 1, config={"retention.ms": "6000", "file.delete.delay.ms": "0"})
     for created in admin.create_topics([old, NewTopic("t", 1, 1)]).values():
-        created.result(20)
+        created.result(PATIENCE_S)
     commit(broker, 1)
     aging, writer = Writer(broker, "old", 1_000), Writer(broker, "t", 1_000)
     for _ in range(20):
@@ -308,7 +301,7 @@ def test_retention_and_a_restart_on_a_full_disk(broker: BarnabasProcess, end: st
 def test_a_restart_on_a_disk_without_names(broker: BarnabasProcess, end: str) -> None:
     """All inodes are used up, so that no file can be made: new topics wait, what is there is served."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(PATIENCE_S)
     writer = Writer(broker, "t", 1_000)
     assert writer.write() is None
     subprocess.run(["mount", "-o", "remount,nr_inodes=150", str(broker.log_dir)], check=True)
@@ -325,7 +318,7 @@ def test_a_restart_on_a_disk_without_names(broker: BarnabasProcess, end: str) ->
         assert writer.write() is None
     for name in broker.log_dir.glob("name-*"):
         name.unlink()
-    wait_until(lambda: "u" in admin.list_topics("u", 5).topics, "topics are created again")
+    wait_until(lambda: "u" in admin.list_topics("u", PATIENCE_S).topics, "topics are created again")
     broker.stop()
     assert "Traceback" not in broker.log_text(), broker.log_text()
 

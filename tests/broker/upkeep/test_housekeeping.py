@@ -8,6 +8,7 @@ import pytest
 from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.clock import REPEAT_MIN_MS, ManualClock, SystemClock
+from tools.waiting import PATIENCE_S
 
 
 async def runs(interval_ms: int, *, is_async: bool, minutes: int = 1) -> int:
@@ -136,12 +137,12 @@ def test_jobs_and_timers_go_on_though_nothing_can_be_told(is_async: bool) -> Non
         try:
             housekeeping.every("the job", REPEAT_MIN_MS, async_job if is_async else job)
             timers.call_later(1, bad_timer)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await thrice.wait()
             is_bad = False
         finally:
             logging.setLogRecordFactory(usual)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await worked.wait()
             await fired.wait()
         await housekeeping.close()

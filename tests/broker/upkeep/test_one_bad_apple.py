@@ -49,6 +49,7 @@ from barnabas.wire.messages.update_metadata import (
 )
 from tests.bugs import REASON, Bug
 from tools.manual_timers import ManualTimers
+from tools.waiting import PATIENCE_S
 
 
 def is_bad_log(log: PartitionLog, *_: object) -> bool:
@@ -316,7 +317,7 @@ def test_the_end_of_a_transaction(what: str, monkeypatch: pytest.MonkeyPatch, ca
         for name in names:
             broker.create_topic(name, partitions=1)
         for name, producer in begin_all(broker, names, in_topics_of_their_own=True).items():
-            producer.commit_transaction(30)
+            producer.commit_transaction(PATIENCE_S)
             assert is_committed(broker, name) is (name != "bad")
         broker.clock.advance(3_000)
         assert set_aside(broker, "ending the transaction")[0] == 1
@@ -386,10 +387,10 @@ def begin_all(broker: Broker, ids: list[str], *, in_topics_of_their_own: bool = 
                 "transaction.timeout.ms": 60_000,
             }
         )
-        producer.init_transactions(30)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         producer.produce(name if in_topics_of_their_own else "t", b"x")
-        producer.flush(30)
+        producer.flush(PATIENCE_S)
         producers[name] = producer
     return producers
 
@@ -652,7 +653,7 @@ def test_what_no_message_can_carry_keeps_a_broker_from_hearing_nothing_else(capl
                 queue.post(command)
             all_done = asyncio.Event()
             queue.when_answered(all_done.set)
-            await asyncio.wait_for(all_done.wait(), 30)
+            await asyncio.wait_for(all_done.wait(), PATIENCE_S)
 
         await posted(roles(leader=2**31), metadata(), LeaderAndIsrRequest(controller_id=2**31), metadata())
         sent = channel.sent

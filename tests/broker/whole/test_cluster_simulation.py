@@ -6,13 +6,13 @@ import hashlib
 import os
 import random
 import re
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tools import children
 from tools.cluster_simulation import simulate
 from tools.simulated_disk import SimulatedDisk
 
@@ -153,14 +153,12 @@ def test_the_command(tmp_path: Path) -> None:
     logs = []
     for life in range(2):
         log = tmp_path / f"{life}.log"
-        ran = subprocess.run(
+        ran = children.run(
             ["make", "--no-print-directory", "simulate", "SEED=23", "SECONDS=5", f"ARGS=--log {log}"],
             cwd=Path(__file__).resolve().parents[3],
             env={**os.environ, "PYTHONHASHSEED": str(life + 7)},
             capture_output=True,
             text=True,
-            check=False,
-            timeout=120,
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr
         assert re.search(
@@ -173,6 +171,6 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_the_command_says_what_is_wrong_with_its_options() -> None:
     command = [sys.executable, "-m", "tools.cluster_simulation", "--seconds", "soon"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    ran = children.run(command, capture_output=True, text=True)
     assert ran.returncode == 2
     assert "--seconds: invalid float value: 'soon'" in ran.stderr

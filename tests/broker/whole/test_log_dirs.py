@@ -1,7 +1,6 @@
 """Several log directories of a real process: reordered, missing, back again, mixed up."""
 
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from compat_tests.semantics.client import Connection, batch_of, produce_batch
+from tools import children
 from tools.barnabas_process import BarnabasProcess
+from tools.waiting import PATIENCE_S
 from tools.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
@@ -48,7 +49,7 @@ class LogDirs:
         command += ["--data-dir", ",".join(map(str, log_dirs))]
         for key, value in self.overrides.items():
             command += ["--override", f"{key}={value}"]
-        refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        refused = children.run(command, capture_output=True, text=True)
         assert refused.returncode == 1, refused.stderr
         assert "Traceback" not in refused.stderr
         lines = [line for line in refused.stderr.splitlines() if " FATAL " in line]
@@ -69,7 +70,7 @@ def dirs(tmp_path: Path) -> Iterator[LogDirs]:
 
 def fill(process: BarnabasProcess, count: int = 6) -> None:
     admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
-    admin.create_topics([NewTopic("t", count)])["t"].result(30)
+    admin.create_topics([NewTopic("t", count)])["t"].result(PATIENCE_S)
     produce(process, *range(count))
 
 
@@ -77,20 +78,20 @@ def produce(process: BarnabasProcess, *partitions: int) -> None:
     sender = Producer({"bootstrap.servers": process.bootstrap_servers, "linger.ms": 0})
     for partition in partitions:
         sender.produce("t", str(partition).encode(), partition=partition)
-    assert sender.flush(30) == 0
+    assert sender.flush(PATIENCE_S) == 0
 
 
 def ends(process: BarnabasProcess, *partitions: int) -> list[int]:
     """The end offsets; a client gets none of a partition without a leader."""
     consumer = Consumer({"bootstrap.servers": process.bootstrap_servers, "group.id": "g"})
     try:
-        return [consumer.get_watermark_offsets(TopicPartition("t", p), timeout=30)[1] for p in partitions]
+        return [consumer.get_watermark_offsets(TopicPartition("t", p), timeout=PATIENCE_S)[1] for p in partitions]
     finally:
         consumer.close()
 
 
 def leaders(process: BarnabasProcess, topic: str = "t") -> dict[int, int]:
-    metadata = AdminClient({"bootstrap.servers": process.bootstrap_servers}).list_topics(topic, timeout=30)
+    metadata = AdminClient({"bootstrap.servers": process.bootstrap_servers}).list_topics(topic, timeout=PATIENCE_S)
     return {index: partition.leader for index, partition in metadata.topics[topic].partitions.items()}
 
 
@@ -137,7 +138,7 @@ def test_partitions_of_a_missing_directory_are_offline_until_it_is_back(dirs: Lo
     assert ends(process, *kept) == [1] * len(kept)
     produce(process, *kept)
     admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
-    admin.create_topics([NewTopic("new", 3)])["new"].result(30)
+    admin.create_topics([NewTopic("new", 3)])["new"].result(PATIENCE_S)
     assert set(leaders(process, "new").values()) == {process.node_id}, "what is new need not wait"
     dirs.stop()
     assert set(dirs.where()) == set(kept), "none was created in another directory"
@@ -161,7 +162,7 @@ def test_a_disk_may_be_mounted_at_another_path_one_start_too_late(dirs: LogDirs)
     dirs.b.rename(dirs.away)
     process = dirs.start(dirs.a, dirs.c)
     admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
-    admin.create_topics([NewTopic("early", 4)])["early"].result(30)
+    admin.create_topics([NewTopic("early", 4)])["early"].result(PATIENCE_S)
     dirs.stop()
     covered = [int(path.name.rpartition("-")[2]) for path in dirs.c.glob("early-?")]
     assert covered
@@ -184,12 +185,14 @@ def test_clients_are_told_of_a_storage_error_and_a_deletion_waits(dirs: LogDirs)
     assert described(process) == {str(dirs.a): 0, str(dirs.b): KAFKA_STORAGE_ERROR}
     admin = AdminClient({"bootstrap.servers": process.bootstrap_servers})
     with pytest.raises(KafkaException) as refused:
-        admin.delete_topics(["t"], operation_timeout=20)["t"].result(30)
+        admin.delete_topics(["t"], operation_timeout=20)["t"].result(PATIENCE_S)
     assert refused.value.args[0].code() == KAFKA_STORAGE_ERROR
     dirs.stop()
     dirs.away.rename(dirs.b)
     process = dirs.start(dirs.a, dirs.b)
-    assert "t" not in AdminClient({"bootstrap.servers": process.bootstrap_servers}).list_topics(timeout=30).topics
+    assert (
+        "t" not in AdminClient({"bootstrap.servers": process.bootstrap_servers}).list_topics(timeout=PATIENCE_S).topics
+    )
     assert dirs.where() == {}, "it went on with the deletion"
 
 

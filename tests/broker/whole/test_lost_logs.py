@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, LOST_LOGS_FILE
 from barnabas.testing import Cluster
 from barnabas.testing.cluster_broker import ClusterBroker
+from tools.waiting import PATIENCE_S
 
 TOPIC = "kept"
 RECORDS = [f"record {number}".encode() for number in range(500)]
@@ -33,7 +34,7 @@ def write(cluster: Cluster) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
     for value in RECORDS:
         producer.produce(TOPIC, value, partition=0, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert set(errors) == {None}
 
 
@@ -42,7 +43,7 @@ def read(cluster: Cluster) -> list[bytes | None]:
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     found: list[bytes | None] = []
     while len(found) < len(RECORDS):
-        batch = consumer.consume(len(RECORDS), timeout=30)
+        batch = consumer.consume(len(RECORDS), timeout=PATIENCE_S)
         assert batch, f"only {len(found)} records are left"
         found += [message.value() for message in batch]
     consumer.close()
@@ -75,7 +76,7 @@ def leader_and_isr(cluster: Cluster) -> tuple[int, set[int]]:
 
 def elect_unclean(cluster: Cluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    result = admin.elect_leaders(ElectionType.UNCLEAN, [TopicPartition(TOPIC, 0)]).result(30)
+    result = admin.elect_leaders(ElectionType.UNCLEAN, [TopicPartition(TOPIC, 0)]).result(PATIENCE_S)
     assert [error for error in result.values() if error is not None] == []
 
 
@@ -175,7 +176,7 @@ def test_where_all_have_died_the_one_without_segments_does_not_lead(cluster: Clu
         text = (folder(robbed) / HIGH_WATERMARK_FILE).read_text()
         return f"{TOPIC} 0 {len(RECORDS)}\n" in text or None
 
-    cluster.call(cluster._until(is_written_down, 30, "the high watermark is not written down"))
+    cluster.call(cluster._until(is_written_down, PATIENCE_S, "the high watermark is not written down"))
     for broker in cluster.brokers:
         broker.kill(heard=False)  # all at once
     for path in (folder(robbed) / f"{TOPIC}-0").glob("*.log"):

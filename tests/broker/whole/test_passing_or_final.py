@@ -40,6 +40,7 @@ from tools import refused_store  # noqa: E402
 from tools.barnabas_process import BarnabasProcess  # noqa: E402
 from tools.refusing_files import Call, RefusingFiles  # noqa: E402
 from tools.required import tool_missing  # noqa: E402
+from tools.waiting import PATIENCE_S  # noqa: E402
 
 PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 ERRORS: Final = (*PASSING, errno.EIO, errno.EACCES)
@@ -445,7 +446,7 @@ def test_each_refusal_passes_or_is_final(activity: Activity, tmp_path: Path) -> 
 
 def answers(port: int, request: bytes) -> bool:
     """Whether a new connection is served."""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
         connection.sendall(request)
         return bool(connection.recv(100))
     return False

@@ -2,7 +2,6 @@
 `test_cluster.py`.)"""
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,8 @@ from barnabas.wire.messages.create_topics import CreateTopicsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from tests.broker.replication.test_fetcher_manager import content, turn_bit
 from tests.broker.whole.cluster import Cluster, cluster, leader_of, until
+from tools import children
+from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +72,7 @@ async def test_records_are_deleted_on_all_three(tmp_path: Path) -> None:
             await produce(brokers)
         deletion = DeleteRecordsPartition(partition_index=0, offset=2)
         request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[deletion])], timeout_ms=30_000)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             [result] = (await brokers.ask(partition.state.node_id, request, 2)).topics[0].partitions
         assert (result.error_code, result.low_watermark) == (0, 2)
         assert [hosted(brokers, node_id).log.log_start_offset for node_id in (1, 2, 3)] == [2, 2, 2]
@@ -98,7 +99,7 @@ async def test_a_creation_that_waits_at_the_controller_holds_up_nothing_else_tha
         brokers.brokers[controller_id].intercept(hold_creations)
         creation = asyncio.ensure_future(asker.others.create_topics([NewTopic("t", 1, 1)], 60_000))
         await waits.wait()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             request = AlterPartitionRequest(broker_id=asker.node_id, broker_epoch=asker.controller.broker_epoch)
             await asker.others.controller_client.send(request, 3, 60_000)
             await asker.others.allocate_producer_ids()
@@ -132,7 +133,7 @@ with Broker() as broker:
     broker.create_topic("t").produce("x")
 print(*sorted(name for name in sys.modules if name.startswith("barnabas.broker.")))
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    run = children.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = {name.rpartition(".")[2] for name in run.stdout.split()}
     assert "partition" in modules
     assert not modules & {"leadership", "followers", "replica_fetch", "alter_partitions"}

@@ -12,7 +12,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tools import children
 from tools.barnabas_process import BarnabasProcess
+from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +38,7 @@ def read_all(process: BarnabasProcess, topic: str, count: int) -> list[bytes]:
     )
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     values: list[bytes] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while len(values) < count and time.monotonic() < deadline:
         values += [message.value() or b"" for message in consumer.consume(1000, timeout=1) if message.error() is None]
     values += [message.value() or b"" for message in consumer.consume(1000, timeout=0.5) if message.error() is None]
@@ -52,7 +54,7 @@ def commit(process: BarnabasProcess, group: str, topic: str, offset: int, metada
 
 def committed(process: BarnabasProcess, group: str, topic: str) -> tuple[int, str]:
     consumer = Consumer({"bootstrap.servers": process.bootstrap_servers, "group.id": group})
-    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=30)
+    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)
     consumer.close()
     return found.offset, found.metadata
 
@@ -72,16 +74,18 @@ def test_records_offsets_and_the_cluster_survive(process: BarnabasProcess, how: 
     sender = producer(process)
     for number in range(500):
         sender.produce("t", str(number).encode(), partition=0)
-    assert sender.flush(30) == 0
+    assert sender.flush(PATIENCE_S) == 0
     commit(process, "g", "t", 123, "where we are")
-    cluster_id = AdminClient({"bootstrap.servers": process.bootstrap_servers}).list_topics(timeout=10).cluster_id
+    cluster_id = (
+        AdminClient({"bootstrap.servers": process.bootstrap_servers}).list_topics(timeout=PATIENCE_S).cluster_id
+    )
 
     process.stop() if how == "stop" else process.kill()
     process.start()
 
     assert read_all(process, "t", 500) == [str(number).encode() for number in range(500)]
     assert committed(process, "g", "t") == (123, "where we are")
-    metadata = AdminClient({"bootstrap.servers": process.bootstrap_servers}).list_topics(timeout=10)
+    metadata = AdminClient({"bootstrap.servers": process.bootstrap_servers}).list_topics(timeout=PATIENCE_S)
     assert metadata.cluster_id == cluster_id
     assert set(metadata.topics) == {"t", "__consumer_offsets"}
 
@@ -112,14 +116,12 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9_under_load(process: B
     thread.start()
     for _ in range(5):
         before = len(acknowledged)
-        deadline = time.monotonic() + 60
-        while len(acknowledged) < before + 2_000 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda before=before: len(acknowledged) >= before + 2_000)  # type: ignore[misc]
         process.kill()
         process.start()
     stopping.set()
     thread.join()
-    assert sender.flush(60) == 0
+    assert sender.flush(PATIENCE_S) == 0
     assert not failed, failed[:3]
     assert len(acknowledged) >= 10_000
     values = [int(value) for value in read_all(process, "t", len(acknowledged))]
@@ -130,7 +132,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9_under_load(process: B
 
 def test_a_second_process_on_the_same_directory_refuses_to_start(process: BarnabasProcess) -> None:
     command = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(process.log_dir)]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    second = children.run(command, capture_output=True, text=True)
     assert second.returncode != 0
     assert second.stdout == ""
     assert f"process {process.pid} holds {process.log_dir / '.lock'}" in second.stderr
@@ -139,12 +141,12 @@ def test_a_second_process_on_the_same_directory_refuses_to_start(process: Barnab
 def test_the_directory_of_another_broker_is_refused(process: BarnabasProcess) -> None:
     process.stop()
     command = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(process.log_dir)]
-    refused = subprocess.run([*command, "--node-id", "77"], capture_output=True, text=True, timeout=30, check=False)
+    refused = children.run([*command, "--node-id", "77"], capture_output=True, text=True)
     assert refused.returncode == 1
     assert "belongs to broker" in refused.stderr
     assert "Traceback" not in refused.stderr
     other = [*command, "--override", "barnabas.cluster.id=another"]
-    refused = subprocess.run(other, capture_output=True, text=True, timeout=30, check=False)
+    refused = children.run(other, capture_output=True, text=True)
     assert refused.returncode == 1
     assert "cluster" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -167,7 +169,7 @@ def test_signals_stop_the_broker_cleanly(tmp_path: Path, number: signal.Signals)
     assert process.stdout.readline().startswith("ready: PLAINTEXT://127.0.0.1:")
     process.send_signal(number)
     rest = process.stdout.read()
-    assert process.wait(30) == 0
+    assert children.wait(process) == 0
     process.stdout.close()
     assert rest == "", "more than one line on stdout"
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
@@ -185,5 +187,5 @@ main(sys.argv[1:])
     assert process.stdout is not None
     assert process.stdout.readline().startswith("ready: ")
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
+    out, _ = children.finish(process)
     assert (process.returncode, out) == (0, "True True\n")

@@ -36,6 +36,7 @@ from barnabas.wire.record_batch import TimestampType, iter_headers
 from barnabas.wire.records import Record, build_batch
 from tests.broker.running import ENVIRONMENT, running
 from tools.slow_disk import SlowDisk
+from tools.waiting import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -73,7 +74,7 @@ class Gate:
 
     def __init__(self, broker: Broker) -> None:
         self._go_on = threading.Event()
-        self._first = asyncio.ensure_future(broker.replicas.read_records(lambda: self._go_on.wait(60)))
+        self._first = asyncio.ensure_future(broker.replicas.read_records(lambda: self._go_on.wait(PATIENCE_S)))
 
     async def holds(self, job: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
         """Begin a job that waits there."""

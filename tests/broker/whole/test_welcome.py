@@ -86,10 +86,13 @@ async def test_who_has_waited_for_long_is_sent_away(tmp_path: Path) -> None:
         client = PeerConnection(environment.network, lambda: address, brokers.brokers[1].timers, "client", 30_000)
         asking = client.send(HELLO, 3)
         await until(lambda: len(broker.connections) > 0)
-        while not asking.done():
+
+        def is_over() -> bool:
             clock.advance(server.WELCOME_MS_MAX)
             broker.timers.fire_due()
-            await asyncio.sleep(0.01)
+            return asking.done()
+
+        await until(is_over)
         with pytest.raises(PeerUnavailable):
             await asking
         start.cancel()

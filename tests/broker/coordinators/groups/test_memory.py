@@ -15,6 +15,7 @@ from barnabas.broker.coordinators.groups.offsets import (
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.records import ControlRecordType, EndTxnMarker
 from tests.broker.coordinators.groups.test_service import Bench, error_of, run
+from tools.waiting import PATIENCE_S
 
 REFUSED = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -67,7 +68,7 @@ def test_one_group_has_a_bound() -> None:
         large = (("range", bytes(60_000)),)
         joined = await bench.join("g", instance="i", protocols=large)
         assert joined.error is ErrorCode.NONE
-        async with asyncio.timeout(10):  # who is let in waits for the other one
+        async with asyncio.timeout(PATIENCE_S):  # who is let in waits for the other one
             assert await error_of(bench.join("g", instance="j", protocols=large)) is ErrorCode.GROUP_MAX_SIZE_REACHED
         again = bench.join("g", joined.member_id, instance="i", protocols=large)
         assert (await again).error is ErrorCode.NONE

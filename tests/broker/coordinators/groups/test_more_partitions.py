@@ -6,6 +6,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from barnabas.testing import Broker
+from tools.waiting import PATIENCE_S
 
 
 def commit(broker: Broker, group: str, offset: int) -> None:
@@ -23,12 +24,12 @@ def test_a_group_is_told_of_once() -> None:
             commit(broker, group, 1)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         for expanded in admin.create_partitions([NewPartitions("__consumer_offsets", 5)]).values():
-            expanded.result(20)
+            expanded.result(PATIENCE_S)
         broker.restart()
         for group in groups:
             commit(broker, group, 2)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        listed = admin.list_consumer_groups().result(20).valid
+        listed = admin.list_consumer_groups().result(PATIENCE_S).valid
         assert sorted(found.group_id for found in listed) == groups
         summaries = broker.server.groups.summaries()[0]
         assert Counter(summary.group_id for summary in summaries) == Counter(groups)

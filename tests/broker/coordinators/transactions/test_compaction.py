@@ -9,6 +9,7 @@ from barnabas.broker.cluster.metadata import TRANSACTION_STATE_TOPIC
 from barnabas.broker.coordinators.transactions.events import AddPartitions, EndTransaction, InitProducerId
 from barnabas.broker.coordinators.transactions.state import NO_PRODUCER_EPOCH, Transaction, TransactionState
 from barnabas.testing import Broker
+from tools.waiting import PATIENCE_S
 
 IDS = 20
 ROUNDS = 6
@@ -50,7 +51,9 @@ def test_a_coordinator_loads_the_same_after_the_cleaner_ran(how: str) -> None:
         transactional_id_expiration_ms=600_000,
     ) as broker:
         broker.create_topic("t", 2)
-        Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "id-0"}).init_transactions(20)
+        Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "id-0"}).init_transactions(
+            PATIENCE_S
+        )
         broker.call(work(broker))
         size = broker.call(log_bytes(broker))
         broker.clock.advance(60_000)

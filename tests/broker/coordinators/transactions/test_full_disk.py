@@ -19,8 +19,8 @@ from barnabas.broker.coordinators.transactions.retries import MARKERS_PER_TURN
 from barnabas.clock import ManualClock
 from barnabas.testing import Broker
 from tools.reference_loop import assert_within, work_s
+from tools.waiting import PATIENCE_S, wait_until
 
-TIMEOUT_S = 60
 REFUSALS = 3
 
 
@@ -64,10 +64,7 @@ class FullDisk:
 
     def refuses(self) -> None:
         """Wait until the broker has tried, and tried again."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while self.refusals < REFUSALS:
-            assert time.monotonic() < deadline, self.refusals
-            time.sleep(0.02)
+        wait_until(lambda: self.refusals >= REFUSALS, lambda: f"{REFUSALS} refusals, not {self.refusals}")
 
 
 def committed_values(broker: Broker, topic: str) -> list[bytes]:
@@ -77,9 +74,9 @@ def committed_values(broker: Broker, topic: str) -> list[bytes]:
          "isolation.level": "read_committed", "enable.partition.eof": True}
     )  # fmt: skip
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    _, high_watermark = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)
+    _, high_watermark = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S)
     values: list[bytes] = []
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is None:
@@ -108,22 +105,22 @@ def test_a_transaction_ends_when_there_is_room(broker: Broker, what: str, is_com
     topic = f"t-{len(broker.topic_names())}"
     broker.create_topic(topic)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
-    producer.init_transactions(TIMEOUT_S)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(topic, b"value", partition=0)
-    assert producer.flush(TIMEOUT_S) == 0
+    assert producer.flush(PATIENCE_S) == 0
     log = broker.server.log_manager.get(topic, 0)
     wanted = what.format(topic=topic)
     with FullDisk(broker, lambda path: wanted in path) as disk:
         end = producer.commit_transaction if is_commit else producer.abort_transaction
-        ending = threading.Thread(target=end, args=(TIMEOUT_S,))
+        ending = threading.Thread(target=end, args=(PATIENCE_S,))
         ending.start()
         disk.refuses()
         assert (log.last_stable_offset, log.log_end_offset) == (0, 1)
-    ending.join(TIMEOUT_S)
+    ending.join(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(topic, b"next", partition=0)
-    producer.commit_transaction(TIMEOUT_S)
+    producer.commit_transaction(PATIENCE_S)
     assert committed_values(broker, topic) == ([b"value", b"next"] if is_commit else [b"next"])
     assert log.last_stable_offset == log.log_end_offset == 4
 
@@ -160,7 +157,7 @@ def test_many_markers_that_a_full_disk_refuses_leave_the_processor_alone(broker:
         ending.start()
         disk.refuses()
         assert_within(15, work_s, used_s, "in a second")
-    ending.join(TIMEOUT_S)
+    ending.join(PATIENCE_S)
     assert not ending.is_alive()
 
 
@@ -169,12 +166,12 @@ def end_of_many(broker: Broker) -> threading.Thread:
     partitions = 2 * MARKERS_PER_TURN
     topic = broker.create_topic("many", partitions=partitions)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "many"})
-    producer.init_transactions(TIMEOUT_S)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     for partition in range(partitions):
         producer.produce(topic.name, b"value", partition=partition)
-    assert producer.flush(TIMEOUT_S) == 0
-    return threading.Thread(target=producer.commit_transaction, args=(TIMEOUT_S,))
+    assert producer.flush(PATIENCE_S) == 0
+    return threading.Thread(target=producer.commit_transaction, args=(PATIENCE_S,))
 
 
 async def loop_time_s() -> float:
