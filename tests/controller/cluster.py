@@ -328,7 +328,7 @@ class Cluster:
             if self._is_so(condition):
                 return
             with suppress(TimeoutError):  # that a session is over is no news, and comes when ZooKeeper says so
-                async with asyncio.timeout(0.1):
+                async with asyncio.timeout(0.1):  # Real time: until the next look
                     await self.news.wait()
             self.news.clear()
 

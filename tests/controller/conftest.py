@@ -46,12 +46,11 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
 
 from tools.manual_timers import ManualTimers  # noqa: E402
+from tools.waiting import PATIENCE_S  # noqa: E402
 from tools.zookeeper import ZooKeeperServer  # noqa: E402
 
 SESSION_TIMEOUT_MS = 8000
 """Nearly the longest that the server of the tests grants: a busy machine should end no session."""
-
-TEST_LIMIT_S = 30
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -67,11 +66,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 async def _within_limit(test: Coroutine[Any, Any, None]) -> None:
     """Let a test fail that takes too long, and every task say where it stands then."""
     task = asyncio.create_task(test, name="the test")
-    done, _ = await asyncio.wait([task], timeout=TEST_LIMIT_S)
+    done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
     if not done:
         for each in asyncio.all_tasks():
             each.print_stack(file=sys.stderr)
-        raise TimeoutError(f"the test did not end within {TEST_LIMIT_S} s")
+        raise TimeoutError(f"the test did not end within {PATIENCE_S:g} s")
     await task
 
 
@@ -212,8 +211,8 @@ def end_session(address: str, client_id: tuple[int, bytes]) -> None:
     session_id, password = client_id
     connect = struct.pack("!iqiqi16s", 0, 0, SESSION_TIMEOUT_MS, session_id, len(password), password)
     close = struct.pack("!ii", 1, -11)
-    with socket.create_connection((host, int(port)), 10) as connection:
-        connection.settimeout(10)
+    with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+        connection.settimeout(PATIENCE_S)
         connection.sendall(b"".join(struct.pack("!i", len(frame)) + frame for frame in (connect, close)))
         while connection.recv(1024):
             pass

@@ -15,6 +15,7 @@ from barnabas.turns import ENTRIES_PER_TURN
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from tests.controller.cluster import IN_BOTH_STORES, Cluster
+from tools.waiting import PATIENCE_S
 from tools.watched_calls import TurnsTaken
 
 pytestmark = IN_BOTH_STORES
@@ -281,7 +282,7 @@ async def test_a_topic_that_is_deleted_is_asked_for_no_more(cluster: Cluster) ->
         await other.create(PATH, asked(t=[3, 4]))
         await cluster.until(lambda: assignment(cluster).adding_replicas == (3, 4))
         assert await cluster.controller.delete_topics(["t"], 30_000) == {"t": None}
-        await asyncio.wait_for(gone(cluster, other), 30)
+        await asyncio.wait_for(gone(cluster, other), PATIENCE_S)
         await other.close()
 
 
@@ -292,13 +293,13 @@ async def test_the_latest_that_is_asked_for_holds(cluster: Cluster) -> None:
         await other.create(PATH, asked(t=[3, 4]))
         await cluster.until(lambda: assignment(cluster).adding_replicas == (3, 4))
         await reassign(cluster, 4, 1)
-        await asyncio.wait_for(gone(cluster, other), 30)
+        await asyncio.wait_for(gone(cluster, other), PATIENCE_S)
         assert assignment(cluster) == ReplicaAssignment((4, 1, 2), (4,), (2,))
         await other.create(PATH, b"{}")
-        await asyncio.wait_for(gone(cluster, other), 30)
+        await asyncio.wait_for(gone(cluster, other), PATIENCE_S)
         await other.create(PATH, asked(t=[1, 2]))
         await is_reassigned(cluster, 1, 2)
-        await asyncio.wait_for(gone(cluster, other), 30)
+        await asyncio.wait_for(gone(cluster, other), PATIENCE_S)
         await other.close()
 
 

@@ -11,6 +11,7 @@ from barnabas.controller.operations.topics import NewTopic
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from tests.controller.cluster import IN_BOTH_STORES, Cluster
+from tools.waiting import until
 
 pytestmark = IN_BOTH_STORES
 
@@ -28,8 +29,7 @@ async def elect(cluster: Cluster, broker_id: int) -> None:
     before = cluster.controller.epoch
     elected = cluster.members[broker_id].controller
     await cluster.members[broker_id].session.delete(znodes.CONTROLLER)
-    while not (elected.is_active and elected.epoch > before):  # noqa: ASYNC110 - `until` waits for the one that is held, too
-        await asyncio.sleep(0.001)
+    await until(lambda: elected.is_active and elected.epoch > before)  # `cluster.until` waits for those held, too
     for each in held:
         each.set()
     await cluster.until(lambda: cluster.controller is cluster.members[broker_id].controller)

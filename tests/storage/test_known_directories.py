@@ -15,6 +15,7 @@ from barnabas.storage.known_directories import DirectoryNote, SeenDirectory, ide
 from barnabas.storage.log_manager import LogManager
 from barnabas.threads import OsThreads
 from barnabas.wire.names import ZERO_TOPIC_ID
+from tools.waiting import PATIENCE_S
 
 NOTE = "barnabas-log-directories"
 AB = {"a": "/a", "b": "/b"}
@@ -365,7 +366,7 @@ def test_a_directory_is_closed_without_waiting_for_one_on_a_slower_disk(director
     def before_sync(descriptor):
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         if path.startswith(f"{second}/"):
-            assert go_on.wait(60)
+            assert go_on.wait(PATIENCE_S)
         if path == f"{first}/.kafka_cleanshutdown":
             is_marked.set()
 
@@ -376,7 +377,7 @@ def test_a_directory_is_closed_without_waiting_for_one_on_a_slower_disk(director
     closing = threading.Thread(target=manager.close)
     closing.start()
     try:
-        assert is_marked.wait(10), "the first directory waits for the second"
+        assert is_marked.wait(PATIENCE_S), "the first directory waits for the second"
         assert not (second / ".kafka_cleanshutdown").exists()
     finally:
         go_on.set()

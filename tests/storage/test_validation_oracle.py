@@ -2,7 +2,6 @@
 
 import random
 import struct
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from barnabas.wire.compression import CompressionType, compress
 from barnabas.wire.errors import ApiError
 from barnabas.wire.record_batch import TimestampType, parse_header
 from barnabas.wire.records import Record, assemble_batch, build_batch, iter_records
+from tools import children
 from tools.kafka_runtime import SMALL_JVM, kafka_runtime
 
 PROGRAM = Path(__file__).parents[2] / "tools" / "golden_batches" / "ValidateBatches.java"
@@ -110,7 +110,7 @@ def theirs(cases: list[tuple[bytes, LogConfig]]) -> list[str]:
         )  # fmt: skip
         lines.append(" ".join(map(str, settings)))
     command = kafka_runtime().java_command(str(PROGRAM), jvm_options=SMALL_JVM)
-    process = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, timeout=120, check=True)
+    process = children.run(command, input="\n".join(lines), capture_output=True, text=True, check=True)
     return process.stdout.splitlines()
 
 

@@ -25,6 +25,7 @@ from barnabas.wire.codec import decode, encode
 from barnabas.wire.messages.api_versions import ApiVersionsResponse
 from barnabas.wire.names import topic_id_to_text
 from barnabas.wire.schema import Message
+from tools import children
 from tools.required import tool_missing
 from tools.wiregen.jars import fetch
 
@@ -258,7 +259,7 @@ def jvm() -> Iterator[Callable[[str], Any]]:
         gateway.shutdown()
         process.stdin.close()
         process.stdout.close()
-        process.wait(timeout=20)
+        children.wait(process)
 
 
 def to_json(value: Any, version: int, kind: Any = None) -> Any:

@@ -32,7 +32,7 @@ class Proxy:
             return
         up_reader, up_writer = await asyncio.open_connection(self._upstream_host, self._upstream_port)
         self._writers.append(up_writer)
-        await asyncio.sleep(self.delay_s)
+        await asyncio.sleep(self.delay_s)  # Real time: of a slow network
         await asyncio.gather(
             self.forward(reader, up_writer, writer), self._copy(up_reader, writer), return_exceptions=True
         )

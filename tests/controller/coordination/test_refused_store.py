@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+from tools import children
 from tools.refused_store import ERRORS, REFUSALS
 from tools.required import tool_missing
 
@@ -25,9 +25,9 @@ def promise(what: str, refused: str, error: str, number: int) -> str:
 def test_each_refusal_passes_or_is_final(tmp_path: Path) -> None:
     if not all(library.exists() for library in LIBRARIES):
         tool_missing("libfiu is not installed (apt-get install fiu-utils)")
-    ended = subprocess.run(
+    ended = children.run(
         [sys.executable, "-m", "tools.refused_store", str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
-        timeout=120, check=False, env={**os.environ, "LD_PRELOAD": ":".join(map(str, LIBRARIES))},
+        env={**os.environ, "LD_PRELOAD": ":".join(map(str, LIBRARIES))},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     cells = [json.loads(line) for line in ended.stdout.splitlines()]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.controller.coordination.reserve import DiskReserve
+from tools.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "link to nothing"])
@@ -23,5 +24,5 @@ def test_what_is_no_file_is_no_reserve_and_holds_nobody_up(tmp_path: Path, kind:
     made: list[bool] = []
     thread = threading.Thread(target=lambda: made.append(DiskReserve(str(store)).make()), daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert made == [False]

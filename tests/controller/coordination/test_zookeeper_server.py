@@ -47,6 +47,7 @@ from barnabas.controller.coordination.zookeeper_server.service import (
 from barnabas.controller.coordination.zookeeper_server.sessions import SESSION_TIMEOUT_MS_MIN, Session
 from barnabas.network import OsNetwork
 from tools.manual_timers import ManualTimers
+from tools.waiting import PATIENCE_S
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN, MULTI, CREATE2, MULTI_READ = 1, 2, 3, 4, 5, 8, 14, 15, 22
 SET_WATCHES, SET_WATCHES2 = 101, 105
@@ -908,8 +909,8 @@ async def test_kazoo_works(chroot: str) -> None:
     """In a thread of its own, as it does; with what brokers do not use."""
 
     def work(address: str) -> None:
-        client = KazooClient(address, timeout=10)
-        client.start(timeout=10)
+        client = KazooClient(address, timeout=10)  # Real time: of a session, which the client renews
+        client.start(timeout=PATIENCE_S)
         try:
             client.ensure_path("/x/y")
             path, stat = client.create("/x/z", b"1", include_data=True, ephemeral=True, sequence=True)

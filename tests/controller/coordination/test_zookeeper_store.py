@@ -21,6 +21,7 @@ from barnabas.controller.coordination.interface import (
 from barnabas.controller.coordination.loop_handler import LoopHandler
 from barnabas.controller.coordination.zookeeper import ConnectionTimedOut, ZooKeeperSession
 from tests.controller.coordination.proxy import Proxy
+from tools.waiting import PATIENCE_S
 from tools.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.java
@@ -94,7 +95,7 @@ async def idle_cpu_share() -> float:
     shares = []
     for _ in range(5):
         used_s, begun_s = time.process_time(), time.monotonic()
-        await asyncio.sleep(0.1)  # what is measured is a span of time
+        await asyncio.sleep(0.1)  # Real time: what is measured is a span of it
         shares.append((time.process_time() - used_s) / (time.monotonic() - begun_s))
     return min(shares)
 
@@ -195,7 +196,7 @@ async def test_a_session_ends_when_its_event_loop_hangs(zookeeper: ZooKeeperServ
     gone = threading.Event()
     if await asyncio.to_thread(other.exists, f"{chroot}/e", watch=lambda _event: gone.set()) is None:
         gone.set()  # the machine is busy
-    assert gone.wait(30), "kazoo's own thread kept the session alive"
+    assert gone.wait(PATIENCE_S), "kazoo's own thread kept the session alive"
     await expired.wait()
     with pytest.raises(SessionExpired):
         await session.get("/")

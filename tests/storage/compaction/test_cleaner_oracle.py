@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clea
 from barnabas.wire.record_batch import DELETE_HORIZON_MASK, iter_headers
 from barnabas.wire.records import iter_records
 from tools.kafka_runtime import KafkaServer, dump_log_segments
+from tools.waiting import PATIENCE_S, wait_until
 
 SETTINGS = {"log.cleaner.backoff.ms": "200", "log.cleaner.dedupe.buffer.size": "8388608"}
 TOPIC = "compacted"
@@ -28,12 +28,12 @@ def write_everything(bootstrap_servers: str) -> None:
     """Plain, idempotent and transactional batches of 20 records with four codecs."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     config = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "1"}
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(60)
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(PATIENCE_S)
     base = {"bootstrap.servers": bootstrap_servers, "linger.ms": 10_000}
     plain = [Producer({**base, "compression.type": codec, "enable.idempotence": codec == "lz4"})
              for codec in ("none", "gzip", "lz4", "snappy")]  # fmt: skip
     transactional = Producer({**base, "transactional.id": "writer"})
-    transactional.init_transactions(60)
+    transactional.init_transactions(PATIENCE_S)
     for number in range(228):
         producer = plain[number % 4]
         if number % 10 == 9:
@@ -43,11 +43,11 @@ def write_everything(bootstrap_servers: str) -> None:
             key = (number * 7 + record * 13) % 300
             value = None if (number + record) % 17 == 0 else b"%d " % number + b"%d" % key * 400
             producer.produce(TOPIC, key=b"key%d" % key, value=value, partition=0)
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
         if producer is transactional and number % 20 == 9:
-            producer.abort_transaction(60)
+            producer.abort_transaction(PATIENCE_S)
         elif producer is transactional:
-            producer.commit_transaction(60)
+            producer.commit_transaction(PATIENCE_S)
 
 
 def ask_for_compaction(bootstrap_servers: str) -> None:
@@ -55,19 +55,21 @@ def ask_for_compaction(bootstrap_servers: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     entry = ConfigEntry("min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(60)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
 
 def wait_for_clean_log(directory: Path) -> None:
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        time.sleep(0.5)
+    def checkpoint() -> list[str]:
         path = directory / "cleaner-offset-checkpoint"
-        lines = path.read_text().splitlines() if path.exists() else []
-        active = max(int(found.stem) for found in (directory / f"{TOPIC}-0").glob("*.log"))
-        if f"{TOPIC} 0 {active}" in lines and active:
-            return
-    raise AssertionError(f"{directory} is not clean: {lines}, active segment {active}")
+        return path.read_text().splitlines() if path.exists() else []
+
+    def active_segment() -> int:
+        return max(int(found.stem) for found in (directory / f"{TOPIC}-0").glob("*.log"))
+
+    wait_until(
+        lambda: (active := active_segment()) and f"{TOPIC} 0 {active}" in checkpoint(),
+        lambda: f"a clean {directory}: {checkpoint()}, active segment {active_segment()}",
+    )
 
 
 def content(folder: Path) -> list[tuple[object, ...]]:
