@@ -9,6 +9,8 @@ from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from tools.waiting import PATIENCE_S
+
 
 class Answer(NamedTuple):
     """`content` is JSON, or text where the answer is none."""
@@ -31,7 +33,7 @@ class ControlClient:
         told = {**self._headers, **({"Content-Type": "application/json"} if body else {}), **(http_headers or {})}
         request = urllib.request.Request(f"{self.url}{path}{query}", body, told, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
                 answer = Answer(response.status, _content(response))
         except urllib.error.HTTPError as error:
             with error:

@@ -19,6 +19,7 @@ from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.wire.messages.sync_group import SyncGroupRequest
 from tools.hostile import answer, connect, frame
+from tools.waiting import PATIENCE_S
 
 DAY = timedelta(days=1)
 
@@ -151,7 +152,7 @@ def test_a_rebalance_goes_on_without_members_that_do_not_join_in_time(coordinato
             assert late.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
         assert not joining.done()
         coordinator.clock.advance(timedelta(seconds=3))
-        assert joining.result(timeout=10).leader == early.member_id
+        assert joining.result(timeout=PATIENCE_S).leader == early.member_id
     early.sync()
     assert [member.member_id for member in coordinator.group("g").members] == [early.member_id]
 
@@ -173,7 +174,7 @@ def test_producers_expire() -> None:
     with Broker(producer_id_expiration_ms=60_000, producer_id_expiration_check_interval_ms=1_000) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
         producer.produce("t", b"v")
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
         async def known() -> int:
             return len(broker.server.replicas.partition_or_error("t", 0).log.active_producers())
@@ -187,7 +188,7 @@ def test_producers_expire_as_their_config_says_now() -> None:
     with Broker(producer_id_expiration_check_interval_ms=1_000) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
         producer.produce("t", b"v")
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
         async def known() -> int:
             return len(broker.server.replicas.partition_or_error("t", 0).log.active_producers())
@@ -198,7 +199,7 @@ def test_producers_expire_as_their_config_says_now() -> None:
         resource = ConfigResource(ResourceType.BROKER, str(broker.server.node_id), incremental_configs=[change])
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         for altered in admin.incremental_alter_configs([resource]).values():
-            altered.result(timeout=10)
+            altered.result(timeout=PATIENCE_S)
         broker.clock.advance(timedelta(seconds=2))
         assert broker.call(known()) == 0
 
@@ -216,11 +217,11 @@ def test_transactions_time_out() -> None:
                 "log_level": 0,
             }
         )
-        producer.init_transactions(10)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         for partition in range(partitions):
             producer.produce("t", b"v", partition=partition)
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
         async def state() -> str:
             return broker.server.transactions.describe("tx").state.value
@@ -235,7 +236,7 @@ def test_transactions_time_out() -> None:
         assert (broker.call(state()), broker.call(stable())) == ("CompleteAbort", 2 * partitions)
         assert topic.records() == []
         with pytest.raises(KafkaException):
-            producer.commit_transaction(10)
+            producer.commit_transaction(PATIENCE_S)
 
 
 def test_connections_and_their_fetches_stay(broker: Broker) -> None:
@@ -254,7 +255,7 @@ def test_connections_and_their_fetches_stay(broker: Broker) -> None:
     broker.clock.advance(timedelta(days=2))  # connections.max.idle.ms is ten minutes
     assert broker.call(connections()) >= before
     topic.produce("v")
-    found = reader.poll(20)
+    found = reader.poll(PATIENCE_S)
     assert found is not None
     assert found.value() == b"v"
     reader.close()
@@ -266,7 +267,7 @@ def test_fetches_wait_in_real_time() -> None:
     with Broker(clock=ManualClock()) as broker:
         broker.create_topic("t")
         with connect(broker.bootstrap_servers) as connection:
-            connection.settimeout(20)
+            connection.settimeout(PATIENCE_S)
             connection.sendall(frame(fetch, 11))
             assert answer(connection, fetch, 11, FetchResponse).responses[0].partitions[0].records == b""
 
@@ -307,9 +308,9 @@ def test_stock_clients_get_on_with_a_clock_that_stands_still() -> None:
         for value in (b"stamped by the client", b"for a fetch that waits"):
             refusals: list[object] = []
             producer.produce("t", value, on_delivery=lambda error, _, refusals=refusals: refusals.append(error))
-            assert producer.flush(10) == 0
+            assert producer.flush(PATIENCE_S) == 0
             assert refusals == [None]
-            [message] = reader.consume(1, timeout=20)
+            [message] = reader.consume(1, timeout=PATIENCE_S)
             assert message.value() == value
         reader.close()
 
@@ -320,7 +321,7 @@ def test_newcomers_are_not_waited_for_with_a_clock_that_stands_still() -> None:
         readers = [consumer(broker, **{"heartbeat.interval.ms": 100}) for _ in range(2)]
         for reader in readers:
             reader.subscribe(["t"])
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + PATIENCE_S
         while not all(reader.assignment() for reader in readers) and time.monotonic() < deadline_s:
             for reader in readers:
                 reader.poll(0.01)

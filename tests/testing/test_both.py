@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer
 
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode, Record
 from barnabas.testing.waiting import brokers_of
+from tools.waiting import PATIENCE_S
 
 Owner = Broker | Cluster
 
@@ -109,7 +110,7 @@ def test_a_topic_is_named_or_given(owner: Owner, name: str) -> None:
         fault.wait_hits()
         seen.wait_request("Produce", topic=topic)
         fault.remove()
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
     assert repr(owner.faults.leader_away(topic, 0)) == f"<leader_away {name}-0, 0 hits>"
     with owner.faults.hang_transaction(topic), owner.faults.partition_offline(topic):
         pass
@@ -121,7 +122,7 @@ def test_a_topic_is_named_or_given(owner: Owner, name: str) -> None:
 
 def test_a_transactional_id_that_nobody_has(owner: Owner) -> None:
     producer = Producer({"bootstrap.servers": owner.bootstrap_servers, "transactional.id": "somebody's"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     for verb in (owner.faults.fence_producer, owner.faults.abort_transaction):
         for number in range(5):  # of coordinators at any broker
             with pytest.raises(ApiError, match=f"no producer has the transactional id nobody's {number}"):
@@ -170,7 +171,7 @@ def test_records_of_a_client_are_waited_for(owner: Owner, name: str) -> None:
     for value in ("a", "b", "c"):
         producer.produce(name, value)
     assert sorted(filter(None, values(topic.wait_records(3)))) == [b"a", b"b", b"c"]
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     with pytest.raises(TimeoutError, match=f"after 0.05 s topic {name} holds 3 records, not 4"):
         topic.wait_records(4, timeout=0.05)
 
@@ -289,13 +290,13 @@ def test_a_restart_ends_what_it_undoes(make: type[Owner]) -> None:
         hits = offline.hits
         producer = Producer({"bootstrap.servers": owner.bootstrap_servers})
         producer.produce("t", "v")
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert offline.hits == hits
         if isinstance(owner, Cluster):
             offline = owner.faults.partition_offline("t")
             owner.faults.move_leader("t")
             producer.produce("t", "v")
-            assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_S) == 0
             owner.faults.clear()
             assert list(owner.faults) == []
 
@@ -307,8 +308,8 @@ def test_waits_over_a_restart(make: type[Owner]) -> None:
         topic = owner.create_topic("t")
         fault = owner.faults.hold("Heartbeat")
         waits: list[Future[Any]] = [
-            pool.submit(topic.wait_records, 1, timeout=20),
-            pool.submit(fault.wait_hits, timeout=20),
+            pool.submit(topic.wait_records, 1, timeout=PATIENCE_S),
+            pool.submit(fault.wait_hits, timeout=PATIENCE_S),
         ]
         while owner.call(waiting_calls()) < 2:
             pass
@@ -316,13 +317,13 @@ def test_waits_over_a_restart(make: type[Owner]) -> None:
         if isinstance(owner, Broker):
             for wait in waits:
                 with pytest.raises(RuntimeError, match=r"^the broker was restarted meanwhile$"):
-                    wait.result(30)
+                    wait.result(PATIENCE_S)
             return
         topic.produce("v")
-        assert values(waits[0].result(30)) == [b"v"]
+        assert values(waits[0].result(PATIENCE_S)) == [b"v"]
         fault.remove()
         with pytest.raises(RuntimeError, match="no more come"):
-            waits[1].result(30)
+            waits[1].result(PATIENCE_S)
 
 
 async def waiting_calls() -> int:
@@ -338,4 +339,4 @@ def test_what_keeps_a_topic_from_being_created_is_told(make: type[Owner]) -> Non
         full.wait_hits()
         owner.clock.advance(31_000)
         with pytest.raises(ApiError, match=r"^REQUEST_TIMED_OUT: .*; there is <disk_full, .* hits>$"):
-            creating.result(60)
+            creating.result(PATIENCE_S)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -13,13 +12,15 @@ from confluent_kafka import Consumer, KafkaError, Producer
 
 from barnabas.clock import ManualClock
 from barnabas.testing import ApiError, Broker, ConfigError
+from tools import children
 from tools.reference_loop import assert_within, timed, work_s
+from tools.waiting import PATIENCE_S
 
 
 def connects(address: str) -> bool:
     host, port = address.split(":")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
     except ConnectionError:
         return False
     return True
@@ -72,7 +73,7 @@ def test_a_client_finds_it() -> None:
     with Broker(num_partitions=3) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         producer.produce("t", b"v", b"k", headers={"h": b"1"})
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENCE_S) == 0
         [record] = broker.topic("t").records()
         assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"1"),))
         assert broker.topic("t").partition_count == 3
@@ -143,7 +144,7 @@ def test_a_restart_keeps_port_topics_records_and_offsets() -> None:
         broker.create_topic("t").produce("v")
         consumer = Consumer({"bootstrap.servers": address, "group.id": "g", "auto.offset.reset": "earliest"})
         consumer.subscribe(["t"])
-        [message] = consumer.consume(1, timeout=10)
+        [message] = consumer.consume(1, timeout=PATIENCE_S)
         assert message.value() == b"v"
         consumer.commit(message, asynchronous=False)
         consumer.close()
@@ -201,7 +202,7 @@ def test_a_producer_gets_over_a_kill_without_loss_or_duplicate() -> None:
         for number in range(50, 100):
             producer.produce("t", b"%d" % number)
         broker.start()
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert [int(record.value or b"") for record in topic.records()] == list(range(100))
 
 
@@ -284,9 +285,7 @@ broker = Broker().start()
 broker.create_topic("t").produce("v")
 print(broker.data_dir)
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = children.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert not Path(done.stdout.strip()).exists()
     assert done.stderr == ""
 
@@ -340,7 +339,7 @@ def check(broker):
 @pytest.mark.parametrize("kind", ["Broker", "Cluster"])
 @pytest.mark.slow
 def test_a_forked_child_leaves_the_broker_alone(use: str, kind: str) -> None:
-    subprocess.run([sys.executable, "-c", FORKS + use.format(kind)], timeout=60, check=True)
+    children.run([sys.executable, "-c", FORKS + use.format(kind)], check=True)
 
 
 def test_topics_come_and_go_with_kafkas_errors() -> None:
@@ -375,7 +374,7 @@ def test_it_is_not_alone_with_producers_of_other_brokers() -> None:
         errors: list[KafkaError] = []
         producer = Producer({"bootstrap.servers": first.bootstrap_servers, "error_cb": errors.append, "log_level": 0})
         producer.produce("t", b"1")
-        assert producer.flush(10) == 0
+        assert producer.flush(PATIENCE_S) == 0
     with Broker() as second:
         assert second.topic_names() == []
 

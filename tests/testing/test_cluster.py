@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from barnabas.clock import ManualClock
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode
 from barnabas.testing.cluster_broker import ClusterBroker
+from tools.waiting import PATIENCE_S
 
 TOPIC = "events"
 
@@ -34,7 +35,7 @@ def write(cluster: Cluster, topic: str, values: list[str], partition: int = 0, f
     errors = []
     for value in values:
         producer.produce(topic, value, partition=partition, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert [error for error in errors if error is not None] == []
 
 
@@ -49,7 +50,7 @@ def read(cluster: Cluster, topic: str, count: int) -> list[str]:
     )
     consumer.subscribe([topic])
     found: list[str] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < count and time.monotonic() < deadline:
         message = consumer.poll(1)
         if message is not None and message.error() is None:
@@ -194,7 +195,7 @@ def test_nobody_lags_because_time_was_moved() -> None:
         with cluster.cut(leader, (leader + 1) % 3), cluster.cut(leader, (leader + 2) % 3):
             producer = Producer({"bootstrap.servers": cluster.brokers[leader].bootstrap_servers, "acks": 1})
             producer.produce("t", "v")
-            assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_S) == 0
             for _ in range(3):
                 cluster.clock.advance(timedelta(hours=1))
         [record] = topic.wait_records(1)  # as soon as the others have it
@@ -267,7 +268,7 @@ def test_too_few_brokers_refuse_and_say_so(kafka_cluster: Cluster) -> None:
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "message.timeout.ms": 1_500})
     outcome: list[KafkaError | None] = []
     producer.produce("few", "v", on_delivery=lambda error, _: outcome.append(error))
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     (error,) = outcome
     assert error is not None, "acknowledged by two"
 

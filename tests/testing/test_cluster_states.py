@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from barnabas.testing import Cluster
+from tools.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_reset_leaves_nothing(cluster: Cluster) -> None:
         topic = cluster.create_topic("t", partitions=3)
         for number in range(3):
             producer.produce("t", "1", partition=number)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         read(cluster, "t", 3)
         cluster.faults.drop("Produce")
         cluster.cut(0, 1)
@@ -113,13 +114,13 @@ def test_an_open_transaction_is_part_of_a_state(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     config = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "x", "reconnect.backoff.ms": 1}
     producer = Producer(config | {"reconnect.backoff.max.ms": 10})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("t", "1")
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     snapshot = cluster.snapshot()
     assert topic.records() == []
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
     assert len(topic.wait_records(1)) == 1
     cluster.restore(snapshot)
     assert cluster.topic("t").records() == []
@@ -164,9 +165,9 @@ def test_a_call_that_is_under_way_ends(cluster: Cluster, exchange: Callable[[Clu
         leading = pool.submit(cluster.leader, "later")
         exchange(cluster)
         with pytest.raises(RuntimeError, match=f"^the cluster {told} meanwhile$"):
-            asking.result(30)
+            asking.result(PATIENCE_S)
         cluster.create_topic("later")
-        assert leading.result(30) in range(3)
+        assert leading.result(PATIENCE_S) in range(3)
 
 
 async def forever(begun: threading.Event) -> None:
@@ -187,4 +188,4 @@ def test_a_call_ends_with_its_cluster(is_awaited: bool) -> None:
         begun.wait()
         cluster.stop()
         with pytest.raises(RuntimeError, match=r"^the cluster stopped meanwhile$"):
-            asking.result(30)
+            asking.result(PATIENCE_S)

@@ -11,6 +11,7 @@ import pytest
 
 from barnabas.broker.configuration.config import environment_configs
 from barnabas.testing.containers import BarnabasContainer, variable
+from tools import children
 from tools.server_process import free_ports
 
 NO_ENGINE = {"version": "1.44"}
@@ -73,7 +74,7 @@ def test_its_start_script_starts_a_broker(tmp_path: Path) -> None:
 
 def test_without_testcontainers_it_says_what_to_install() -> None:
     script = "import sys; sys.modules['testcontainers'] = None; import barnabas.testing.containers"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = children.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "ImportError: BarnabasContainer needs testcontainers: pip install 'barnabas[testcontainers]'"

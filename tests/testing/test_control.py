@@ -21,6 +21,7 @@ from barnabas.testing.selection import Matching
 from tests.testing.control_client import ControlClient
 from tools.barnabas_process import BarnabasControl
 from tools.reference_loop import assert_within, work_s
+from tools.waiting import PATIENCE_S
 
 CALL = re.compile(r"""\.(?:get|post|delete|refused|ask|done)\(\s*(?:"[A-Z]+", )?f?"([^"]*)\"""")
 """What a test asks for, in its own text."""
@@ -83,7 +84,7 @@ def send(broker: Asked, value: str = "1", **config: Any) -> KafkaError | None:
     errors: list[KafkaError | None] = []
     producer = broker.producer(**config)
     producer.produce("orders", value, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return errors[0]
 
 
@@ -120,7 +121,7 @@ def test_brokers_come_and_go(control: ControlClient, start: Callable[..., Asked]
     one.delete()
     assert control.ask("GET", "/brokers/one").status == 404
     with pytest.raises(KafkaException):
-        one.consumer("g").list_topics(timeout=0.5)
+        one.consumer("g").list_topics(timeout=0.5)  # Real time: in vain
     assert one.name == start(name="one").name
 
 
@@ -235,7 +236,7 @@ def test_delay(broker: Asked) -> None:
     broker.post("faults/1/wait_hits")
     before = broker.get("clock")["now_ms"]
     assert broker.post("advance", duration_ms=3_600_000)["now_ms"] >= before + 3_600_000
-    assert sending.result(30) is None
+    assert sending.result(PATIENCE_S) is None
     broker.delete("faults/1")
     broker.post("delay", duration_ms=[0, 1])
     assert send(broker) is None
@@ -248,7 +249,7 @@ def test_hold(broker: Asked) -> None:
     assert values(broker) == []
     assert not sending.done()
     broker.post(f"faults/{number}/release", count=1)
-    assert sending.result(30) is None
+    assert sending.result(PATIENCE_S) is None
     assert values(broker) == ["1"]
     status, error = broker.refused("POST", f"faults/{number}/wait_held", timeout_ms=10)
     assert (status, error) == (504, "after 0.01 s 0 requests are held, not 1")
@@ -261,7 +262,7 @@ def test_a_reset_ends_what_is_under_way(start: Callable[..., Asked]) -> None:
     broker.post(f"faults/{number}/wait_hits")
     broker.post("reset")
     told = "POST /brokers/{broker}/create_topic: the broker was reset meanwhile"
-    assert creating.result(30) == (409, told)
+    assert creating.result(PATIENCE_S) == (409, told)
 
 
 @pytest.mark.slow
@@ -280,7 +281,7 @@ def test_garble(broker: Asked) -> None:
     broker.post("garble", api="Fetch", way="records", times=1)
     consumer = broker.consumer("g", check_crcs=True)
     consumer.subscribe(["orders"])
-    messages = [message for _ in range(2) if (message := consumer.poll(30)) is not None]
+    messages = [message for _ in range(2) if (message := consumer.poll(PATIENCE_S)) is not None]
     consumer.close()
     assert [message.error() is None for message in messages] == [False, True]
 
@@ -325,7 +326,7 @@ def test_nobody_leads_or_coordinates(broker: Asked) -> None:
     broker.post("wait_request", api="Metadata", count=2)
     assert broker.post(f"faults/{away}/wait_hits", count=2)["hits"] >= 2
     broker.delete(f"faults/{away}")
-    assert sending.result(30) is None
+    assert sending.result(PATIENCE_S) is None
 
     broker.post("coordinator_away", group="g")
     consumer = broker.consumer("g")
@@ -334,7 +335,7 @@ def test_nobody_leads_or_coordinates(broker: Asked) -> None:
     found = broker.post("wait_request", api="FindCoordinator")
     assert found["errors"] == ["COORDINATOR_NOT_AVAILABLE"]
     broker.delete("faults")
-    assert consumer.poll(30).value() == b"1"
+    assert consumer.poll(PATIENCE_S).value() == b"1"
     consumer.close()
     assert broker.refused("POST", "coordinator_away") == (
         400,
@@ -410,7 +411,7 @@ def test_groups(broker: Asked) -> None:
         on_revoke=lambda *_: events.append("revoked"),
         on_lost=lambda *_: events.append("lost"),
     )
-    message = consumer.poll(30)
+    message = consumer.poll(PATIENCE_S)
     assert message.value() == b"1"
     consumer.commit(message, asynchronous=False)
     group = broker.post("wait_group", group="g", members=1, timeout_ms=10_000)
@@ -432,7 +433,7 @@ def test_groups(broker: Asked) -> None:
 def test_transactions(broker: Asked) -> None:
     def begin() -> Producer:
         producer = broker.producer(transactional_id="tx")
-        producer.init_transactions(30)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         producer.produce("orders", "1")
         producer.flush()
@@ -441,11 +442,11 @@ def test_transactions(broker: Asked) -> None:
     fenced = begin()
     broker.post("fence_producer", transactional_id="tx")
     with pytest.raises(KafkaException, match="fenced"):
-        fenced.commit_transaction(30)
+        fenced.commit_transaction(PATIENCE_S)
     aborted = begin()
     broker.post("abort_transaction", transactional_id="tx")
     with pytest.raises(KafkaException):
-        aborted.commit_transaction(30)
+        aborted.commit_transaction(PATIENCE_S)
     assert broker.refused("POST", "abort_transaction", transactional_id="nobody")[0] == 409
 
     hanging = broker.post("hang_transaction", topic="orders")
@@ -509,7 +510,7 @@ def test_what_clients_asked(broker: Asked) -> None:
     broker.post("fail", api="Produce", error="NOT_LEADER_OR_FOLLOWER", times=1)
     producer = broker.producer()
     producer.produce("orders", b"\xff", key="k", headers={"h": "1"})
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
     answered = broker.post("wait_request", api="Produce", topic="orders", count=2)
     assert answered["outcome"] == "ok"
@@ -534,7 +535,7 @@ def test_what_clients_asked(broker: Asked) -> None:
 
     null = Request(f"{broker.control.url}/brokers/{broker.name}/recorded", b"null", method="DELETE")
     null.add_header("Content-Type", "application/json")  # what some languages make of no fields
-    with urlopen(null, timeout=30) as response:
+    with urlopen(null, timeout=PATIENCE_S) as response:
         assert response.status == 200
     send(broker)
     assert broker.get("requests", api="Produce")["count"] == 2
@@ -633,7 +634,7 @@ def test_a_cluster(start: Callable[..., Asked]) -> None:
     assert cluster.refused("POST", "start", node=7)[0] == 404
     assert len(cluster.get("")["nodes"]) == 3
     cluster.delete()
-    status, error = waiting.result(30)
+    status, error = waiting.result(PATIENCE_S)
     if status != 404:  # of a thread that has come too late to find the cluster: nothing tells that it waits
         assert status == 409
         assert "the cluster stopped meanwhile" in error or "and no more come" in error
@@ -714,7 +715,7 @@ def test_faults_of_whole_things(start: Callable[..., Asked]) -> None:
     cluster.post("age_records", topic="orders", duration_ms=8 * 86_400_000, partition=0)
     assert cluster.get("records", topic="orders")["count"] == 0
     producer = cluster.producer(**{"transactional.id": "x"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     cluster.post("wait_in_sync")
     coordinator = cluster.get("coordinator", transactional_id="x")["node"]
     moved_to = cluster.post("move_coordinator", transactional_id="x")["node"]

@@ -13,6 +13,7 @@ import pytest
 
 from barnabas.testing.control.verbs import VERBS
 from tests.testing.control_client import ControlClient
+from tools import children
 from tools.barnabas_process import BarnabasControl
 from tools.foreign_languages import ToolchainMissing, go_program
 from tools.jvm.java import JavaMissing, find_compiler, find_java
@@ -38,7 +39,7 @@ def test_commands(process: BarnabasControl, block: str) -> None:
     for line in lines:
         assert line.startswith("curl -sS "), line
         command = line.replace("curl -sS", "curl -sS --fail-with-body", 1)
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+        done = children.run(["bash", "-c", command], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert len(lines) > 2
 
@@ -156,7 +157,7 @@ class Shop {
 
 
 def run(command: Sequence[str | Path], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    done = children.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

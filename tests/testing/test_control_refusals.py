@@ -9,7 +9,6 @@ import random
 import re
 import secrets
 import select
-import subprocess
 import sys
 import zlib
 from collections import Counter
@@ -24,8 +23,10 @@ from barnabas.testing.control.fields import TIMEOUT
 from barnabas.testing.control.server import BODY_BYTES_MAX, WAITING_MAX
 from barnabas.testing.control.verbs import VERBS
 from tests.testing.control_client import ControlClient
+from tools import children
 from tools.barnabas_process import BarnabasControl
 from tools.server_process import ROOT
+from tools.waiting import PATIENCE_S
 
 SERVE = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0"]
 JSON = {"Content-Type": "application/json"}
@@ -35,7 +36,7 @@ def exchange(
     url: str, method: str, path: str, body: bytes | Iterator[bytes] | None, headers: dict[str, str]
 ) -> tuple[int, str]:
     """Just these headers; what is answered is one line of JSON."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE_S)
     connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
     for name, value in headers.items():
         connection.putheader(name, value)
@@ -270,7 +271,7 @@ def test_a_length_that_is_none(control: ControlClient) -> None:
 
 def test_what_is_no_http_does_not_disturb(process: BarnabasControl, control: ControlClient) -> None:
     host, port = process.url.removeprefix("http://").split(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
     connection.connect()
     connection.sock.sendall(bytes.fromhex("00000012001200030000000000006b61666b61") * 100)
     connection.sock.recv(100)
@@ -284,7 +285,7 @@ def waits(
 ) -> tuple[list[http.client.HTTPConnection], list[http.client.HTTPConnection]]:
     """As many requests as may wait, and one more; and those of them that are refused."""
     address = control.url.removeprefix("http://")
-    waiting = [http.client.HTTPConnection(address, timeout=60) for _ in range(WAITING_MAX + 1)]
+    waiting = [http.client.HTTPConnection(address, timeout=PATIENCE_S) for _ in range(WAITING_MAX + 1)]
     for each in waiting:
         each.request("POST", path, b'{"timeout_ms": 600000}', JSON)
     answered, _, _ = select.select([each.sock for each in waiting], [], [], 60)
@@ -348,9 +349,7 @@ def test_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refused(*arguments: str, **environ: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
-    done = subprocess.run(
-        [*SERVE, *arguments], capture_output=True, text=True, timeout=60, check=False, env={**environment, **environ}
-    )
+    done = children.run([*SERVE, *arguments], capture_output=True, text=True, env={**environment, **environ})
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1, done.stderr
     return done.stderr
@@ -391,7 +390,7 @@ def test_data_that_stays(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_control_port_that_is_taken(process: BarnabasControl) -> None:
     taken = process.url.removeprefix("http://")
-    done = subprocess.run([*SERVE, "--control", taken], capture_output=True, text=True, timeout=60, check=False)
+    done = children.run([*SERVE, "--control", taken], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"cannot serve {taken}: Address already in use. Take another one (--control)" in done.stderr
     assert "Traceback" not in done.stderr
@@ -401,7 +400,7 @@ def test_metrics_have_a_port_without_it() -> None:
     with BarnabasControl("--http", "127.0.0.1:0") as process:
         [port] = re.findall(r"HTTP on 127\.0\.0\.1:(\d+): ", process.log_text())
         for method, path in (("GET", "/brokers"), ("GET", "/openapi.json"), ("POST", "/brokers/main/fail")):
-            connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE_S)
             connection.request(method, path, b'{"error": 6}' if method == "POST" else None, JSON)
             assert connection.getresponse().status == 404
             connection.close()
@@ -413,7 +412,7 @@ def test_it_ends_while_somebody_waits() -> None:
     with BarnabasControl() as process:
         control = ControlClient(process.url)
         number = control.done("POST", "/brokers/main/hold")["fault"]
-        waiting = http.client.HTTPConnection(process.url.removeprefix("http://"), timeout=30)
+        waiting = http.client.HTTPConnection(process.url.removeprefix("http://"), timeout=PATIENCE_S)
         waiting.request("POST", f"/brokers/main/faults/{number}/wait_held", b'{"timeout_ms": 600000}', JSON)
         assert control.ask("GET", "/brokers").status == 200
         began = perf_counter()
@@ -431,9 +430,7 @@ def test_it_ends_while_somebody_waits() -> None:
 def imported(*arguments: str) -> set[str]:
     """The modules of a start that is refused as late as the configuration can be."""
     command = [sys.executable, "-X", "importtime", "-m", "barnabas", "serve", *arguments]
-    done = subprocess.run(
-        [*command, "--override", "num.partitions=0"], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
-    )
+    done = children.run([*command, "--override", "num.partitions=0"], capture_output=True, text=True, cwd=ROOT)
     assert "num.partitions" in done.stderr
     return set(re.findall(r"\|\s+([\w.]+)$", done.stderr, re.MULTILINE))
 

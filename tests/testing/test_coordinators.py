@@ -21,6 +21,7 @@ from barnabas.testing.requests import ask
 from barnabas.wire.codec import decode
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from tools.hostile import connect, frame, receive
+from tools.waiting import PATIENCE_S
 
 Owner = Broker | Cluster
 ANSWERED_AT_ONCE = ["FindCoordinator", "JoinGroup", "OffsetFetch", "InitProducerId", "AddPartitionsToTxn"]
@@ -29,10 +30,10 @@ ANSWERED_AT_ONCE = ["FindCoordinator", "JoinGroup", "OffsetFetch", "InitProducer
 def use_coordinators(bootstrap_servers: str, topic: str) -> None:
     """One producer with transactions, and one member of a group."""
     producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": "x"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(topic, "1")
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     message = None

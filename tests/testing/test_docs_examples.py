@@ -4,12 +4,12 @@ import ast
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tools import children
 from tools.jvm.ivy import exclusive, ivy_home, ivy_settings
 from tools.jvm.java import JavaMissing, cache_folder, find_java, say
 from tools.reference_loop import assert_within, work_s
@@ -66,7 +66,7 @@ def asyncio_plugin() -> Path:
         if not (folder / ".complete").exists():
             say(f"Fetching {PYTEST_ASYNCIO} ...")
             install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", folder]
-            done = subprocess.run([*install, PYTEST_ASYNCIO], capture_output=True, text=True, timeout=120, check=False)
+            done = children.run([*install, PYTEST_ASYNCIO], capture_output=True, text=True)
             if done.returncode:
                 tool_missing(f"{PYTEST_ASYNCIO} cannot be fetched: {done.stderr.strip()}")
             (folder / ".complete").touch()

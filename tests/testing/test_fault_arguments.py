@@ -10,6 +10,7 @@ from barnabas.testing import Broker, Cluster
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from tools.hostile import connect, frame, receive
+from tools.waiting import PATIENCE_S
 
 
 def consumer_of(broker: Broker, group: str, **config: object) -> Consumer:
@@ -35,7 +36,7 @@ def test_a_delay_after_the_work() -> None:
         assert len(topic.wait_records(1)) == 1
         assert producer.flush(0.1) == 1
         broker.clock.advance(timedelta(minutes=5))
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
 
 def test_one_member_expires_and_the_other_stays(broker: Broker) -> None:
@@ -68,7 +69,7 @@ def test_the_coordinator_of_one_group_is_away(broker: Broker) -> None:
 def test_the_coordinator_of_one_transactional_id_is_away(broker: Broker) -> None:
     with broker.faults.coordinator_away(transactional_id="x"):
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "other"})
-        producer.init_transactions(20)
+        producer.init_transactions(PATIENCE_S)
 
 
 def test_offsets_of_one_topic_are_lost(broker: Broker) -> None:

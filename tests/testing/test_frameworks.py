@@ -1,13 +1,13 @@
 """Brokers of tests under what people run their tests with: unittest, and the plugins of pytest of anyio and trio."""
 
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tools import children
 from tools.required import tool_missing
 
 pytest_plugins = ["pytester"]
@@ -144,10 +144,9 @@ async def test_a_broker_of_its_own():
 
 def test_unittest(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(UNITTEST)
-    done = subprocess.run(
+    done = children.run(
         [sys.executable, "-W", "error", "test_it.py"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
-        check=False,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Ran 3 tests" in done.stderr

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.testing.control_client import ControlClient
 from tools.barnabas_process import BarnabasControl
+from tools.waiting import PATIENCE_S
 
 GROUP_INFO = {"Group", "State", "Epoch", "Members", "Commits"}
 MEMBER = {"MemberID", "InstanceID", "ClientID", "ClientHost", "SubscribedTopics", "Assignment"}
@@ -52,7 +53,7 @@ class Kcl:
         data, headers = None if body is None else body.encode(), {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self._address}{path}", data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
                 status, answer = response.status, json.loads(response.read())
         except urllib.error.HTTPError as error:
             with error:

@@ -1,12 +1,12 @@
 """The pytest plugin, by running pytest in pytest."""
 
-import subprocess
 import sys
 
 import pytest
 
 from barnabas.broker.handlers import load_handler, served_apis
 from barnabas.testing import Broker
+from tools import children
 
 pytest_plugins = ["pytester"]
 
@@ -231,7 +231,7 @@ try:
 except AttributeError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = children.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "module 'barnabas.testing' has no attribute 'Brocker'\n"
 
 

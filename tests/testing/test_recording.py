@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 import xml.etree.ElementTree as ET
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
 from tools.hostile import connect, frame, receive
+from tools.waiting import PATIENCE_S, wait_until
 
 LIST_GROUPS = ListGroupsRequest()
 
@@ -27,7 +27,7 @@ def test_what_a_producer_asks(broker: Broker) -> None:
     with broker.recorded() as seen:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "writer"})
         producer.produce("t", "hello", partition=1)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         [asked] = broker.requests("Produce", client_id="writer", topic="t", partition=1)
     assert b"hello" in bytes(asked.message.topic_data[0].partition_data[0].records)
     assert asked.request.partitions == {("t", 1)}
@@ -98,7 +98,7 @@ def test_waiting_for_a_request(broker: Broker) -> None:
         consumer = Consumer(config)
         topic.produce("v")
         consumer.subscribe(["t"])
-        assert consumer.poll(20).value() == b"v"
+        assert consumer.poll(PATIENCE_S).value() == b"v"
         consumer.close()
         committed = broker.wait_request("OffsetCommit", group="g", topic="t")
         assert committed.message.topics[0].partitions[0].committed_offset == 1
@@ -165,15 +165,14 @@ def test_nobody_waits_for_a_recording_that_has_ended(broker: Broker) -> None:
         hold.wait_held()
         answered = pool.submit(seen.wait_request, "ListGroups")
         in_vain = pool.submit(seen.wait_request, "ListGroups", 2)
-        while len(seen._listeners) < 2:
-            time.sleep(0.001)
+        wait_until(lambda: len(seen._listeners) == 2)
         seen.stop()
         told = "not 2 such requests; the last ones: .*, and no more come: the recording has ended, wait before that"
         with pytest.raises(RuntimeError, match=told):
-            in_vain.result(20)
+            in_vain.result(PATIENCE_S)
         assert not answered.done()
         hold.remove()
-        assert answered.result(20).outcome == "ok"
+        assert answered.result(PATIENCE_S).outcome == "ok"
     assert seen.wait_request("ListGroups").outcome == "ok"
     with pytest.raises(RuntimeError, match="no more come"):
         asyncio.run(broker.wait_request_async("Produce"))
@@ -220,7 +219,7 @@ def test_charts(broker: Broker) -> None:
         config = {"bootstrap.servers": broker.bootstrap_servers, "client.id": "<writer>", "retry.backoff.ms": 1}
         producer = Producer(config)
         producer.produce("t", "v")
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
     text = seen.chart().splitlines()
     assert text[0].split() == ["<writer>", "broker", "1"]
     asked = [number for number, line in enumerate(text) if "- Produce v" in line and " t-0 -" in line and ">|" in line]
@@ -245,7 +244,7 @@ def test_what_a_chart_has_no_room_for(broker: Broker) -> None:
     with broker.recorded() as seen:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "the-shop-of-" + long})
         producer.produce(long, "v")
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
     names, *lines = seen.chart().splitlines()
     assert names.split() == ["the-shop-of-orders-of-all-countries-of-...", "broker", "1"]
     assert any(re.search(r"\|-- Produce v\d+ orders-of-all-countries\.\.\. >\|", line) for line in lines), lines

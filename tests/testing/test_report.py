@@ -2,7 +2,6 @@
 
 import logging
 import re
-import subprocess
 import sys
 
 import pytest
@@ -11,6 +10,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from barnabas.broker.server import Broker as Server
 from barnabas.testing import Broker, Cluster, Topic, report
 from barnabas.testing.log_lines import LINES_KEPT
+from tools import children
+from tools.waiting import PATIENCE_S
 
 pytest_plugins = ["pytester"]
 
@@ -31,10 +32,10 @@ def use(broker: Broker) -> Topic:
     consumer.commit(offsets=[TopicPartition("orders", 1, 5)], asynchronous=False)
     consumer.close()
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "shop"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("orders", "not committed", partition=1)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return topic
 
 
@@ -241,7 +242,7 @@ with Broker():
     logging.getLogger("barnabas.test").warning("the disk is on fire")
     logging.getLogger("barnabas.test").info("no news")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = children.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == "the disk is on fire\n"
 
 

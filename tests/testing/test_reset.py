@@ -5,7 +5,6 @@ import itertools
 import queue
 import re
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -34,6 +33,7 @@ from tests.bugs import Bug
 from tools.barnabas_process import BarnabasZooKeeper
 from tools.hostile import connect, frame, receive
 from tools.reference_loop import assert_within, timed, work_s
+from tools.waiting import PATIENCE_S, wait_until
 
 
 def seen(broker: Broker) -> dict[str, Any]:
@@ -97,16 +97,16 @@ def change_everything(broker: Broker) -> tuple[Consumer, Producer]:
     consumer.commit(message, asynchronous=False)
     broker.wait_group("g", members=1)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("t", "2")
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     entry = ConfigEntry("message.max.bytes", "1234", incremental_operation=AlterConfigOpType.SET)
     for future in admin.incremental_alter_configs(
         [ConfigResource(ResourceType.BROKER, str(broker.server.node_id), incremental_configs=[entry])]
     ).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     broker.faults.delay("Produce", 1)
     broker.faults.drop("CreateTopics")
     broker.clock.advance(timedelta(minutes=1))
@@ -161,7 +161,7 @@ def test_clients_stay_connected_and_go_on(broker: Broker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retry.backoff.ms": 1})
     broker.faults.clear()
     producer.produce("t", "3")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     with broker.recorded() as recording:
         count = len(broker.server.connections)
         broker.reset()
@@ -175,11 +175,11 @@ def test_clients_stay_connected_and_go_on(broker: Broker) -> None:
             message = consumer.poll(0.1)
         assert message.value() == b"new"
         producer.produce("t", "newer")
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert {record.value for record in broker.topic("t").records()} == {b"new", b"newer"}
         broker.wait_group("g", members=1)
         with pytest.raises(KafkaException) as gone:
-            transactional.commit_transaction(10)
+            transactional.commit_transaction(PATIENCE_S)
         assert gone.value.args[0].code() in (KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaError._FENCED)
         assert recording.requests("JoinGroup", group="g")
     consumer.close()
@@ -212,7 +212,7 @@ def test_who_waits_for_a_fault_goes_on(broker: Broker) -> None:
     broker.reset()
     assert len(broker.faults) == 0
     broker.create_topic("t")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.mark.full
@@ -241,10 +241,10 @@ def use_all(broker: Broker) -> None:
     consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
     consumer.close()
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("u", "1")
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
 
 
 @pytest.mark.parametrize("how", ["reset", "restore"])
@@ -309,8 +309,7 @@ def await_waiters(broker: Broker, count: int = 1) -> None:
     async def waiting() -> int:
         return sum(brokers_of(task) is not None for task in asyncio.all_tasks())
 
-    while broker.call(waiting()) < count:
-        time.sleep(0.001)
+    wait_until(lambda: broker.call(waiting()) >= count)
 
 
 def new_data(broker: Broker, how: str) -> Callable[[], None]:
@@ -360,7 +359,7 @@ def test_who_waits_sees_what_comes_afterwards(broker: Broker, what: str, how: st
         await_waiters(broker)
         exchange()
         bring_about(broker)
-        waiting.result(30)
+        waiting.result(PATIENCE_S)
 
 
 def test_who_waits_sees_what_is_there_at_once(broker: Broker) -> None:
@@ -374,7 +373,7 @@ def test_who_waits_sees_what_is_there_at_once(broker: Broker) -> None:
         records = pool.submit(topic.wait_records, 5)
         await_waiters(broker)
         broker.restore(filled)
-        assert len(records.result(30)) == 5
+        assert len(records.result(PATIENCE_S)) == 5
 
         consumer = consumer_of(broker, "g")
         consumer.subscribe(["t"])
@@ -384,7 +383,7 @@ def test_who_waits_sees_what_is_there_at_once(broker: Broker) -> None:
         await_waiters(broker)
         consumer.unsubscribe()
         broker.reset()
-        assert dead.result(30).state == "Dead"
+        assert dead.result(PATIENCE_S).state == "Dead"
         consumer.close()
 
 
@@ -399,7 +398,7 @@ def test_who_waited_leaves_nothing_behind(broker: Broker) -> None:
         servers.append(broker.server)
         join(broker)
         for wait in waits:
-            wait.result(30)
+            wait.result(PATIENCE_S)
     for server in servers:
         assert server.groups.runtime.listeners == set()
         assert len(server.metadata.listeners) == of_the_broker
@@ -425,7 +424,7 @@ def test_a_call_that_is_under_way_ends(exchange: Callable[[Broker], Any], told: 
             full.wait_hits()
             exchange(broker)
             with pytest.raises(RuntimeError, match=f"^{told}$"):
-                creating.result(30)
+                creating.result(PATIENCE_S)
         broker.faults.clear()
         broker.create_topic("u").produce("v")
 
@@ -454,11 +453,11 @@ def test_calls_beside_it_succeed_or_are_told_why_not(new_owner: Callable[[], Bro
         creating = pool.submit(create_topics, owner)
         try:
             for _ in range(25 if isinstance(owner, Broker) else 8):
-                done.get(timeout=30)
+                done.get(timeout=PATIENCE_S)
                 exchange()
         finally:
             is_over.set()
-        creating.result(30)
+        creating.result(PATIENCE_S)
     told = "this broker does not run.*|the .* (has stopped|(stopped|was reset|was restored|was restarted) meanwhile)"
     assert {error for error in failed if not re.fullmatch(told, error)} == set()
 

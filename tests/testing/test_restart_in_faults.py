@@ -3,7 +3,6 @@ no other way out."""
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -15,6 +14,7 @@ from barnabas.testing import Broker, Cluster
 from barnabas.testing.request import Request
 from tests.testing.control_client import Answer, ControlClient
 from tools.barnabas_process import BarnabasControl
+from tools.waiting import PATIENCE_S, wait_until
 
 FAULTS: dict[str, Callable[[Broker | Cluster], Any]] = {
     "pause": lambda owner: owner.faults.pause(broker=1),
@@ -49,7 +49,7 @@ def test_a_restart_of_a_cluster_ends_in_any_fault(fault: str) -> None:
         cluster.create_topic("t")
         FAULTS[fault](cluster)
         with suppress(TimeoutError):
-            cluster.restart(timeout=0.5)
+            cluster.restart(timeout=0.5)  # Real time: in vain, where a broker cannot start
         cluster.faults.clear()
         for broker in cluster.brokers:
             if not broker.is_running:
@@ -75,7 +75,7 @@ def test_a_fault_may_be_removed_while_brokers_restart(how: str) -> None:
         pause = cluster.faults.pause(broker=1)
         told = noticed(cluster, 1)
         restarting = pool.submit(cluster.restart, 20)
-        assert told.wait(30)
+        assert told.wait(PATIENCE_S)
         assert "faults:\n  <pause (broker=1)" in cluster.report()
         if how == "remove":
             pause.remove()
@@ -83,7 +83,7 @@ def test_a_fault_may_be_removed_while_brokers_restart(how: str) -> None:
             cluster.faults.clear()
         else:
             cluster.reset()
-        restarting.result(30)
+        restarting.result(PATIENCE_S)
         cluster.wait_in_sync()
 
 
@@ -93,10 +93,10 @@ def test_a_cut_may_be_healed_while_brokers_restart() -> None:
         cluster.cut(0, 1)
         told = noticed(cluster, 2)
         restarting = pool.submit(cluster.restart, 20)
-        assert told.wait(30)
+        assert told.wait(PATIENCE_S)
         cluster.cut(0, 2).remove()
         cluster.heal()
-        restarting.result(30)
+        restarting.result(PATIENCE_S)
 
 
 def test_what_is_waited_for_comes_while_brokers_restart() -> None:
@@ -111,8 +111,8 @@ def test_what_is_waited_for_comes_while_brokers_restart() -> None:
         seen = cluster.recorded(from_brokers=True)
         told = noticed(cluster, 1)
         restarting = pool.submit(cluster.restart, 20)
-        assert told.wait(30)
-        begun_before.result(30)
+        assert told.wait(PATIENCE_S)
+        begun_before.result(PATIENCE_S)
         held.wait_hits()
         asyncio.run(held.wait_hits_async())
         held.wait_held()
@@ -124,15 +124,14 @@ def test_what_is_waited_for_comes_while_brokers_restart() -> None:
         of_removed, of_stopped = pool.submit(removed.wait_hits), pool.submit(seen.wait_request, "Produce")
         removed.remove()
         with pytest.raises(RuntimeError, match="and no more come: the fault has ended"):
-            of_removed.result(30)
-        while not seen._listeners:
-            time.sleep(0.001)
+            of_removed.result(PATIENCE_S)
+        wait_until(lambda: seen._listeners)
         assert not restarting.done()
         cluster.stop()
         with pytest.raises(RuntimeError, match=r"^the cluster stopped meanwhile$"):
-            of_stopped.result(30)
+            of_stopped.result(PATIENCE_S)
         with suppress(RuntimeError):  # of the wait for all to be in sync
-            restarting.result(30)
+            restarting.result(PATIENCE_S)
     with pytest.raises(RuntimeError, match="this cluster does not run"):
         cluster.faults.hold()
     with pytest.raises(RuntimeError, match="this cluster does not run"):
@@ -158,10 +157,10 @@ def test_nobody_waits_for_a_restart_to_stop_the_cluster() -> None:
         cluster.faults.pause(broker=1)
         told = noticed(cluster, 1)
         restarting = pool.submit(cluster.restart, 20)
-        assert told.wait(30)
+        assert told.wait(PATIENCE_S)
         cluster.stop()
         with suppress(RuntimeError):  # of the wait for all to be in sync
-            restarting.result(30)
+            restarting.result(PATIENCE_S)
     assert not cluster.is_running
 
 
@@ -173,9 +172,9 @@ def test_over_http_a_pause_ends_while_brokers_restart_and_so_does_the_server() -
         control.done("POST", "/brokers/three/wait_in_sync")
         fault, restarting = stuck_in_a_restart(control, pool)
         assert control.done("DELETE", f"/brokers/three/faults/{fault}")["hits"] > 0
-        assert restarting.result(60).status == 200
+        assert restarting.result(PATIENCE_S).status == 200
         stuck_in_a_restart(control, pool)
-        process.stop(timeout_s=60)
+        process.stop(timeout_s=PATIENCE_S)
 
 
 def stuck_in_a_restart(control: ControlClient, pool: ThreadPoolExecutor) -> tuple[int, Future[Answer]]:

@@ -15,6 +15,7 @@ from barnabas.storage.os_files import OsFiles
 from barnabas.testing import Broker
 from barnabas.testing.snapshot import LINKED_BYTES_MIN
 from tools.reference_loop import assert_within, timed, work_s
+from tools.waiting import PATIENCE_S
 
 MIB = 1024 * 1024
 
@@ -26,7 +27,7 @@ def fill(broker: Broker, mebibytes: int, topic: str = "large") -> None:
     for _ in range(mebibytes * 10):
         producer.produce(topic, value)
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def values(broker: Broker, topic: str) -> list[bytes | None]:
@@ -84,15 +85,15 @@ def test_what_goes_on_after_a_snapshot(broker: Broker) -> None:
         consumer.poll(0.05)
     [member] = broker.wait_group("g").members
     producer = Producer(config | {"transactional.id": "x"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("t", "1")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     count = len(broker.server.connections)
     broker.snapshot()
     assert len(broker.server.connections) == count
     producer.produce("t", "2")
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
     assert values(broker, "t") == [b"1", b"2"]
     read = []
     while len(read) < 2:
@@ -174,14 +175,14 @@ def test_a_restore_that_fails(broker: Broker) -> None:
     address = broker.bootstrap_servers
     host, _, port = address.rpartition(":")
     (prepared.directory / "t-0" / "00000000000000000000.log").unlink()
-    with socket.create_connection((host, int(port)), timeout=30) as client:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client:
         with pytest.raises(FileNotFoundError):
             broker.restore(prepared)
         with suppress(ConnectionResetError):
             assert client.recv(1) == b""
     assert not broker.is_running
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)), timeout=30)
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S)
     broker.stop()
     broker.start()
     assert broker.topic_names() == []

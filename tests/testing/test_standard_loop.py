@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import children
+
 ROOT = Path(__file__).resolve().parents[2]
 
 ROUND_TRIP = """
@@ -30,9 +32,7 @@ def without_uvloop(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_broker_and_a_cluster(without_uvloop: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ROUND_TRIP], env=without_uvloop, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = children.run([sys.executable, "-c", ROUND_TRIP], env=without_uvloop, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

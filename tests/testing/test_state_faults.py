@@ -1,6 +1,5 @@
 """Faults of what a broker keeps, as clients meet them, and that the broker is sound afterwards."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.bugs import Bug
 from tools.hostile import connect, frame, receive
+from tools.waiting import PATIENCE_S, wait_until
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def test_committed_offsets_are_lost(broker: Broker) -> None:
     for _ in range(2):  # reads it again, since nobody knows that it did
         with consumer_of(broker) as consumer:
             consumer.subscribe(["t"])
-            message = consumer.poll(20)
+            message = consumer.poll(PATIENCE_S)
             assert message is not None
             assert message.value() == b"v"
         assert broker.wait_group("g", "Empty").offsets == {("t", 0): 1}
@@ -114,7 +114,7 @@ def test_a_leader_that_is_away(broker: Broker) -> None:
     producer = producer_of(broker)
     with broker.faults.leader_away("t") as away:
         producer.produce("u", "v")
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_S) == 0
         producer.produce("t", "v")
         away.faults[0].wait_hits()
         told = broker_is_asked(broker, MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 7).topics[0]
@@ -122,7 +122,7 @@ def test_a_leader_that_is_away(broker: Broker) -> None:
         assert [(each.error_code, each.leader_id) for each in told.partitions] == [(ErrorCode.LEADER_NOT_AVAILABLE, -1)]
         assert producer.flush(0.1) == 1
         assert topic.records() == []
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert len(topic.records()) == 1
 
 
@@ -131,7 +131,7 @@ def test_the_leader_of_one_partition_is_away(broker: Broker) -> None:
     producer = producer_of(broker)
     with broker.faults.leader_away("t", partition=1) as away:
         producer.produce("t", "led", partition=0)
-        assert producer.flush(20) == 0
+        assert producer.flush(PATIENCE_S) == 0
         producer.produce("t", "later", partition=1)
         away.faults[0].wait_hits()
         told = broker_is_asked(broker, MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 7).topics[0]
@@ -141,7 +141,7 @@ def test_the_leader_of_one_partition_is_away(broker: Broker) -> None:
         }
         assert producer.flush(0.1) == 1
         assert [record.value for record in topic.records()] == [b"led"]
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert [record.value for record in topic.records(partition=1)] == [b"later"]
 
 
@@ -149,9 +149,9 @@ def test_the_coordinator_of_one_transactional_id_is_away(broker: Broker) -> None
     broker.create_topic("t")
     with broker.faults.coordinator_away(transactional_id="tx") as away:
         other = producer_of(broker, **{"transactional.id": "other"})
-        other.init_transactions(20)
+        other.init_transactions(PATIENCE_S)
         with pytest.raises(KafkaException) as timed_out:
-            producer_of(broker, **{"transactional.id": "tx"}).init_transactions(0.5)
+            producer_of(broker, **{"transactional.id": "tx"}).init_transactions(0.5)  # Real time: in vain
         assert timed_out.value.args[0].code() == KafkaError._TIMED_OUT
         found = broker_is_asked(broker, FindCoordinatorRequest(key_type=1, coordinator_keys=["tx", "other"]), 4)
         assert {each.key: each.error_code for each in found.coordinators} == {
@@ -161,7 +161,7 @@ def test_the_coordinator_of_one_transactional_id_is_away(broker: Broker) -> None
         init = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)
         assert broker_is_asked(broker, init, 1).error_code == ErrorCode.NOT_COORDINATOR
         assert all(fault.hits for fault in away.faults)
-    open_transaction(broker).commit_transaction(20)
+    open_transaction(broker).commit_transaction(PATIENCE_S)
 
 
 def broker_is_asked(broker: Broker, request: Any, version: int) -> Any:
@@ -179,10 +179,10 @@ def broker_is_asked(broker: Broker, request: Any, version: int) -> Any:
 
 def open_transaction(broker: Any) -> Producer:
     producer = producer_of(broker, **{"transactional.id": "tx"})
-    producer.init_transactions(20)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("t", "v")
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return producer
 
 
@@ -191,7 +191,7 @@ def test_a_producer_is_fenced(broker: Broker) -> None:
     producer = open_transaction(broker)
     broker.faults.fence_producer("tx")
     with pytest.raises(KafkaException) as raised:
-        producer.commit_transaction(20)
+        producer.commit_transaction(PATIENCE_S)
     assert raised.value.args[0].code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
     assert topic.records() == []
     with pytest.raises(ApiError, match="TRANSACTIONAL_ID_NOT_FOUND"):
@@ -203,10 +203,10 @@ def test_a_transaction_is_aborted(broker: Broker) -> None:
     producer = open_transaction(broker)
     broker.faults.abort_transaction("tx")
     with pytest.raises(KafkaException):
-        producer.commit_transaction(20)
+        producer.commit_transaction(PATIENCE_S)
     assert topic.records() == []
     another = open_transaction(broker)
-    another.commit_transaction(20)
+    another.commit_transaction(PATIENCE_S)
     assert len(topic.records()) == 1
 
 
@@ -214,16 +214,16 @@ def test_what_a_producer_writes_after_its_transaction_was_aborted_is_refused(bro
     """Else the rest of a transaction would be committed, without its beginning."""
     topic = broker.create_topic("t", partitions=2)
     producer = producer_of(broker, **{"transactional.id": "tx"})
-    producer.init_transactions(20)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("t", "v", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     broker.faults.abort_transaction("tx")
     with pytest.raises(ApiError, match="INVALID_TXN_STATE"):
         broker.faults.abort_transaction("tx")
     producer.produce("t", "v", partition=1)
     with pytest.raises(KafkaException):
-        producer.commit_transaction(20)
+        producer.commit_transaction(PATIENCE_S)
     assert topic.records() == []
 
 
@@ -240,7 +240,7 @@ def test_a_transaction_hangs(broker: Broker) -> None:
             hanging.remove()
             assert repr(hanging) == f"<a transaction hangs in t-0, {hanging.hits} hits>"
             assert list(broker.faults) == []
-            message = consumer.poll(20)
+            message = consumer.poll(PATIENCE_S)
             assert message is not None
             assert message.value() == b"after it"
     assert [record.value for record in topic.records()] == [b"after it"]
@@ -290,8 +290,7 @@ def test_coordinators_that_read_their_logs_are_waited_for(broker: Broker, monkey
     open_transaction(broker)
     unread = Bug(monkeypatch, CoordinatorRuntime, "_read")  # which is tried again a second later
     broker.restart()
-    while unread.tries < 6:
-        time.sleep(0.001)
+    wait_until(lambda: unread.tries >= 6)
     unread.is_there = False
     broker.faults.lose_offsets("g", "t")
     broker.faults.abort_transaction("tx")
@@ -307,13 +306,13 @@ def test_a_full_disk(broker: Broker) -> None:
     topic = broker.create_topic("t")
     producer = producer_of(broker)
     producer.produce("t", "before")
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     with broker.faults.disk_full() as full:
         producer.produce("t", "meanwhile")
         full.wait_hits()
         assert producer.flush(0.1) == 1
         assert len(topic.records()) == 1
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert [record.value for record in topic.records()] == [b"before", b"meanwhile"]
 
 
@@ -369,13 +368,13 @@ def test_all_that_in_a_cluster() -> None:
         producer = open_transaction(cluster)
         cluster.faults.fence_producer("tx")
         with pytest.raises(KafkaException):
-            producer.commit_transaction(20)
+            producer.commit_transaction(PATIENCE_S)
         cluster.faults.hang_transaction("t").remove()
         with cluster.faults.disk_full(broker=cluster.leader("t")) as full:
             other = producer_of(cluster)
             other.produce("t", "v")
             full.wait_hits()
-        assert other.flush(30) == 0
+        assert other.flush(PATIENCE_S) == 0
 
 
 def test_a_group_that_nobody_has_joined_is_told() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +9,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer
 
 from barnabas.testing import Broker
+from tools.waiting import wait_until
 
 
 def consumer(broker: Broker, **configs: object) -> Consumer:
@@ -18,10 +18,7 @@ def consumer(broker: Broker, **configs: object) -> Consumer:
 
 def await_waiter(broker: Broker) -> None:
     """Return when somebody has looked at a group and waits for it to change."""
-    given_up_at = time.monotonic() + 30
-    while not broker.server.groups.runtime.listeners:
-        assert time.monotonic() < given_up_at, "nobody waits"
-        time.sleep(0.001)
+    wait_until(lambda: broker.server.groups.runtime.listeners, "somebody who waits")
 
 
 @pytest.mark.slow

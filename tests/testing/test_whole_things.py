@@ -14,6 +14,7 @@ from barnabas.clock import ManualClock
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode, RecordedRequest
 from barnabas.testing.requests import ask
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tools.waiting import PATIENCE_S
 
 Owner = Broker | Cluster
 
@@ -58,12 +59,12 @@ def test_a_leader_moves_and_its_producer_follows(cluster: Cluster) -> None:
     cluster.create_topic("t")
     producer = producer_of(cluster)
     producer.produce("t", "before")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     former = cluster.leader("t")
     with cluster.recorded() as seen:
         assert cluster.faults.move_leader("t") == cluster.leader("t") != former
         producer.produce("t", "after")
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert {asked.request.broker for asked in seen.requests("Produce") if asked.outcome == "ok"} == {
             cluster.leader("t")
         }
@@ -121,16 +122,16 @@ def test_the_coordinator_of_a_group_moves_and_its_member_stays(cluster: Cluster)
 def test_the_coordinator_of_a_transaction_moves(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     producer = producer_of(cluster, **{"transactional.id": "x"})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce("t", "v")
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     cluster.wait_in_sync()
     former = cluster.coordinator(transactional_id="x")
     with cluster.recorded() as seen:
         moved_to = cluster.faults.move_coordinator(transactional_id="x")
         assert moved_to == cluster.coordinator(transactional_id="x") != former
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_S)
         assert "ok" in [asked.outcome for asked in seen.requests("EndTxn", broker=moved_to)]
     assert len(topic.wait_records(1)) == 1
     assert cluster.faults.move_coordinator(transactional_id="x", to=former) == former
@@ -170,7 +171,7 @@ def test_a_partition_is_offline_for_a_while(owner: Owner) -> None:
     owner.create_topic("u")
     producer = producer_of(owner)
     producer.produce("t", "before", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     delivered = threading.Event()
     with owner.recorded() as seen:
         with owner.faults.partition_offline("t") as offline:
@@ -183,7 +184,7 @@ def test_a_partition_is_offline_for_a_while(owner: Owner) -> None:
             assert list(owner.faults) == [offline]
             topic.produce("the other partition", partition=1)
             assert not delivered.is_set()
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
     assert delivered.is_set()
     assert (len(owner.faults), offline.hits) == (0, offline.matches)
     assert [record.value for record in topic.records(partition=0)] == [b"before", b"later"]
@@ -228,7 +229,7 @@ def test_clear_leaves_no_fault(owner: Owner) -> None:
     topic.produce("to the other", partition=1)
     producer = producer_of(owner)
     producer.produce("t", "by a client", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     if isinstance(owner, Cluster):
         owner.wait_in_sync()
     faults.clear()
@@ -266,10 +267,10 @@ def test_a_slow_disk_keeps_writes_waiting_and_nothing_else(owner: str) -> None:
             fault.wait_hits()
             assert producer.flush(0.2) == 1
             assert len(topic.records()) == 1
-            other.list_topics(timeout=30)
+            other.list_topics(timeout=PATIENCE_S)
             assert seen.requests("Produce")[0].outcome == "waiting"
             slow.clock.advance(timedelta(minutes=1))
-            assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_S) == 0
         assert fault.hits >= 1
 
 
@@ -299,7 +300,7 @@ def test_a_broker_of_a_cluster_ends_when_its_disk_fails(cluster: Cluster) -> Non
     producer = producer_of(cluster, **{"enable.idempotence": True})
     fault = cluster.faults.disk_fails(broker=leader)
     producer.produce("t", "v")
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert fault.hits
     assert cluster.leader("t") != leader
     assert [record.value for record in topic.records()] == [b"v"]
@@ -313,7 +314,7 @@ def test_a_broker_that_is_paused_answers_nothing_and_loses_nothing(owner: Owner)
     topic = owner.create_topic("t")
     producer = producer_of(owner)
     producer.produce("t", "before")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     leader = owner.call(owner.leading("t", 0)).server.node_id
     with owner.faults.pause(broker=leader) as paused:
         producer.produce("t", "meanwhile")
@@ -325,7 +326,7 @@ def test_a_broker_that_is_paused_answers_nothing_and_loses_nothing(owner: Owner)
         assert producer.flush(0.3) == 1
         assert len(topic.records()) == 1
     assert paused.matches == paused.hits
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert [record.value for record in topic.records()] == [b"before", b"meanwhile"]
 
 
@@ -352,7 +353,7 @@ def test_a_leader_that_is_paused_and_taken_for_dead_is_not_asked_any_more() -> N
             cluster.expire_session(former)
             writer = Producer({"bootstrap.servers": ",".join(others), "enable.idempotence": True})
             writer.produce("t", "v", partition=led)
-            assert writer.flush(60) == 0
+            assert writer.flush(PATIENCE_S) == 0
             assert cluster.brokers[former].server.replicas.partition_or_error("t", led).state.is_leader
             assert cluster.leader("t", led) != former
             assert [record.value for record in cluster.topic("t").wait_records(1)] == [b"v"]
@@ -369,7 +370,7 @@ def test_a_controller_that_is_paused_is_followed_by_another_and_does_no_harm() -
         led = next(index for index in range(3) if cluster.leader("t", index) == former)
         producer = producer_of(cluster, **{"enable.idempotence": True})
         producer.produce("t", "before", partition=led)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         epoch = controller_epoch(cluster)
         with cluster.faults.pause(broker=former) as paused:
             late = AdminClient({"bootstrap.servers": cluster.brokers[former].bootstrap_servers})
@@ -382,16 +383,16 @@ def test_a_controller_that_is_paused_is_followed_by_another_and_does_no_harm() -
             admin = AdminClient({"bootstrap.servers": ",".join(others)})
             admin.create_topics([NewTopic("u", 1, replica_assignment=[[(former + 1) % 3, (former + 2) % 3]])])[
                 "u"
-            ].result(60)
+            ].result(PATIENCE_S)
             writer = Producer({"bootstrap.servers": ",".join(others)})
             writer.produce("u", "of the new controller")
-            assert writer.flush(60) == 0
+            assert writer.flush(PATIENCE_S) == 0
             now = cluster.controller()
             assert "u" not in cluster.brokers[former].server.metadata
         cluster.wait_in_sync()
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
         # As the former controller knows the new one by then, or not yet: librdkafka does not ask again by itself.
-        refusal = asked_too_late.exception(60)
+        refusal = asked_too_late.exception(PATIENCE_S)
         assert refusal is None or refusal.args[0].code() == KafkaError.NOT_CONTROLLER
         assert cluster.controller() == now
         assert [broker.server.controller.is_active for broker in cluster.brokers].count(True) == 1
