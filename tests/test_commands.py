@@ -24,6 +24,7 @@ import pytest
 from typer.main import get_command
 
 from barnabas.broker.cli.app import app
+from tools import children
 from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
 from tools.kafka_runtime import KafkaServer, free_ports
 from tools.required import tool_missing
@@ -66,9 +67,9 @@ def block(page: str, start: str) -> Block:
 def in_shell(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script as a reader would, in a shell where `barnabas` is this one; it fails with its first command."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return subprocess.run(
+    return children.run(
         ["bash", "-euo", "pipefail", "-c", script], cwd=folder, env={**os.environ, "PATH": path, **environment},
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        capture_output=True, text=True,
     )  # fmt: skip
 
 
@@ -125,8 +126,8 @@ def test_installing_from_a_clone(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^(barnabas )?\d+\.\d+\.\d+", done.stdout.splitlines()[-1])
     show = "from importlib.metadata import metadata; print(metadata('barnabas').get_payload())"
-    description = subprocess.run(
-        [clone / "venv/bin/python", "-c", show], cwd="/", capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    description = children.run(
+        [clone / "venv/bin/python", "-c", show], cwd="/", capture_output=True, text=True, check=True
     ).stdout
     assert "Two commands" in description
     for text in re.findall(r"\[([^\]]+)\]\(", (ROOT / "README.md").read_text()):
@@ -301,9 +302,7 @@ def test_the_service_of_systemd(tmp_path: Path) -> None:
         tool_missing("no systemd-analyze")
     path = tmp_path / "barnabas.service"
     path.write_text(re.sub(r"/opt/barnabas/bin/barnabas", str(Path(sys.executable).with_name("barnabas")), unit))
-    verdict = subprocess.run(
-        ["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60, check=False
-    )
+    verdict = children.run(["systemd-analyze", "verify", path], capture_output=True, text=True)
     assert "barnabas.service" not in verdict.stderr, verdict.stderr
 
 
@@ -410,9 +409,8 @@ def test_options_that_documents_print(start: str) -> None:
     commands = [command for one in BLOCKS for command in one.commands if command.startswith(start)]
     inline = [command for page in PAGES for command in re.findall(rf"`({re.escape(start)}\b[^`]*)`", page.read_text())]
     options = {option for command in commands + inline for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", command)}
-    told = subprocess.run(
-        [sys.executable, "-m", BY_ITS_OPTIONS[start], "--help"], cwd=ROOT, capture_output=True, text=True,
-        timeout=TIMEOUT_S, check=True,
+    told = children.run(
+        [sys.executable, "-m", BY_ITS_OPTIONS[start], "--help"], cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert {option for option in options if option not in told} == set()
 
@@ -503,9 +501,9 @@ def problem_of_make(command: str) -> str | None:
 
 def what_make_does(*words: str) -> subprocess.CompletedProcess[str]:
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return subprocess.run(
+    return children.run(
         ["make", "--dry-run", *words],
-        cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        cwd=ROOT, env=surroundings, capture_output=True, text=True,
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ what stands there serve. They run as processes here, without a container engine;
 
 import re
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.test_image import numbers_in, produce
 from tools.barnabas_process import BarnabasZooKeeper
 from tools.hostile import ask, connect
 from tools.server_process import ServerProcess, free_ports
+from tools.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -124,11 +124,11 @@ def test_the_broker_of_one_serves(tmp_path: Path) -> None:
 def wait_known(broker: Composed, topic: str, partitions: int) -> None:
     """A topic is created when the controller's own broker serves it; the others hear of it a moment later."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    deadline = time.monotonic() + 30
     with connect(broker.bootstrap_servers) as connection:
-        while len(ask(connection, request, 8, MetadataResponse).topics[0].partitions) < partitions:
-            assert time.monotonic() < deadline, f"a broker does not hear of {topic}"
-            time.sleep(0.02)
+        wait_until(
+            lambda: len(ask(connection, request, 8, MetadataResponse).topics[0].partitions) >= partitions,
+            f"a broker that hears of {topic}",
+        )
 
 
 @pytest.mark.slow
@@ -141,13 +141,15 @@ def test_of_the_brokers_of_a_cluster_one_may_be_lost(tmp_path: Path) -> None:
         running = [stack.enter_context(Composed(tmp_path / f"broker{n}", each)) for n, each in enumerate(environments)]
         everybody = ",".join(each.bootstrap_servers for each in running)
         admin = AdminClient({"bootstrap.servers": everybody})
-        admin.create_topics([NewTopic("lines", 3)], operation_timeout=30)["lines"].result(60)
+        admin.create_topics([NewTopic("lines", 3)], operation_timeout=30)["lines"].result(PATIENCE_S)
         for broker in running:
             wait_known(broker, "lines", 3)
-        replicas = [len(each.replicas) for each in admin.list_topics("lines", 30).topics["lines"].partitions.values()]
+        replicas = [
+            len(each.replicas) for each in admin.list_topics("lines", PATIENCE_S).topics["lines"].partitions.values()
+        ]
         assert replicas == [3, 3, 3]
         [configs] = admin.describe_configs([ConfigResource("topic", "lines")]).values()
-        assert configs.result(30)["min.insync.replicas"].value == "2"
+        assert configs.result(PATIENCE_S)["min.insync.replicas"].value == "2"
         produce(everybody, "lines", 100)
         # The topic that groups need is made for the first of them, of three replicas, while there are three brokers.
         assert numbers_in(everybody, "lines", 100) == list(range(100))

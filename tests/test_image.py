@@ -18,12 +18,12 @@ import yaml
 
 from tools.container_engine import addresses, answering
 from tools.required import tool_missing
+from tools.waiting import PATIENCE_S, wait_until
 from tools.zookeeper import ZooKeeperServer
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE = os.environ.get("BARNABAS_IMAGE_BASE", "python:3.13-slim")
 IS_ON_HOST_NETWORK = os.environ.get("BARNABAS_IMAGE_NETWORK") == "host"
-START_TIMEOUT_S = 60
 GRACE_S = 10
 """What `docker stop` gives a container before it kills it."""
 MOST_BYTES_ABOVE_BASE = 90_000_000
@@ -44,12 +44,14 @@ class RunningImage:
     bootstrap_servers: str
 
     def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while b"ready: " not in (log := self.container.logs()):
+        def is_ready() -> bool:
+            if b"ready: " in (log := self.container.logs()):
+                return True
             self.container.reload()
             assert self.container.status in ("created", "running"), log.decode()
-            assert time.monotonic() < deadline, f"not ready after {START_TIMEOUT_S} s: {log.decode()}"
-            time.sleep(0.05)
+            return False
+
+        wait_until(is_ready, lambda: f"ready: {self.container.logs().decode()}")
 
 
 Run = Callable[..., RunningImage]
@@ -66,7 +68,7 @@ def engine() -> Any:
         tool_missing("no container engine answers (`make test-image` puts one in place, as root on Debian)")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", address)  # for testcontainers
-        with closing(docker.DockerClient(base_url=address, timeout=300)) as client:
+        with closing(docker.DockerClient(base_url=address, timeout=PATIENCE_S)) as client:
             yield client
 
 
@@ -122,7 +124,7 @@ def produce(bootstrap_servers: str, topic: str, count: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for number in range(count):
         producer.produce(topic, str(number))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def numbers_in(bootstrap_servers: str, topic: str, count: int) -> list[int]:
@@ -134,7 +136,7 @@ def numbers_in(bootstrap_servers: str, topic: str, count: int) -> list[int]:
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     values: set[int] = set()
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while len(values) < count and time.monotonic() < deadline:
         values |= {int(message.value() or b"-1") for message in consumer.consume(count, timeout=0.5)}
     consumer.close()
@@ -143,7 +145,7 @@ def numbers_in(bootstrap_servers: str, topic: str, count: int) -> list[int]:
 
 def last_line(container: Any, status: int) -> str:
     """What a container said last; it has to have ended with this status."""
-    assert container.wait(timeout=START_TIMEOUT_S)["StatusCode"] == status
+    assert container.wait(timeout=PATIENCE_S)["StatusCode"] == status
     lines = container.logs().decode().splitlines()
     assert not any("Traceback" in line for line in lines), lines
     return str(lines[-1])
@@ -168,7 +170,7 @@ def test_clients_outside_produce_and_consume(broker: RunningImage) -> None:
     produce(broker.bootstrap_servers, "images", 100)
 
     assert numbers_in(broker.bootstrap_servers, "images", 100) == list(range(100))
-    described = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics("images", timeout=30)
+    described = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics("images", timeout=PATIENCE_S)
     assert len(described.topics["images"].partitions) == 3, "KAFKA_NUM_PARTITIONS is num.partitions"
 
 
@@ -180,12 +182,12 @@ def test_a_wrong_variable_is_told(run: Run) -> None:
 
 def test_it_becomes_healthy(broker: RunningImage) -> None:
     container = broker.container
-    deadline = time.monotonic() + START_TIMEOUT_S
-    container.reload()
-    while container.attrs["State"]["Health"]["Status"] == "starting" and time.monotonic() < deadline:
-        time.sleep(0.5)
-        container.reload()
 
+    def is_over() -> bool:
+        container.reload()
+        return container.attrs["State"]["Health"]["Status"] != "starting"
+
+    wait_until(is_over, "the first health check")
     assert container.attrs["State"]["Health"]["Status"] == "healthy", container.attrs["State"]["Health"]["Log"]
 
 
@@ -285,7 +287,9 @@ def test_testcontainers_starts_it_as_it_starts_kafka(image: str) -> None:
     with here(configs={"num.partitions": 3}) as kafka:
         produce(kafka.get_bootstrap_server(), "images", 100)
         assert numbers_in(kafka.get_bootstrap_server(), "images", 100) == list(range(100))
-        described = AdminClient({"bootstrap.servers": kafka.get_bootstrap_server()}).list_topics("images", timeout=30)
+        described = AdminClient({"bootstrap.servers": kafka.get_bootstrap_server()}).list_topics(
+            "images", timeout=PATIENCE_S
+        )
         assert len(described.topics["images"].partitions) == 3
 
 
@@ -320,9 +324,11 @@ def test_three_brokers_of_the_compose_file(image: str, engine: Any) -> None:
             each.wait_until_ready()
         everybody = ",".join(each.bootstrap_servers for each in running)
         admin = AdminClient({"bootstrap.servers": everybody})
-        admin.create_topics([NewTopic("images", 3)], operation_timeout=30)["images"].result(60)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not (found := admin.list_topics("images", 30).topics["images"].partitions):  # of who has not heard of it
+        admin.create_topics([NewTopic("images", 3)], operation_timeout=30)["images"].result(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while not (
+            found := admin.list_topics("images", PATIENCE_S).topics["images"].partitions
+        ):  # of who has not heard of it
             assert time.monotonic() < deadline
         assert [len(each.replicas) for each in found.values()] == [3, 3, 3]
         produce(everybody, "images", 100)

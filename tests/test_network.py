@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from barnabas.network import OsNetwork, peer_host
+from tools.waiting import PATIENCE_S
 
 
 class Greeter(asyncio.Protocol):
@@ -141,6 +142,6 @@ def test_who_is_accepted_while_the_port_is_closed_is_told_of(turns: int) -> None
             except ConnectionResetError:
                 return b"not accepted yet"
 
-    answer = asyncio.run(asyncio.wait_for(close_meanwhile(), 10))
+    answer = asyncio.run(asyncio.wait_for(close_meanwhile(), PATIENCE_S))
     gc.collect()  # what was left open says so now, which fails the test
     assert answer in (b"hello", b"not accepted yet")

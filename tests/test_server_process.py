@@ -94,7 +94,7 @@ def test_a_stop_that_takes_too_long_is_told_with_its_stacks_and_leaves_no_proces
     with pytest.raises(
         RuntimeError, match=r"(?s)a little server did not stop within 0.2 s:\nready\nbegins\n.*in <module>"
     ):
-        server.stop(timeout_s=0.2)
+        server.stop(timeout_s=0.2)  # Real time: in vain
     assert has_ended(pid)
     server.close()
 

@@ -8,6 +8,7 @@ from functools import wraps
 import pytest
 
 from barnabas.threads import OneThread, OsThreads, Threads
+from tools.waiting import PATIENCE_S
 
 
 def in_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
@@ -57,11 +58,11 @@ async def test_a_stop_drops_what_has_not_begun_and_waits_for_what_has() -> None:
 
     def job() -> None:
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE_S)
         done.append("first")
 
     first, second = workers.call(job), workers.call(done.append, "second")
-    assert await threads.call(begun.wait, 60)
+    assert await threads.call(begun.wait, PATIENCE_S)
     stopping = asyncio.ensure_future(workers.stop())
     with pytest.raises(asyncio.CancelledError):
         await second

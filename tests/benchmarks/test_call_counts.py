@@ -32,6 +32,7 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
 from tools.hostile import connect, frame, receive
+from tools.waiting import wait_until
 
 REQUESTS = 100
 ROUNDS_MAX = 400
@@ -250,12 +251,13 @@ def test_a_fetch_of_a_session_from_a_rack(counter: Counter, partitions: int) -> 
 
 def wait_until_followers_wait(cluster: Cluster) -> None:
     """Until they have asked for all that they follow, some of it again, and are not answered before a record comes."""
-    for _ in range(60):
+
+    def is_quiet() -> bool:
         with cluster.recorded(from_brokers=True) as seen:
-            time.sleep(0.5)
-        if not len(seen):
-            return
-    pytest.fail(f"followers still ask: {seen.requests()[-5:]}")
+            time.sleep(0.5)  # Real time: a follower whose partitions were not there yet asks again in a while
+        return not len(seen)
+
+    wait_until(is_quiet, "followers that ask no more")
 
 
 def work_per_fetch_of_session(
@@ -338,8 +340,7 @@ def test_a_fetch_that_waits_for_a_record(counter: Counter) -> None:
 def hand_over(request: FetchRequest, consumer: socket.socket, producer: socket.socket, partition: Partition) -> None:
     """A record to a consumer that waits for it with this request."""
     consumer.sendall(frame(request, 11))
-    while not partition.is_waited_for:
-        time.sleep(0.001)
+    wait_until(lambda: partition.is_waited_for)
     ask(producer, plain(0), 9)
     answer = receive(consumer)
     assert answer is not None

@@ -1,6 +1,5 @@
 """The client that writes and reads while something is done to a cluster."""
 
-import time
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ from confluent_kafka import KafkaException
 
 from barnabas.testing import Broker
 from benchmarks.traffic import Traffic
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -67,8 +67,7 @@ def test_a_reader_for_which_there_is_nothing_is_not() -> None:
             traffic.wait_for(100)
             with broker.faults.hold("Fetch"):
                 written = traffic.acknowledged
-                while traffic.acknowledged < written + 500:
-                    time.sleep(0.01)
+                wait_until(lambda: traffic.acknowledged >= written + 500)
             traffic.wait_for(100)
         assert traffic.consumers == 3, "the first and the last"
         assert (traffic.read_errors, traffic.lost) == ([], 0)
