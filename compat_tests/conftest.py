@@ -20,6 +20,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
 
 from tools.barnabas_process import BarnabasProcess  # noqa: E402
+from tools.waiting import PATIENCE_S  # noqa: E402
 
 BARNABAS, BARNABAS_ZOOKEEPER, KAFKA = "barnabas", "barnabas-zookeeper", "kafka"
 TARGET = os.environ.get("BARNABAS_COMPAT_TARGET", BARNABAS)
@@ -247,7 +248,7 @@ def create_topic(bootstrap_servers: str, name: str, partitions: int, configs: Ma
 
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))
-    admin.create_topics([new], operation_timeout=30)[name].result(30)
+    admin.create_topics([new], operation_timeout=30)[name].result(PATIENCE_S)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
+from tools.waiting import PATIENCE_S, until_answer
+
 
 class Clients:
     """Makes clients and closes them, newest first, when the test's coroutine is over."""
@@ -44,7 +46,7 @@ class Clients:
         self._stack.push_async_callback(admin.close)
         return admin
 
-    async def take(self, consumer: AIOKafkaConsumer, count: int, timeout_s: float = 30.0) -> list[ConsumerRecord]:
+    async def take(self, consumer: AIOKafkaConsumer, count: int, timeout_s: float = PATIENCE_S) -> list[ConsumerRecord]:
         async with asyncio.timeout(timeout_s):
             return [await consumer.getone() for _ in range(count)]
 
@@ -54,13 +56,12 @@ class Clients:
         futures = [await producer.send(topic, value, partition=0) for value in values]
         return list(await asyncio.gather(*futures))
 
-    async def until(self, condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 30.0) -> None:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                outcome = condition()
-                if await outcome if isinstance(outcome, Awaitable) else outcome:
-                    return
-                await asyncio.sleep(0.05)
+    async def until(self, condition: Callable[[], bool | Awaitable[bool]]) -> None:
+        async def is_so() -> bool:
+            outcome = condition()
+            return await outcome if isinstance(outcome, Awaitable) else outcome
+
+        await until_answer(is_so)
 
 
 @asynccontextmanager

@@ -16,9 +16,10 @@ from barnabas.wire.messages.metadata import MetadataRequest
 from compat_tests.client_behaviour.beside import reassign
 from compat_tests.client_behaviour.drivers.driver import GROUP, TOPIC
 from compat_tests.client_behaviour.proxy import Asked, Proxy, Troubles
-from compat_tests.semantics.client import Connection, topic_metadata, wait_until
+from compat_tests.semantics.client import Connection, topic_metadata
 from tools.kafka_runtime import KafkaServer
 from tools.server_process import free_ports
+from tools.waiting import wait_until
 
 PATIENCE_S = 180.0
 METADATA_VERSION = 12

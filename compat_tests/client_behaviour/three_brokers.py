@@ -15,7 +15,7 @@ from barnabas.testing import Cluster, Hold
 from compat_tests.client_behaviour.beside import AWAY_S, reassign, then
 from compat_tests.client_behaviour.case import Case
 from compat_tests.client_behaviour.drivers.driver import GROUP, LAST, TOPIC, TRANSACTIONAL_ID
-from compat_tests.semantics.client import wait_until
+from tools.waiting import wait_until
 
 THE_THIRD, COORDINATOR, LEADER = range(3)
 REPLICATED_S = 0.5

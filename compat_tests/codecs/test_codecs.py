@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tools.waiting import PATIENCE_S
+
 CODECS = ["gzip", "snappy", "lz4", "zstd"]
 Values = list[bytes]
 
@@ -39,7 +41,7 @@ def write_with_confluent_kafka(bootstrap_servers: str, topic: str, values: Value
     producer = Producer({"bootstrap.servers": bootstrap_servers, "compression.type": codec or "none", "linger.ms": 20})
     for value in values:
         producer.produce(topic, value, partition=0, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert errors == [None] * len(values)
 
 
@@ -49,9 +51,9 @@ def write_with_kafka_python(bootstrap_servers: str, topic: str, values: Values, 
     producer = KafkaProducer(bootstrap_servers=bootstrap_servers, compression_type=codec, linger_ms=20)
     try:
         for future in [producer.send(topic, value, partition=0) for value in values]:
-            future.get(timeout=30)
+            future.get(timeout=PATIENCE_S)
     finally:
-        producer.close(timeout=10)
+        producer.close(timeout=PATIENCE_S)
 
 
 def read_with_aiokafka(bootstrap_servers: str, topic: str, count: int) -> Values:
@@ -62,7 +64,7 @@ def read_with_aiokafka(bootstrap_servers: str, topic: str, count: int) -> Values
         await consumer.start()
         try:
             consumer.assign([TopicPartition(topic, 0)])
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 return [(await consumer.getone()).value for _ in range(count)]
         finally:
             await consumer.stop()
@@ -76,7 +78,7 @@ def read_with_confluent_kafka(bootstrap_servers: str, topic: str, count: int) ->
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "unused", "check.crcs": True})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        messages = [consumer.poll(30) for _ in range(count)]
+        messages = [consumer.poll(PATIENCE_S) for _ in range(count)]
         return [message.value() for message in messages]
     finally:
         consumer.close()

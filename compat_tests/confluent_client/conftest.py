@@ -9,6 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 
+from tools.waiting import PATIENCE_S
+
 Config = dict[str, Any]
 
 
@@ -31,7 +33,7 @@ def make_producer(cluster: Any) -> Iterator[Callable[..., Producer]]:
     yield make
     for producer in producers:
         producer.purge()
-        producer.flush(5)
+        producer.flush(5)  # Real time: what is left over is not waited for
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def produce(make_producer: Callable[..., Producer]) -> Callable[..., list[Messag
             producer.produce(
                 topic, value=value, on_delivery=lambda error, message: reports.append((error, message)), **arguments
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert [error for error, _ in reports if error is not None] == []
         return [message for _, message in reports]
 
@@ -82,7 +84,7 @@ def produce(make_producer: Callable[..., Producer]) -> Callable[..., list[Messag
 def consume() -> Callable[..., list[Message]]:
     """Take `count` messages from a consumer, or fail after the deadline with what had arrived."""
 
-    def take(consumer: Consumer, count: int, timeout_s: float = 30.0) -> list[Message]:
+    def take(consumer: Consumer, count: int, timeout_s: float = PATIENCE_S) -> list[Message]:
         messages: list[Message] = []
         silent_polls = 0
         while len(messages) < count and silent_polls < timeout_s / 0.5:

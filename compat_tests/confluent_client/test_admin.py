@@ -1,7 +1,6 @@
 """Administration with librdkafka's AdminClient."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -26,23 +25,18 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tools.waiting import PATIENCE_S, wait_until
+
 
 def settle(futures: Mapping[Any, "Future[Any]"]) -> dict[Any, Any]:
     """The result of each future, or the KafkaError code it failed with."""
     outcomes: dict[Any, Any] = {}
     for key, future in futures.items():
         try:
-            outcomes[key] = future.result(30)
+            outcomes[key] = future.result(PATIENCE_S)
         except KafkaException as raised:
             outcomes[key] = raised.args[0].code()
     return outcomes
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.05)
 
 
 def topic_resource(name: str) -> ConfigResource:
@@ -53,15 +47,15 @@ def test_create_describe_and_delete(admin: AdminClient, group: str) -> None:
     name = f"{group}-created"
     created = settle(admin.create_topics([NewTopic(name, 3, 1, config={"retention.ms": "3600000"})]))
     assert created == {name: None}
-    description = admin.describe_topics(TopicCollection([name]))[name].result(30)
+    description = admin.describe_topics(TopicCollection([name]))[name].result(PATIENCE_S)
     assert description.name == name
     assert [partition.id for partition in description.partitions] == [0, 1, 2]
     assert all(partition.leader is not None for partition in description.partitions)
     assert description.is_internal is False
     assert str(description.topic_id)
-    assert name in admin.list_topics(timeout=10).topics
+    assert name in admin.list_topics(timeout=PATIENCE_S).topics
     assert settle(admin.delete_topics([name])) == {name: None}
-    wait_until(lambda: name not in admin.list_topics(timeout=10).topics)
+    wait_until(lambda: name not in admin.list_topics(timeout=PATIENCE_S).topics)
 
 
 def test_one_request_with_good_and_bad_topics(admin: AdminClient, topic: str, group: str) -> None:
@@ -97,16 +91,16 @@ def test_one_request_with_good_and_bad_topics(admin: AdminClient, topic: str, gr
 def test_validate_only_creates_nothing(admin: AdminClient, group: str) -> None:
     name = f"{group}-validated"
     assert settle(admin.create_topics([NewTopic(name, 2)], validate_only=True)) == {name: None}
-    assert name not in admin.list_topics(timeout=10).topics
+    assert name not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
 def test_explicit_replica_assignment(admin: AdminClient, group: str) -> None:
     name = f"{group}-assigned"
-    (broker_id,) = admin.list_topics(timeout=10).brokers
+    (broker_id,) = admin.list_topics(timeout=PATIENCE_S).brokers
     assert settle(admin.create_topics([NewTopic(name, 2, replica_assignment=[[broker_id], [broker_id]])])) == {
         name: None
     }
-    partitions = admin.list_topics(topic=name, timeout=10).topics[name].partitions
+    partitions = admin.list_topics(topic=name, timeout=PATIENCE_S).topics[name].partitions
     assert {
         number: (partition.leader, partition.replicas, partition.isrs) for number, partition in partitions.items()
     } == {number: (broker_id, [broker_id], [broker_id]) for number in (0, 1)}
@@ -115,7 +109,7 @@ def test_explicit_replica_assignment(admin: AdminClient, group: str) -> None:
 
 def test_partitions_can_be_added_but_not_taken_away(admin: AdminClient, topic: str) -> None:
     assert settle(admin.create_partitions([NewPartitions(topic, 4)])) == {topic: None}
-    wait_until(lambda: len(admin.list_topics(topic=topic, timeout=10).topics[topic].partitions) == 4)
+    wait_until(lambda: len(admin.list_topics(topic=topic, timeout=PATIENCE_S).topics[topic].partitions) == 4)
     assert settle(admin.create_partitions([NewPartitions(topic, 2)])) == {topic: KafkaError.INVALID_PARTITIONS}
     assert settle(admin.create_partitions([NewPartitions(topic, 4)])) == {topic: KafkaError.INVALID_PARTITIONS}
     assert settle(admin.create_partitions([NewPartitions("absent", 4)])) == {"absent": KafkaError.UNKNOWN_TOPIC_OR_PART}
@@ -176,7 +170,7 @@ def test_configs_of_topic_and_broker_are_described_with_sources(admin: AdminClie
     assert entries["cleanup.policy"].is_default
     assert entries["cleanup.policy"].source == ConfigSource.DEFAULT_CONFIG.value
     assert entries["compression.type"].value == "producer"
-    (broker_id,) = admin.list_topics(timeout=10).brokers
+    (broker_id,) = admin.list_topics(timeout=PATIENCE_S).brokers
     (entries,) = settle(admin.describe_configs([ConfigResource(ResourceType.BROKER, str(broker_id))])).values()
     assert entries["message.max.bytes"].value == "1048588"
     assert entries["log.retention.hours"].value == "168"
@@ -192,7 +186,7 @@ def test_records_are_deleted_up_to_an_offset(
     (deleted,) = settle(admin.delete_records([TopicPartition(topic, 0, 4)])).values()
     assert deleted.low_watermark == 4
     consumer = make_consumer(group)
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10) == (4, 10)
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S) == (4, 10)
     consumer.assign([TopicPartition(topic, 0, 0)])
     assert consume(consumer, 1)[0].offset() == 4
     assert list(settle(admin.delete_records([TopicPartition(topic, 0, 11)])).values()) == [
@@ -206,7 +200,7 @@ def test_list_offsets_of_every_kind(admin: AdminClient, topic: str, make_produce
     producer = make_producer()
     for timestamp in (1000, 9000, 5000):
         producer.produce(topic, b"x", partition=0, timestamp=timestamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     partition = TopicPartition(topic, 0)
 
     def ask(spec: OffsetSpec) -> tuple[int, int]:
@@ -223,11 +217,11 @@ def test_list_offsets_of_every_kind(admin: AdminClient, topic: str, make_produce
 
 
 def test_the_cluster_is_described(admin: AdminClient) -> None:
-    description = admin.describe_cluster().result(30)
+    description = admin.describe_cluster().result(PATIENCE_S)
     assert description.cluster_id
     assert len(description.nodes) == 1
     assert description.controller is not None
-    assert description.cluster_id == admin.list_topics(timeout=10).cluster_id
+    assert description.cluster_id == admin.list_topics(timeout=PATIENCE_S).cluster_id
 
 
 def test_groups_are_listed_described_and_deleted(
@@ -238,23 +232,25 @@ def test_groups_are_listed_described_and_deleted(
     consumer.subscribe([topic])
     consume(consumer, 3)
     consumer.commit(asynchronous=False)
-    description = admin.describe_consumer_groups([group])[group].result(30)
+    description = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
     assert description.state == ConsumerGroupState.STABLE
     assert description.partition_assignor == "range"
     (member,) = description.members
     assert [(p.topic, p.partition) for p in member.assignment.topic_partitions] == [(topic, 0)]
     assert member.host
-    listed = admin.list_consumer_groups().result(30)
+    listed = admin.list_consumer_groups().result(PATIENCE_S)
     assert listed.errors == []
     (listing,) = [listing for listing in listed.valid if listing.group_id == group]
     assert listing.state == ConsumerGroupState.STABLE
     assert listing.is_simple_consumer_group is False
     assert settle(admin.delete_consumer_groups([group])) == {group: KafkaError.NON_EMPTY_GROUP}
     consumer.close()
-    wait_until(lambda: admin.describe_consumer_groups([group])[group].result(30).state == ConsumerGroupState.EMPTY)
+    wait_until(
+        lambda: admin.describe_consumer_groups([group])[group].result(PATIENCE_S).state == ConsumerGroupState.EMPTY
+    )
     assert settle(admin.delete_consumer_groups([group])) == {group: None}
     assert settle(admin.delete_consumer_groups([group])) == {group: KafkaError.GROUP_ID_NOT_FOUND}
-    listed = admin.list_consumer_groups(states={ConsumerGroupState.EMPTY}).result(30)
+    listed = admin.list_consumer_groups(states={ConsumerGroupState.EMPTY}).result(PATIENCE_S)
     assert group not in {listing.group_id for listing in listed.valid}
 
 
@@ -264,13 +260,15 @@ def test_group_offsets_are_listed_and_altered(
     topic = make_topic(partitions=2)
     produce(topic, [b"%d" % number for number in range(5)], partition=0)
     wanted = [TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 0)]
-    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)])[group].result(30)
-    listed = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)])[group].result(PATIENCE_S)
+    listed = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(PATIENCE_S)
     assert sorted((p.topic, p.partition, p.offset) for p in listed.topic_partitions) == [(topic, 0, 3), (topic, 1, 0)]
     consumer = make_consumer(group)
     consumer.subscribe([topic])
     assert [int(message.value()) for message in consume(consumer, 2)] == [3, 4]
-    refused = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)])[group].result(30)
+    refused = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)])[group].result(
+        PATIENCE_S
+    )
     assert {partition.error.code() for partition in refused.topic_partitions} == {KafkaError.UNKNOWN_MEMBER_ID}
 
 
@@ -278,11 +276,11 @@ def test_offsets_of_a_deleted_topic_are_forgotten(admin: AdminClient, make_topic
     topic = make_topic()
     admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 7)])])[
         group
-    ].result(30)
+    ].result(PATIENCE_S)
     assert settle(admin.delete_topics([topic])) == {topic: None}
 
     def offsets() -> list[int]:
-        listed = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+        listed = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(PATIENCE_S)
         return [partition.offset for partition in listed.topic_partitions]
 
     wait_until(lambda: offsets() == [])

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
+from tools.waiting import PATIENCE_S
+
 START_MS = 1_700_000_000_000
 """Timestamp of the record at offset 0; each later record is one second younger."""
 
@@ -16,7 +18,7 @@ def filled_topic(topic: str, make_producer: Any) -> str:
     producer = make_producer({"batch.num.messages": 40, "linger.ms": 50})
     for offset in range(100):
         producer.produce(topic, b"%d" % offset, partition=0, timestamp=START_MS + 1000 * offset)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return topic
 
 
@@ -34,19 +36,19 @@ def test_logical_offsets(filled_topic: str, group: str, make_consumer: Any, make
     consumer.assign([TopicPartition(filled_topic, 0, OFFSET_BEGINNING)])
     assert consume(consumer, 1)[0].offset() == 0
     consumer.assign([TopicPartition(filled_topic, 0, OFFSET_END)])
-    at_end = consumer.poll(30)  # so that it knows where that is before there is more
+    at_end = consumer.poll(PATIENCE_S)  # so that it knows where that is before there is more
     assert at_end is not None
     assert at_end.error() is not None, "a record from before the end"
     assert at_end.error().code() == KafkaError._PARTITION_EOF
     producer = make_producer()
     producer.produce(filled_topic, b"100", partition=0)
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     assert consume(consumer, 1)[0].offset() == 100
 
 
 def test_watermarks(filled_topic: str, topic: str, group: str, make_consumer: Any) -> None:
     consumer = make_consumer(group)
-    assert consumer.get_watermark_offsets(TopicPartition(filled_topic, 0), timeout=10) == (0, 100)
+    assert consumer.get_watermark_offsets(TopicPartition(filled_topic, 0), timeout=PATIENCE_S) == (0, 100)
 
 
 def test_offsets_for_times(filled_topic: str, group: str, make_consumer: Any) -> None:
@@ -60,7 +62,7 @@ def test_offsets_for_times(filled_topic: str, group: str, make_consumer: Any) ->
         START_MS + 99_001: OFFSET_END,
     }
     for timestamp, offset in wanted.items():
-        (found,) = consumer.offsets_for_times([TopicPartition(filled_topic, 0, timestamp)], timeout=10)
+        (found,) = consumer.offsets_for_times([TopicPartition(filled_topic, 0, timestamp)], timeout=PATIENCE_S)
         assert (timestamp, found.offset) == (timestamp, offset)
 
 
@@ -85,7 +87,7 @@ def test_an_offset_out_of_range_resets_or_fails(
     assert consume(resetting, 1)[0].offset() == 0
     failing = make_consumer(group, {"auto.offset.reset": "error"})
     failing.assign([TopicPartition(filled_topic, 0, 5000)])
-    message = failing.poll(10)
+    message = failing.poll(PATIENCE_S)
     assert message is not None
     assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
 
@@ -95,7 +97,7 @@ def test_end_of_partition_is_reported(filled_topic: str, group: str, make_consum
     consumer.assign([TopicPartition(filled_topic, 0, 98)])
     outcomes = []
     while len(outcomes) < 3:
-        message = consumer.poll(10)
+        message = consumer.poll(PATIENCE_S)
         assert message is not None
         outcomes.append(message.error().code() if message.error() else message.offset())
     assert outcomes == [98, 99, KafkaError._PARTITION_EOF]
@@ -108,7 +110,7 @@ def test_a_waiting_consumer_gets_a_record_at_once(
     consumer.assign([TopicPartition(topic, 0, 0)])
     producer = make_producer({"linger.ms": 0})
     producer.produce(topic, b"warm up", partition=0)
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     consume(consumer, 1)
     assert consumer.poll(1.0) is None  # the next fetch is waiting at the broker now
     producer.produce(topic, b"wake", partition=0)
@@ -130,7 +132,7 @@ def test_small_fetch_limits_still_make_progress(
 def test_an_unknown_topic_is_an_error_while_creation_is_forbidden(group: str, make_consumer: Any) -> None:
     consumer = make_consumer(group)
     consumer.subscribe([f"absent-{group}"])
-    message = consumer.poll(15)
+    message = consumer.poll(PATIENCE_S)
     assert message is not None
     assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
@@ -141,8 +143,8 @@ def test_an_unknown_topic_is_created_by_consuming_it(
     topic = f"auto-{group}"
     consumer = make_consumer(group, {"allow.auto.create.topics": True, "topic.metadata.refresh.interval.ms": 500})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    deadline = time.monotonic() + 20
-    while topic not in consumer.list_topics(timeout=10).topics:
+    deadline = time.monotonic() + PATIENCE_S
+    while topic not in consumer.list_topics(timeout=PATIENCE_S).topics:
         assert time.monotonic() < deadline
         consumer.poll(0.1)
     produce(topic, [b"hello"])
@@ -152,5 +154,5 @@ def test_an_unknown_topic_is_created_by_consuming_it(
 def test_watermarks_of_an_unknown_partition_are_an_error(topic: str, group: str, make_consumer: Any) -> None:
     consumer = make_consumer(group)
     with pytest.raises(KafkaException) as raised:
-        consumer.get_watermark_offsets(TopicPartition(topic, 7), timeout=10)
+        consumer.get_watermark_offsets(TopicPartition(topic, 7), timeout=PATIENCE_S)
     assert raised.value.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)

@@ -1,13 +1,13 @@
 """Consumer groups with librdkafka: joins, rebalances, static members, commits."""
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+
+from tools.waiting import PATIENCE_S, wait_until
 
 FAST = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
 
@@ -54,13 +54,6 @@ class Member:
     def leave(self) -> None:
         self.halt()
         self.consumer.close()
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -143,7 +136,7 @@ def test_commits_with_metadata_are_resumed_from(
     first.subscribe([topic])
     consume(first, 10)
     first.commit(offsets=[TopicPartition(topic, 0, 4, "half way — ½")], asynchronous=False)
-    (committed,) = first.committed([TopicPartition(topic, 0)], timeout=10)
+    (committed,) = first.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)
     assert (committed.offset, committed.metadata) == (4, "half way — ½")
     first.close()
     second = make_consumer(group, FAST)
@@ -153,7 +146,7 @@ def test_commits_with_metadata_are_resumed_from(
 
 def test_nothing_committed_is_no_error(topic: str, group: str, make_consumer: Any) -> None:
     consumer = make_consumer(group)
-    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=10)
+    (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)
     assert committed.error is None
     assert committed.offset == OFFSET_INVALID
 
@@ -169,7 +162,7 @@ def test_metadata_beyond_the_limit_is_refused(topic: str, group: str, make_consu
     except KafkaException as raised:
         error = raised.args[0]
     assert error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE
-    assert consumer.committed([TopicPartition(topic, 0)], timeout=10)[0].offset == 1
+    assert consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)[0].offset == 1
 
 
 def test_auto_commit_keeps_the_position_over_a_restart(
@@ -211,7 +204,8 @@ def test_commits_go_through_while_a_rebalance_is_preparing(
     wait_until(both_assigned)
     assert [[partition.error for partition in outcome] for outcome in outcomes] == [[None] * 4]
     assert {
-        committed.offset for committed in second.committed([TopicPartition(topic4, p) for p in range(4)], timeout=10)
+        committed.offset
+        for committed in second.committed([TopicPartition(topic4, p) for p in range(4)], timeout=PATIENCE_S)
     } == {1}
 
 
@@ -223,7 +217,7 @@ def test_new_partitions_reach_a_running_group(
     member = Member(make_consumer(group, {**FAST, "topic.metadata.refresh.interval.ms": 300}), topic)
     wait_until(lambda: member.partitions == {0})
     for future in admin.create_partitions([NewPartitions(topic, 3)]).values():
-        future.result(20)
+        future.result(PATIENCE_S)
     wait_until(lambda: member.partitions == {0, 1, 2})
     produce(topic, [b"new"], partition=2)
     wait_until(lambda: member.values == [b"new"])
@@ -239,7 +233,7 @@ def test_a_pattern_subscription_finds_topics_created_later(
     consumer.subscribe([f"^{group}-.*"])
     consumer.poll(1.0)
     for future in admin.create_topics([NewTopic(f"{group}-later", num_partitions=2)]).values():
-        future.result(20)
+        future.result(PATIENCE_S)
     wait_until(lambda: (consumer.poll(0.1), len(consumer.assignment()) == 2)[1])
     for future in admin.delete_topics([f"{group}-later"]).values():
-        future.result(20)
+        future.result(PATIENCE_S)

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, TopicPartition
 
+from tools.waiting import PATIENCE_S
+
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_every_acks_level_stores_what_was_sent(
@@ -42,7 +44,7 @@ def test_keys_values_headers_and_timestamps_come_back_as_sent(
     producer.produce(topic, key=b"tombstone", value=None, partition=0)
     producer.produce(topic, key=b"", value=b"", partition=0)
     producer.produce(topic, key=None, value=None, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     consumer = make_consumer(group)
     consumer.assign([TopicPartition(topic, 0, 0)])
     messages = consume(consumer, 5)
@@ -65,7 +67,7 @@ def test_records_with_a_key_stay_in_one_partition(
     producer = make_producer()
     for number in range(80):
         producer.produce(topic, key=b"key-%d" % (number % 8), value=b"%d" % number)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     consumer = make_consumer(group)
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(4)])
     partitions_of: dict[bytes, set[int]] = {}
@@ -84,9 +86,9 @@ def test_a_message_larger_than_the_topic_allows_is_refused_and_the_producer_live
     producer = make_producer()
     errors: list[KafkaError | None] = []
     producer.produce(topic, b"x" * 4000, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     producer.produce(topic, b"x" * 500, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert errors[0] is not None
     assert errors[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
     assert errors[1] is None
@@ -119,9 +121,9 @@ def test_log_append_time_is_the_brokers_time(
     reports: list[Any] = []
     for number in range(20):
         producer.produce(topic, b"%d" % number, timestamp=1000, on_delivery=lambda _, message: reports.append(message))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     producer.produce(reference, b"now")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     consumer = make_consumer(group)
     consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(reference, 0, 0)])
     messages = consume(consumer, 21)
@@ -146,7 +148,7 @@ def test_an_unknown_topic_stays_unknown_when_the_producer_forbids_creation(group
     )
     errors: list[KafkaError | None] = []
     producer.produce(f"absent-{group}", b"x", on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert [error.code() for error in errors if error is not None] == [KafkaError.UNKNOWN_TOPIC_OR_PART]
 
 

@@ -6,32 +6,38 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tools.waiting import PATIENCE_S, wait_until
+
 
 def recreate(admin: AdminClient, topic: str, partitions: int = 1) -> None:
-    admin.delete_topics([topic])[topic].result(30)
-    deadline = time.monotonic() + 20
-    while True:
+    admin.delete_topics([topic])[topic].result(PATIENCE_S)
+
+    def is_created() -> bool:
         try:
-            admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+            admin.create_topics([NewTopic(topic, partitions)])[topic].result(PATIENCE_S)
         except KafkaException as raised:
-            if raised.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+            if raised.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-            time.sleep(0.05)
-        else:
-            return
+            return False
+        return True
+
+    wait_until(is_created)
 
 
 def watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
     """Low and high offset of a partition that may be so new that its leader is not known everywhere yet."""
-    deadline = time.monotonic() + 20
-    while True:
+
+    def look() -> tuple[int, int] | None:
         try:
-            return consumer.get_watermark_offsets(partition, timeout=10)  # type: ignore[no-any-return]
+            return consumer.get_watermark_offsets(partition, timeout=PATIENCE_S)  # type: ignore[no-any-return]
         except KafkaException as raised:
-            transient = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
-            if raised.args[0].code() not in transient or time.monotonic() > deadline:
+            if raised.args[0].code() not in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART):
                 raise
-            time.sleep(0.05)
+            return None
+
+    found = wait_until(look)
+    assert found is not None
+    return found
 
 
 def test_a_live_producer_goes_on_in_the_new_topic(
@@ -40,11 +46,11 @@ def test_a_live_producer_goes_on_in_the_new_topic(
     producer = make_producer({"topic.metadata.refresh.interval.ms": 500})
     errors: list[KafkaError] = []
     producer.produce(topic, b"old", partition=0, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     recreate(admin, topic)
     for number in range(5):
         producer.produce(topic, b"new %d" % number, partition=0, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert errors == [None] * 6
     consumer = make_consumer(group)
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -64,7 +70,7 @@ def test_a_live_group_member_reads_the_new_topic(
     recreate(admin, topic)
     produce(topic, [b"new %d" % number for number in range(3)])
     values: list[bytes] = []
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + PATIENCE_S
     while len(values) < 3 and time.monotonic() < deadline:
         message = consumer.poll(0.5)
         if message is not None and message.error() is None:

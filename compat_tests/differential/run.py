@@ -23,6 +23,7 @@ from barnabas.wire.schema import Message
 from compat_tests.differential.known import KnownDifference, explain
 from compat_tests.differential.values import Difference, Names, as_text, differences, plain
 from compat_tests.semantics.client import Connection, ConnectionClosed, fetch_request, topic_metadata
+from tools.waiting import wait_until
 
 SETTLE_S = 1.0
 """How long a scenario may altogether wait for answers to become equal."""
@@ -124,9 +125,9 @@ class Run:
         offsets = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="warm-up", topics=None)])
         for side in self.sides:
             ask = side.connection("helper").ask
-            _wait_until(lambda: ask(coordinator, 4).coordinators[0].error_code == 0)  # noqa: B023
-            _wait_until(lambda: ask(offsets, 8).groups[0].error_code == 0)  # noqa: B023
-            _wait_until(lambda: ask(InitProducerIdRequest(transactional_id=None), 4).error_code == 0)  # noqa: B023
+            wait_until(lambda: ask(coordinator, 4).coordinators[0].error_code == 0)  # noqa: B023
+            wait_until(lambda: ask(offsets, 8).groups[0].error_code == 0)  # noqa: B023
+            wait_until(lambda: ask(InitProducerIdRequest(transactional_id=None), 4).error_code == 0)  # noqa: B023
 
     # --- names and topics -------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class Run:
         """Wait until both brokers serve every partition of a topic; then its id is known by its name."""
         for side in self.sides:
             connection = side.connection("helper")
-            _wait_until(lambda c=connection: _is_served(c, topic, partitions))  # type: ignore[misc]
+            wait_until(lambda c=connection: _is_served(c, topic, partitions))  # type: ignore[misc]
             topic_id = topic_metadata(connection, topic).topic_id
             side.ids[topic] = topic_id
             side.names.learn("id", topic_id, f"(id of {topic})")
@@ -170,7 +171,7 @@ class Run:
         """Wait until neither broker knows a topic."""
         for side in self.sides:
             connection = side.connection("helper")
-            _wait_until(lambda c=connection: topic_metadata(c, topic).error_code == 3)  # type: ignore[misc]
+            wait_until(lambda c=connection: topic_metadata(c, topic).error_code == 3)  # type: ignore[misc]
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class Run:
             unexpected = any(finding.known is None for finding in found)
             if not unexpected or sent.api_key not in READ_ONLY or self._patience_s <= 0:
                 break
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # Real time: of the patience that all questions share
             self._patience_s -= POLL_S
             self.send(sent.request, sent.version, connection=connection)
         self.findings += found
@@ -244,7 +245,7 @@ class Run:
         """Ask both until each gives an answer that is right, not counting or comparing."""
         for side in self.sides:
             built = request if isinstance(request, Message) else request(side)
-            _wait_until(lambda: settled(side.connection().ask(built, version)))  # noqa: B023
+            wait_until(lambda: settled(side.connection().ask(built, version)))  # noqa: B023
 
     def send_unanswered(self, request: Build, version: int) -> None:
         """Send what is not answered (Produce with acks=0), then look whether the connection is still served."""
@@ -313,11 +314,3 @@ def _is_served(connection: Connection, topic: str, partitions: int) -> bool:
         return False
     response = connection.ask(fetch_request([(topic, index, 0) for index in range(partitions)]), 4)
     return all(part.error_code == 0 for each in response.responses for part in each.partitions)
-
-
-def _wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("a broker did not get there in time")
-        time.sleep(0.01)

@@ -16,10 +16,10 @@ from tools.jvm.java import JavaMissing, find_compiler, find_java
 from tools.jvm.junit import junit_classpath
 from tools.kafka_runtime import SMALL_JVM, kafka_runtime
 from tools.required import tool_missing
+from tools.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
 OTHERS = HERE.parent
-TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,11 @@ def run(control: BarnabasControl, command: Sequence[str | Path], environment: Ma
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            printed, _ = process.communicate(timeout=TIMEOUT_S)
+            printed, _ = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGINT)  # with the processes that the framework has for its files
-            printed, _ = process.communicate(timeout=TIMEOUT_S)
-            pytest.fail(f"not ended after {TIMEOUT_S} s:\n{printed}")
+            printed, _ = process.communicate(timeout=PATIENCE_S)
+            pytest.fail(f"not ended after {PATIENCE_S} s:\n{printed}")
     assert process.returncode == 0, printed
     return printed
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from tools.waiting import PATIENCE_S
+
 pytestmark = [
     # faststream.confluent polls librdkafka from threads of an executor that it leaves to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -61,7 +63,7 @@ def run(request: pytest.FixtureRequest, cluster: Any, make_topic: Any) -> Callab
         return ConfluentBroker(cluster.bootstrap_servers, logger=None)
 
     async def main(scenario: Scenario, topics: list[str]) -> None:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             await scenario(Application(broker(), topics))
 
     return lambda scenario: asyncio.run(main(scenario, [make_topic(partitions=2), make_topic()]))

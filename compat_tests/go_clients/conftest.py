@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tools import children
 from tools.foreign_languages import ToolchainMissing, go_program
 from tools.required import tool_missing
 
@@ -26,9 +27,9 @@ def runner(folder: str, bootstrap_servers: str) -> Scenario:
         tool_missing(missing)
 
     def run(name: str, **arguments: Any) -> Any:
-        done = subprocess.run(
+        done = children.run(
             [program, name, bootstrap_servers, json.dumps(arguments)],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout.splitlines()[-1])

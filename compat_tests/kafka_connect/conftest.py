@@ -1,7 +1,6 @@
 """A Connect worker: Kafka's own main class in a process of its own, and its REST interface."""
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,18 +13,7 @@ from tools.jvm.java import JavaMissing, find_java
 from tools.kafka_runtime import connect_runtime
 from tools.required import tool_missing
 from tools.server_process import JVM_ENDED_BY_SIGTERM, ServerProcess, free_ports
-
-TIMEOUT_S = 60
-
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = TIMEOUT_S) -> Any:
-    """Ask again and again until the answer is true; returns it."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if answer := condition():
-            return answer
-        time.sleep(0.1)
-    raise AssertionError(f"not within {timeout_s} s: {what}")
+from tools.waiting import PATIENCE_S, wait_until
 
 
 def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
@@ -37,7 +25,6 @@ class Worker(ServerProcess):
     """A Connect worker."""
 
     title = "Kafka Connect"
-    start_timeout_s = TIMEOUT_S
     clean_status = JVM_ENDED_BY_SIGTERM  # as an operator stops it; it commits its offsets
 
     def __init__(self, main_class: str, arguments: Sequence[Path], folder: Path, port: int) -> None:
@@ -62,7 +49,7 @@ class Worker(ServerProcess):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 text = answer.read()
                 return json.loads(text) if text else True
         except urllib.error.HTTPError as error:
@@ -76,7 +63,7 @@ class Worker(ServerProcess):
     def start_connector(self, name: str, config: Mapping[str, object]) -> None:
         """Create a connector and wait until it and its tasks run."""
         settings = {key: str(value) for key, value in config.items()}
-        until(lambda: self.ask(f"/connectors/{name}/config", "PUT", settings), f"connector {name} accepted")
+        wait_until(lambda: self.ask(f"/connectors/{name}/config", "PUT", settings), f"connector {name} accepted")
         self.wait_running(name)
 
     def wait_running(self, name: str) -> None:
@@ -88,7 +75,7 @@ class Worker(ServerProcess):
             assert "FAILED" not in states, status
             return states == {"RUNNING"}
 
-        until(runs, f"connector {name} runs")
+        wait_until(runs, f"connector {name} runs")
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
 """Kafka Connect: lines of a file to a topic, a topic to lines of a file."""
 
 import secrets
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tools.waiting import PATIENCE_S, wait_until
 
 SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
@@ -25,13 +26,13 @@ def sink(path: Path, topic: str) -> dict[str, object]:
 
 def wait_for_lines(path: Path, count: int) -> list[str]:
     """The lines of a file once there are `count`."""
-    deadline = time.monotonic() + TIMEOUT_S
-    lines: list[str] = []
-    while len(lines) < count and time.monotonic() < deadline:
-        time.sleep(0.1)
-        lines = path.read_text().splitlines() if path.exists() else []
-    assert len(lines) == count, lines
-    return lines
+
+    def lines() -> list[str]:
+        return path.read_text().splitlines() if path.exists() else []
+
+    wait_until(lambda: len(lines()) >= count, lambda: f"{count} lines, not {lines()}")
+    assert len(lines()) == count
+    return lines()
 
 
 def append(path: Path, *lines: str) -> None:
@@ -51,7 +52,7 @@ def configs_of(cluster: Any) -> Callable[[str], dict[str, str]]:
     def ask(topic: str) -> dict[str, str]:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         [answer] = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
-        return {name: entry.value for name, entry in answer.result(30).items()}
+        return {name: entry.value for name, entry in answer.result(PATIENCE_S).items()}
 
     return ask
 
@@ -142,7 +143,7 @@ def wait_for_workers(worker: Any, count: int) -> None:
         parts = [part for status in statuses for part in (status["connector"], *status["tasks"])]
         return {part["worker_id"] for part in parts if part["state"] == "RUNNING"}
 
-    _wait(lambda: len(workers() or ()) == count, lambda: f"{count} workers, but {workers()}")
+    wait_until(lambda: len(workers() or ()) == count, lambda: f"{count} workers, but {workers()}")
 
 
 def wait_for_sink_offset(worker: Any, topic: str, offset: int) -> None:
@@ -154,7 +155,7 @@ def wait_for_sink_offset(worker: Any, topic: str, offset: int) -> None:
         answer = worker.ask("/connectors/sink/offsets")
         return list(answer["offsets"]) if answer else []
 
-    _wait(lambda: expected in committed(), lambda: f"the sink's committed offset {offset}, but {committed()}")
+    wait_until(lambda: expected in committed(), lambda: f"the sink's committed offset {offset}, but {committed()}")
 
 
 def wait_for_state(worker: Any, connector: str, state: str) -> None:
@@ -162,11 +163,4 @@ def wait_for_state(worker: Any, connector: str, state: str) -> None:
         status = worker.ask(f"/connectors/{connector}/status")
         return {part["state"] for part in (status["connector"], *status["tasks"])} if status else set()
 
-    _wait(lambda: states() == {state}, lambda: f"{connector} {state}, but {states()}")
-
-
-def _wait(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {TIMEOUT_S} s: {what()}"
-        time.sleep(0.1)
+    wait_until(lambda: states() == {state}, lambda: f"{connector} {state}, but {states()}")

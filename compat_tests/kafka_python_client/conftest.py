@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tools.waiting import PATIENCE_S
+
 with warnings.catch_warnings():
     # It reads its message definitions through functions of importlib.resources that Python 3.11 deprecates.
     warnings.filterwarnings("ignore", ".*_text is deprecated", DeprecationWarning)
@@ -48,7 +50,7 @@ def make_producer(cluster: Any) -> Iterator[Callable[..., KafkaProducer]]:
 
     yield make
     for producer in producers:
-        producer.close(timeout=5)
+        producer.close(timeout=5)  # Real time: what is left over is not waited for
 
 
 @pytest.fixture
@@ -81,8 +83,8 @@ def produce(make_producer: Callable[..., KafkaProducer]) -> Callable[..., list[A
     def send(topic: str, values: list[bytes | None], **settings: Any) -> list[Any]:
         producer = make_producer(**settings)
         futures = [producer.send(topic, value, partition=0) for value in values]
-        producer.flush(timeout=30)
-        return [future.get(timeout=30) for future in futures]
+        producer.flush(timeout=PATIENCE_S)
+        return [future.get(timeout=PATIENCE_S) for future in futures]
 
     return send
 
@@ -94,7 +96,7 @@ def take() -> Callable[..., list[Any]]:
     One poll waits for all the time that is left: a poll that ends within a join may lose it (test_groups.py, Member).
     """
 
-    def poll(consumer: KafkaConsumer, count: int, timeout_s: float = 30.0) -> list[Any]:
+    def poll(consumer: KafkaConsumer, count: int, timeout_s: float = PATIENCE_S) -> list[Any]:
         records: list[Any] = []
         deadline = time.monotonic() + timeout_s
         while len(records) < count and (left_s := deadline - time.monotonic()) > 0:

@@ -1,8 +1,6 @@
 """Administration with kafka-python's KafkaAdminClient."""
 
-import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,12 +15,7 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.05)
+from tools.waiting import PATIENCE_S, wait_until
 
 
 def test_create_describe_and_delete(admin: Any, topic: str, group: str) -> None:
@@ -158,7 +151,7 @@ def test_list_offsets_of_every_kind(admin: Any, topic: str, make_producer: Any) 
     producer = make_producer(compression_type="gzip", linger_ms=50)
     for timestamp in (1000, 9000, 5000):
         producer.send(topic, b"x", partition=0, timestamp_ms=timestamp)
-    producer.flush(timeout=30)
+    producer.flush(timeout=PATIENCE_S)
 
     def ask(spec: Any) -> tuple[int, int]:
         found = admin.list_partition_offsets({partition: spec})[partition]

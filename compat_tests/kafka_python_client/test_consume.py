@@ -7,6 +7,8 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import OffsetOutOfRangeError
 
+from tools.waiting import PATIENCE_S
+
 START_MS = 1_700_000_000_000
 """Timestamp of the record at offset 0; each later record is one second younger."""
 
@@ -17,7 +19,7 @@ def partition(topic: str, make_producer: Any) -> TopicPartition:
     producer = make_producer(linger_ms=20, compression_type="zstd")
     for offset in range(100):
         producer.send(topic, b"%d" % offset, partition=0, timestamp_ms=START_MS + 1000 * offset)
-    producer.flush(timeout=30)
+    producer.flush(timeout=PATIENCE_S)
     return TopicPartition(topic, 0)
 
 
@@ -114,7 +116,7 @@ def test_many_partitions_with_and_without_fetch_sessions(
     for round_number in range(3):
         for number in range(12):
             producer.send(topic, b"%d-%d" % (round_number, number), partition=number)
-        producer.flush(timeout=30)
+        producer.flush(timeout=PATIENCE_S)
         values = {record.value for record in take(consumer, 12)}
         assert values == {b"%d-%d" % (round_number, number) for number in range(12)}
 
@@ -124,7 +126,7 @@ def test_an_unknown_topic_is_created_by_subscribing(
 ) -> None:
     topic = f"auto-{group}"
     consumer = make_consumer(topic, group_id=group, metadata_max_age_ms=500)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while topic not in admin.list_topics():
         assert time.monotonic() < deadline
     produce(topic, [b"hello"])

@@ -1,14 +1,14 @@
 """Consumer groups with kafka-python: joins, rebalances, static members, commits."""
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kafka import ConsumerRebalanceListener, TopicPartition
 from kafka.errors import CommitFailedError, KafkaError
 from kafka.structs import OffsetAndMetadata
+
+from tools.waiting import wait_until
 
 # Fresh metadata, because a leader that does not know another member's topic assigns nothing of it until it does.
 FAST = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 300, "metadata_max_age_ms": 1000}
@@ -49,13 +49,6 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc]
         self._stopping.set()
         self._thread.join()
         self.consumer.close(timeout_ms=5000)
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.05)
 
 
 def test_members_joining_at_once_share_the_partitions(

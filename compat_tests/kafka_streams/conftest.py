@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from py4j.protocol import Py4JError
 from tools.jvm.java import JavaMissing, find_java
 from tools.kafka_runtime import streams_runtime
 from tools.required import tool_missing
+from tools.waiting import wait_until
 
 TIMEOUT_S = 60
 
@@ -105,12 +105,12 @@ class Streams:
         return running
 
     def wait_running(self, *applications: Any) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not all(each.state().toString() == "RUNNING" for each in applications):
-            states = [each.state().toString() for each in applications]
-            assert time.monotonic() < deadline, states
-            assert "ERROR" not in states
-            time.sleep(0.05)
+        def states() -> list[str]:
+            found = [each.state().toString() for each in applications]
+            assert "ERROR" not in found
+            return found
+
+        wait_until(lambda: set(states()) <= {"RUNNING"}, lambda: f"RUNNING: {states()}")
 
     def close(self, running: Any) -> None:
         """End an application: it commits and (not Streams' default) leaves its group, so that nobody waits for it."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tools.waiting import PATIENCE_S
+
 LINES = ["one two three two one two", "three three two one"] * 10
 TIMEOUT_S = 60
 
@@ -32,7 +34,7 @@ def committed_counts(cluster: Any, topic: str, count: int) -> list[tuple[bytes, 
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[tuple[bytes, int]] = []
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     try:
         while time.monotonic() < deadline:
             messages = consumer.consume(500, timeout=1.0)
@@ -55,7 +57,7 @@ def test_every_word_is_counted_once(streams: Any, application: str, make_topic: 
         for number, line in enumerate(LINES):
             producer.produce(source, line.encode(), partition=number % 2)
             words.update(word.encode() for word in line.split())
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         running = streams.start(application, word_count(streams, source, sink), processing_guarantee="exactly_once_v2")
         counts = committed_counts(cluster, sink, sum(words.values()))
         streams.close(running)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tools.waiting import PATIENCE_S, wait_until
+
 TIMEOUT_S = 60
 TEXT = ["all streams lead to kafka", "hello kafka streams", "join kafka summit"]
 
@@ -21,7 +23,7 @@ def produce(cluster: Any) -> Callable[..., None]:
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
         for number, value in enumerate(values):
             producer.produce(topic, value=value, key=keys[number] if keys else None, **arguments)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     return send
 
@@ -40,7 +42,7 @@ def latest_by_key(cluster: Any) -> Iterator[Callable[..., None]]:
             consumer.subscribe([topic])
             consumers[topic] = consumer, {}
         consumer, seen = consumers[topic]
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while seen != expected and time.monotonic() < deadline:
             for message in consumer.consume(500, timeout=0.2):
                 assert message.error() is None, message.error()
@@ -61,7 +63,7 @@ def configs_of(cluster: Any) -> Callable[[str], dict[str, str]]:
     def ask(topic: str) -> dict[str, str]:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         [answer] = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
-        return {name: entry.value for name, entry in answer.result(30).items()}
+        return {name: entry.value for name, entry in answer.result(PATIENCE_S).items()}
 
     return ask
 
@@ -126,12 +128,13 @@ def test_what_was_repartitioned_is_deleted(
 
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": application + "-watermarks"})
     partition = TopicPartition(f"{application}-counts-repartition", 0)
-    deadline = time.monotonic() + TIMEOUT_S
-    while (watermarks := consumer.get_watermark_offsets(partition, timeout=10))[0] < 11:
-        assert time.monotonic() < deadline, watermarks
-        time.sleep(0.1)
+
+    def watermarks() -> Any:
+        return consumer.get_watermark_offsets(partition, timeout=PATIENCE_S)
+
+    wait_until(lambda: watermarks()[0] >= 11, watermarks)
+    assert watermarks() == (11, 11)  # one for each word
     consumer.close()
-    assert watermarks == (11, 11)  # one for each word
 
 
 def test_two_instances_share_the_work_and_one_takes_over(
@@ -140,20 +143,14 @@ def test_two_instances_share_the_work_and_one_takes_over(
     source, sink = make_topic(partitions=4), make_topic(partitions=2)
     first = streams.start(application, word_count(streams, source, sink))
     second = streams.start(application, word_count(streams, source, sink))
-    deadline = time.monotonic() + TIMEOUT_S
-    while (tasks := [_active_tasks(each) for each in (first, second)]) != [4, 4]:
-        assert time.monotonic() < deadline, tasks
-        time.sleep(0.1)
+    wait_until(lambda: [_active_tasks(each) for each in (first, second)] == [4, 4], "four tasks each")
     produce(source, TEXT * 20)
     latest_by_key(sink, words_of(TEXT * 20), value=long_value)
 
     streams.close(first)
     produce(source, TEXT)
     latest_by_key(sink, words_of(TEXT * 21), value=long_value)
-    deadline = time.monotonic() + TIMEOUT_S
-    while _active_tasks(second) != 8:  # it may tell of them later than they work
-        assert time.monotonic() < deadline, _active_tasks(second)
-        time.sleep(0.1)
+    wait_until(lambda: _active_tasks(second) == 8, "eight tasks, of which it may tell later than they work")
 
 
 def _active_tasks(running: Any) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tools import children
 from tools.foreign_languages import ToolchainMissing, find_node, node_modules
 from tools.required import tool_missing
 
@@ -34,10 +35,9 @@ def scenario(cluster: Any, node_environment: dict[str, str]) -> Scenario:
     """Run a scenario by its name; what it returned, or a failed test that shows its complaints."""
 
     def run(name: str, **arguments: Any) -> Any:
-        done = subprocess.run(
+        done = children.run(
             [find_node(), HERE / "scenarios.js", name, cluster.bootstrap_servers, json.dumps(arguments)],
-            env=node_environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S,
-            check=False,
+            env=node_environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout.splitlines()[-1])

@@ -4,12 +4,12 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tools import children
 from tools.required import tool_missing
 
 Kcat = Callable[..., str]
@@ -18,7 +18,7 @@ Kcat = Callable[..., str]
 def _find_or_install() -> str:
     found = shutil.which("kcat")
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "install", "-y", "-q", "kcat"], capture_output=True, check=False, timeout=120)
+        children.run(["apt-get", "install", "-y", "-q", "kcat"], capture_output=True)
         found = shutil.which("kcat")
     if found is None:
         tool_missing("kcat is not installed (Debian: apt-get install kcat)")
@@ -34,9 +34,9 @@ def binary() -> str:
 def kcat(binary: str, cluster: Any) -> Kcat:
     """Run kcat with arguments and standard input; its standard output, or a failed test that shows its complaints."""
 
-    def run(*arguments: str, stdin: str = "", timeout_s: float = 60) -> str:
+    def run(*arguments: str, stdin: str = "") -> str:
         command = [binary, "-b", cluster.bootstrap_servers, *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = children.run(command, input=stdin, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -37,7 +37,7 @@ async def main(bootstrap_servers: str, group: str, topic: str, count: int) -> No
         for _ in range(count):
             consumers.append(AIOKafkaConsumer(topic, **settings))
             starts.append(asyncio.create_task(consumers[-1].start()))
-            await asyncio.sleep(JOIN_EVERY_S)
+            await asyncio.sleep(JOIN_EVERY_S)  # Real time: the pace of this program
 
     joining = asyncio.create_task(join_all())
     before: dict[str, Any] = {}
@@ -46,7 +46,7 @@ async def main(bootstrap_servers: str, group: str, topic: str, count: int) -> No
         if now != before:
             before = now
             print(json.dumps({"at": time.monotonic(), **now}), flush=True)
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(LOOK_EVERY_S)  # Real time: the pace of this program
     await asyncio.gather(joining, *starts, return_exceptions=True)
     await asyncio.gather(*(consumer.stop() for consumer in consumers), return_exceptions=True)
 

@@ -12,6 +12,7 @@ from barnabas.wire.messages import api_versions, metadata
 from compat_tests.conftest import KAFKA
 from compat_tests.semantics.client import Connection, wait_until
 from tools.reference_loop import assert_within, timed, work_s
+from tools.waiting import PATIENCE_S
 
 TOPICS, PARTITIONS_EACH = 10, 100
 CONNECTIONS = 2000
@@ -27,13 +28,13 @@ def test_a_thousand_partitions(start_cluster: Any, note: Callable[[str], None]) 
     servers = {"bootstrap.servers": own.bootstrap_servers}
     topics = [f"wide-{number}-{secrets.token_hex(3)}" for number in range(TOPICS)]
     admin = AdminClient(servers)
-    admin.list_topics(timeout=10)
+    admin.list_topics(timeout=PATIENCE_S)
 
     began = time.monotonic()
     new = [NewTopic(topic, num_partitions=PARTITIONS_EACH, replication_factor=1) for topic in topics]
     for future in admin.create_topics(new, operation_timeout=30).values():
-        future.result(60)
-    wait_until(lambda: _partition_counts(admin, topics) == [PARTITIONS_EACH] * TOPICS, timeout_s=60)
+        future.result(PATIENCE_S)
+    wait_until(lambda: _partition_counts(admin, topics) == [PARTITIONS_EACH] * TOPICS)
     created = time.monotonic() - began
 
     began = time.monotonic()
@@ -41,14 +42,14 @@ def test_a_thousand_partitions(start_cluster: Any, note: Callable[[str], None]) 
     producer = Producer({**servers, "linger.ms": 5})
     for topic, partition in everywhere:
         producer.produce(topic, b"%d" % partition, partition=partition)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     written = time.monotonic() - began
 
     began = time.monotonic()
     consumer = Consumer({**servers, "group.id": "wide", "auto.offset.reset": "earliest", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in everywhere])
     seen: set[tuple[str, int]] = set()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while len(seen) < len(everywhere) and time.monotonic() < deadline:
         for message in consumer.consume(1000, timeout=0.5):
             assert message.error() is None, message.error()
@@ -86,7 +87,7 @@ def test_how_soon_a_thousand_partitions_are_there(start_cluster: Any) -> None:
 
 def _partition_counts(admin: Any, topics: list[str]) -> list[int]:
     """How many partitions of each topic the broker's metadata knows."""
-    known = admin.list_topics(timeout=10).topics
+    known = admin.list_topics(timeout=PATIENCE_S).topics
     return [len(known[topic].partitions) if topic in known else 0 for topic in topics]
 
 

@@ -3,9 +3,8 @@
 import itertools
 import socket
 import struct
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +14,7 @@ from barnabas.wire.messages import fetch, metadata, produce
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import Record, build_batch, iter_records
+from tools.waiting import PATIENCE_S, wait_until
 
 TIMEOUT_S = 30.0
 PRODUCE_VERSION = 9
@@ -28,7 +28,7 @@ class ConnectionClosed(Exception):
 class Connection:
     """One connection. Requests are remembered in order, since that is the order replies must come in."""
 
-    def __init__(self, bootstrap_servers: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, bootstrap_servers: str, timeout_s: float = PATIENCE_S) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._correlation_ids = itertools.count(1)
@@ -90,7 +90,7 @@ class Connection:
         self.send(request, version)
         return self.receive()
 
-    def is_closed_by_broker(self, timeout_s: float = 10.0) -> bool:
+    def is_closed_by_broker(self, timeout_s: float = PATIENCE_S) -> bool:
         """Whether the broker closes the connection, sending nothing, before the timeout."""
         self._socket.settimeout(timeout_s)
         try:
@@ -100,7 +100,7 @@ class Connection:
         except TimeoutError:
             return False
         finally:
-            self._socket.settimeout(TIMEOUT_S)
+            self._socket.settimeout(PATIENCE_S)
 
     def has_answer(self, timeout_s: float) -> bool:
         """Whether something has arrived, or arrives before the timeout; it stays to be received."""
@@ -110,9 +110,9 @@ class Connection:
         except TimeoutError:
             return False
         finally:
-            self._socket.settimeout(TIMEOUT_S)
+            self._socket.settimeout(PATIENCE_S)
 
-    def is_silent(self, timeout_s: float = 0.5) -> bool:
+    def is_silent(self, timeout_s: float = 0.5) -> bool:  # Real time: an answer that should not come has it
         """Whether nothing arrives, and the connection stays open, until the timeout."""
         self._socket.settimeout(timeout_s)
         try:
@@ -120,7 +120,7 @@ class Connection:
         except TimeoutError:
             return True
         finally:
-            self._socket.settimeout(TIMEOUT_S)
+            self._socket.settimeout(PATIENCE_S)
         return False
 
 
@@ -244,11 +244,3 @@ def topic_metadata(connection: Connection, topic: str) -> Any:
     )
     (description,) = connection.ask(request, 12).topics
     return description
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Ask again and again until it is so."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from compat_tests.semantics.client import Connection, fetch_request, topic_metadata, wait_until
+from compat_tests.semantics.client import Connection, fetch_request, topic_metadata
+from tools.waiting import wait_until
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ from compat_tests.semantics.client import (
     new_producer_id,
     produce_batch,
     topic_metadata,
-    wait_until,
 )
+from tools.waiting import wait_until
 
 MakeTopic = Callable[..., str]
 TOPIC, BROKER = 2, 4

@@ -159,7 +159,7 @@ def test_many_long_polls_on_one_partition(topic: str, connect: Connect, connecti
     waiting = [connect() for _ in range(10)]
     for each in waiting:
         each.send(fetch_request([(topic, 0, 0)], max_wait_ms=20_000), 12)
-    time.sleep(0.2)
+    assert all(each.is_silent(0.02) for each in waiting)
     produce_batch(connection, topic, batch_of([b"for all"]))
     for each in waiting:
         assert [record.value for record in records_of(each.receive().responses[0].partitions[0])] == [b"for all"]
@@ -181,7 +181,7 @@ def test_a_slow_reader_gets_everything(topic: str, connection: Connection) -> No
         produce_batch(connection, topic, batch_of([value]))
     for _ in range(3):
         connection.send(fetch_request([(topic, 0, 0)], partition_max_bytes=50_000_000), 12)
-    time.sleep(0.5)
+    time.sleep(0.5)  # Real time: this reader is slow
     for _ in range(3):
         partition = connection.receive().responses[0].partitions[0]
         assert [record.value for record in records_of(partition)] == values

@@ -425,7 +425,7 @@ def test_a_static_leader_returns_and_need_not_assign(make_member: MakeMember) ->
     assert len(joined.members) == 1
     assert returned.sync({}).assignment == b"mine"
     older = make_member(instance="leader")
-    joined = older.join(8)
+    joined = older.join(version=8)
     assert (joined.error_code, joined.members) == (NONE, [])
     assert joined.leader == returned.id != older.id  # the old leader's name, so that it does not assign
 
@@ -527,7 +527,7 @@ def test_ten_members_join_at_once(make_member: MakeMember) -> None:
         member.send_join()
     responses: dict[str, Any] = {}
     pending = list(members)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     # The first may have to join again for the others: as real members do on REBALANCE_IN_PROGRESS.
     while pending and time.monotonic() < deadline:
         for member in list(pending):

@@ -18,7 +18,8 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from barnabas.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from compat_tests.semantics.client import Connection, topic_metadata, wait_until
+from compat_tests.semantics.client import Connection, topic_metadata
+from tools.waiting import wait_until
 
 KEYS = [f"key-{number}" for number in range(30)]
 GROUP, TRANSACTION = 0, 1

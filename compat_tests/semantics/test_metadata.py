@@ -8,7 +8,8 @@ import pytest
 from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from compat_tests.semantics.client import Connection, topic_metadata, wait_until
+from compat_tests.semantics.client import Connection, topic_metadata
+from tools.waiting import wait_until
 
 NO_ID = bytes(16)
 MakeTopic = Callable[..., str]

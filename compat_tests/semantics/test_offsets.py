@@ -24,7 +24,8 @@ from barnabas.wire.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest
-from compat_tests.semantics.client import Connection, wait_until
+from compat_tests.semantics.client import Connection
+from tools.waiting import wait_until
 
 Connect = Callable[[], Connection]
 

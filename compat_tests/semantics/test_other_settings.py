@@ -25,8 +25,8 @@ from compat_tests.semantics.client import (
     produce_batch,
     records_of,
     topic_metadata,
-    wait_until,
 )
+from tools.waiting import wait_until
 
 StartCluster = Callable[..., Any]
 
@@ -134,7 +134,7 @@ def coordinator_answers(connection: Connection, group: str) -> None:
         request = HeartbeatRequest(group_id=group, generation_id=1, member_id="nobody")
         return found and connection.ask(request, 4).error_code == 25
 
-    wait_until(ready, timeout_s=40)
+    wait_until(ready)
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])

@@ -220,7 +220,7 @@ def test_topics_that_cannot_exist(connection: Connection, name: str) -> None:
 
 def test_writing_to_an_internal_topic_is_refused(connection: Connection, group: str) -> None:
     from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
-    from compat_tests.semantics.client import wait_until
+    from tools.waiting import wait_until
 
     def found() -> bool:
         request = FindCoordinatorRequest(coordinator_keys=[group])

@@ -86,7 +86,7 @@ def wait_for_end(cluster: Any) -> Callable[[str], None]:
     """Wait until every decision is visible: markers follow the producer's commit."""
     from confluent_kafka import Consumer, TopicPartition
 
-    from compat_tests.semantics.client import wait_until
+    from tools.waiting import wait_until
 
     def wait(topic: str) -> None:
         def ends(isolation: str) -> list[int]:

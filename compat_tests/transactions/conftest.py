@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
-from compat_tests.semantics.client import Connection, fetch_partition, wait_until
+from compat_tests.semantics.client import Connection, fetch_partition
 from compat_tests.transactions.producer import CLASSIC, VERSION_2, TransactionalProducer, retried
+from tools.waiting import wait_until
 
 
 @pytest.fixture

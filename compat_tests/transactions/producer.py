@@ -9,7 +9,8 @@ from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import ControlRecordType, iter_records, parse_end_txn_marker
-from compat_tests.semantics.client import Connection, batch_of, fetch_partition, wait_until
+from compat_tests.semantics.client import Connection, batch_of, fetch_partition
+from tools.waiting import wait_until
 
 READ_COMMITTED = 1
 TRANSIENT = {14, 15, 16, 51}

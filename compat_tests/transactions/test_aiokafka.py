@@ -7,12 +7,14 @@ from typing import Any
 import aiokafka
 import pytest
 
+from tools.waiting import PATIENCE_S, until_answer
+
 TIMEOUT_S = 30
 
 
 def run(work: Awaitable[Any]) -> Any:
     async def bounded() -> Any:
-        return await asyncio.wait_for(work, 2 * TIMEOUT_S)
+        return await asyncio.wait_for(work, PATIENCE_S)
 
     return asyncio.run(bounded())
 
@@ -30,7 +32,7 @@ async def values_of(cluster: Any, topic: str, count: int, isolation: str = "read
     try:
         values: list[bytes] = []
         while len(values) < count:
-            values.append((await asyncio.wait_for(consumer.getone(), TIMEOUT_S)).value)
+            values.append((await asyncio.wait_for(consumer.getone(), PATIENCE_S)).value)
         for more in (await consumer.getmany(timeout_ms=300)).values():
             values += [record.value for record in more]
         return values
@@ -86,11 +88,11 @@ def test_offsets_are_part_of_the_transaction(
                     await producer.commit_transaction()
                 else:
                     await producer.abort_transaction()
-            for _ in range(100):
-                if await consumer.committed(partition) == 5:
-                    break
-                await asyncio.sleep(0.1)
-            assert await consumer.committed(partition) == 5
+
+            async def is_committed() -> bool:
+                return bool(await consumer.committed(partition) == 5)
+
+            await until_answer(is_committed)
             assert await values_of(cluster, target, 2) == [b"3", b"5"]
         finally:
             await consumer.stop()

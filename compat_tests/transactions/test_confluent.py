@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from tools.waiting import PATIENCE_S, wait_until
+
 TIMEOUT_S = 30
 
 
@@ -22,7 +24,7 @@ def transactional(cluster: Any, transactional_id: str) -> Callable[..., Producer
                 **{key.replace("_", "."): value for key, value in config.items()},
             }
         )
-        producer.init_transactions(TIMEOUT_S)
+        producer.init_transactions(PATIENCE_S)
         return producer
 
     return make
@@ -55,7 +57,7 @@ def values_to_end(consumer: Consumer, topic: str) -> list[bytes]:
     """All values of partition 0 from its start to the end that the consumer's isolation level sees."""
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: list[bytes] = []
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         message = consumer.poll(1)
         if message is None:
@@ -73,36 +75,29 @@ def test_committed_and_aborted(transactional: Any, reader: Any, topic: str, grou
         for each in range(10):
             producer.produce(topic, f"{number}-{each}".encode())
         if number % 2:
-            assert producer.flush(TIMEOUT_S) == 0  # what is still in the queue would never be sent
-            producer.abort_transaction(TIMEOUT_S)
+            assert producer.flush(PATIENCE_S) == 0  # what is still in the queue would never be sent
+            producer.abort_transaction(PATIENCE_S)
         else:
-            producer.commit_transaction(TIMEOUT_S)
+            producer.commit_transaction(PATIENCE_S)
     committed = [f"{number}-{each}".encode() for number in (0, 2, 4) for each in range(10)]
-    assert wait_for(lambda: values_to_end(reader(group), topic), committed) == committed
+    # Markers follow the commit.
+    wait_until(lambda: values_to_end(reader(group), topic) == committed)
     assert len(values_to_end(reader(group, "read_uncommitted"), topic)) == 50
-
-
-def wait_for(read: Callable[[], list[bytes]], expected: list[bytes]) -> list[bytes]:
-    """Markers follow the commit: read again until what was committed is there."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while (found := read()) != expected and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return found
 
 
 def test_a_newer_producer_fences_the_older(transactional: Any, reader: Any, topic: str, group: str) -> None:
     older = transactional()
     older.begin_transaction()
     older.produce(topic, b"lost")
-    assert older.flush(TIMEOUT_S) == 0
+    assert older.flush(PATIENCE_S) == 0
     newer = transactional()
     with pytest.raises(KafkaException) as fenced:
-        older.commit_transaction(TIMEOUT_S)
+        older.commit_transaction(PATIENCE_S)
     assert fenced.value.args[0].fatal()
     newer.begin_transaction()
     newer.produce(topic, b"kept")
-    newer.commit_transaction(TIMEOUT_S)
-    assert wait_for(lambda: values_to_end(reader(group), topic), [b"kept"]) == [b"kept"]
+    newer.commit_transaction(PATIENCE_S)
+    wait_until(lambda: values_to_end(reader(group), topic) == [b"kept"])
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
@@ -113,7 +108,7 @@ def test_read_process_write(
     plain = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for number in range(100):
         plain.produce(source, str(number).encode())
-    assert plain.flush(TIMEOUT_S) == 0
+    assert plain.flush(PATIENCE_S) == 0
     producer = transactional(compression_type=compression)
     consumer = reader(group)
     consumer.subscribe([source])
@@ -130,13 +125,13 @@ def test_read_process_write(
         positions = consumer.position(consumer.assignment())
         producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), TIMEOUT_S)
         if attempts in (2, 5):
-            producer.abort_transaction(TIMEOUT_S)
+            producer.abort_transaction(PATIENCE_S)
             for partition in consumer.committed(consumer.assignment(), TIMEOUT_S):
                 consumer.seek(TopicPartition(partition.topic, partition.partition, max(partition.offset, 0)))
             continue
-        producer.commit_transaction(TIMEOUT_S)
+        producer.commit_transaction(PATIENCE_S)
         done += len(messages)
     expected = [f"<{number}>".encode() for number in range(100)]
-    assert wait_for(lambda: values_to_end(reader(group + "-check"), target), expected) == expected
+    wait_until(lambda: values_to_end(reader(group + "-check"), target) == expected)
     (committed,) = reader(group).committed([TopicPartition(source, 0)], TIMEOUT_S)
     assert committed.offset == 100

@@ -25,6 +25,7 @@ from compat_tests.conftest import create_topic
 from tools.jvm.java import JavaMissing, find_java
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime
 from tools.required import tool_missing
+from tools.waiting import PATIENCE_S, wait_until
 
 TIMEOUT_S = 120
 PROGRESS_S = 60
@@ -97,7 +98,7 @@ class Copier:
         """Have it end in the middle of things."""
         if self._process is not None:
             self._process.kill() if hard else self._process.terminate()
-            self._process.wait(TIMEOUT_S)
+            self._process.wait(PATIENCE_S)
 
     @property
     def is_done(self) -> bool:
@@ -122,10 +123,8 @@ class Follower(threading.Thread):
                 self.values += [each.value() or b"" for each in consumer.consume(500, 0.1) if not each.error()]
 
     def finish(self, count: int) -> list[bytes]:
-        """Everything it read, when that is `count` records or nothing more comes."""
-        deadline = time.monotonic() + PROGRESS_S
-        while len(self.values) < count and time.monotonic() < deadline:
-            time.sleep(0.05)
+        """Everything it read, when that is `count` records."""
+        wait_until(lambda: len(self.values) >= count, lambda: f"{count} records, not {len(self.values)}")
         self._enough.set()
         self.join()
         return self.values
@@ -165,7 +164,7 @@ def copy_through_bounces(cell: Cell, size: Size, cluster: Any, transactional_id:
     follower = Follower(cluster.bootstrap_servers)
     follower.start()
     written = hits = 0
-    deadline = time.monotonic() + 6 * TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S * TIMEOUT_S
     with progress_of(cluster, copier.group) as copied:
         while hits < size.hits or written < size.records_at_least:
             assert time.monotonic() < deadline, f"{hits} bounces hit a transaction"
@@ -214,16 +213,17 @@ def state_of(transactional_id: str, log_dir: Path) -> TransactionState | None:
 
 def advances(copied: Callable[[], int], records: int, copier: Copier, log_dir: Path) -> bool:
     """Wait until so many more records are committed and a transaction is under way; False when the copier is done
-    before. AssertionError when it does not go on.
+    before. TimeoutError when it does not go on.
     """
     target = copied() + records
-    deadline = time.monotonic() + PROGRESS_S
-    while not copier.is_done:
-        if copied() >= target and state_of(copier.transactional_id, log_dir) in UNDER_WAY:
-            return True
-        assert time.monotonic() < deadline, "the copier does not go on"
-        time.sleep(0.005)
-    return False
+
+    def is_under_way() -> bool:
+        return copied() >= target and state_of(copier.transactional_id, log_dir) in UNDER_WAY
+
+    return (
+        wait_until(lambda: "done" if copier.is_done else "under way" if is_under_way() else "", "the copier goes on")
+        == "under way"
+    )
 
 
 def fill(cluster: Any, first: int, count: int) -> None:
@@ -231,7 +231,7 @@ def fill(cluster: Any, first: int, count: int) -> None:
     for number in range(first, first + count):
         producer.produce("source", str(number).encode())
         producer.poll(0)
-    assert producer.flush(TIMEOUT_S) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @contextmanager
@@ -240,14 +240,14 @@ def progress_of(cluster: Any, group: str) -> Iterator[Callable[[], int]]:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
 
     def copied() -> int:
-        deadline = time.monotonic() + PROGRESS_S
-        while True:
+        def look() -> list[int]:
             with suppress(KafkaException):
-                (committed,) = consumer.committed([TopicPartition("source", 0)], 30)
+                (committed,) = consumer.committed([TopicPartition("source", 0)], PATIENCE_S)
                 if committed.error is None:
-                    return max(0, committed.offset)
-            assert time.monotonic() < deadline, "no coordinator"
-            time.sleep(0.05)
+                    return [max(0, committed.offset)]
+            return []
+
+        return wait_until(look, "a coordinator")[0]
 
     try:
         yield copied
@@ -277,7 +277,7 @@ def assigned(bootstrap_servers: str, topic: str, group: str) -> Iterator[Consume
 
 def committed_values(cluster: Any) -> list[bytes]:
     values: list[bytes] = []
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     with assigned(cluster.bootstrap_servers, "target", "reader") as consumer:
         while time.monotonic() < deadline:
             for message in consumer.consume(1_000, 1):

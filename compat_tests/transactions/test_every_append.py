@@ -15,7 +15,7 @@ import pytest
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from compat_tests.conftest import create_topic
-from compat_tests.semantics.client import Connection, ConnectionClosed, wait_until
+from compat_tests.semantics.client import Connection, ConnectionClosed
 from compat_tests.transactions.producer import (
     CLASSIC,
     WHILE_STARTING,
@@ -25,6 +25,7 @@ from compat_tests.transactions.producer import (
 )
 from compat_tests.transactions.test_protocol import add_offsets, commit_offset, find_group_coordinator, stored_offset
 from tools.barnabas_process import BarnabasProcess
+from tools.waiting import PATIENCE_S, wait_until
 
 PARTITIONS = 2
 TOPIC = "t"
@@ -49,7 +50,7 @@ class MortalBroker(BarnabasProcess):
 
     def revive(self) -> None:
         """Wait for its death and start it without another one."""
-        assert self.wait(20) == -signal.SIGKILL, self.log_text()
+        assert self.wait(PATIENCE_S) == -signal.SIGKILL, self.log_text()
         self.module = "barnabas"
         self.start()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from compat_tests.semantics.client import Connection, wait_until
+from compat_tests.semantics.client import Connection
 from compat_tests.transactions.producer import READ_COMMITTED, VERSION_2, TransactionalProducer
 from compat_tests.transactions.test_protocol import (
     LAST_EPOCH,
@@ -15,6 +15,7 @@ from compat_tests.transactions.test_protocol import (
     use_up_epochs,
 )
 from tools.jvm.shared import SharedJvm
+from tools.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tools.waiting import PATIENCE_S, wait_until
+
 with warnings.catch_warnings():
     # It reads its message definitions through functions of importlib.resources that Python 3.11 deprecates.
     warnings.filterwarnings("ignore", ".*_text is deprecated", DeprecationWarning)
@@ -26,7 +28,7 @@ def values_of(cluster: Any, topic: str, count: int, isolation: str = "read_commi
     )
     consumer.assign([kafka.TopicPartition(topic, 0)])
     values: list[bytes] = []
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     try:
         while len(values) < count and time.monotonic() < deadline:
             for records in consumer.poll(timeout_ms=200).values():
@@ -44,7 +46,7 @@ def transactional(cluster: Any, transactional_id: str) -> Any:
     producer = kafka.KafkaProducer(bootstrap_servers=cluster.bootstrap_servers, transactional_id=transactional_id)
     producer.init_transactions()
     yield producer
-    producer.close(timeout=5)
+    producer.close(timeout=5)  # Real time: what is left over is not waited for
 
 
 def test_committed_and_aborted(cluster: Any, transactional: Any, topic: str) -> None:
@@ -52,7 +54,7 @@ def test_committed_and_aborted(cluster: Any, transactional: Any, topic: str) -> 
         transactional.begin_transaction()
         for each in range(5):
             transactional.send(topic, f"{number}-{each}".encode())
-        transactional.flush(TIMEOUT_S)
+        transactional.flush(PATIENCE_S)
         if number == 1:
             transactional.abort_transaction()
         else:
@@ -81,10 +83,7 @@ def test_offsets_are_part_of_the_transaction(
                 transactional.commit_transaction()
             else:
                 transactional.abort_transaction()
-        deadline = time.monotonic() + TIMEOUT_S
-        while consumer.committed(partition) != 5 and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert consumer.committed(partition) == 5
+        wait_until(lambda: consumer.committed(partition) == 5)
         assert values_of(cluster, target, 2) == [b"3", b"5"]
     finally:
         consumer.close()

@@ -4,12 +4,14 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from compat_tests.conftest import create_topic
 from compat_tests.semantics.client import Connection, ConnectionClosed
 from compat_tests.transactions.producer import WHILE_STARTING, TransactionalProducer, committed_values, retried
+from tools.waiting import wait_until
 
 KILLS = 3
 PARTITIONS = 3
@@ -26,13 +28,14 @@ class Retrying:
         self.step(self.init)
 
     def _connect(self) -> Connection:
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
+        def connected() -> Connection | None:
+            with suppress(OSError):
                 return Connection(self._cluster.bootstrap_servers)
-            except OSError:
-                assert time.monotonic() < deadline, "the broker does not come back"
-                time.sleep(0.05)
+            return None
+
+        found = wait_until(connected, "the broker comes back")
+        assert found is not None
+        return found
 
     def init(self) -> None:
         request = FindCoordinatorRequest(key_type=1, key=self.producer.transactional_id)
@@ -58,9 +61,8 @@ def test_decisions_hold_while_the_broker_is_killed(
 
     def kill_now_and_then() -> None:
         for kill in range(KILLS):
-            time.sleep(random_numbers.uniform(0.3, 0.8))
-            while number <= kill + 1 and not is_over.is_set():  # a machine that is busy gets less done in that time
-                time.sleep(0.01)
+            time.sleep(random_numbers.uniform(0.3, 0.8))  # Real time: a kill comes at any moment of a transaction
+            wait_until(lambda kill=kill: number > kill + 1 or is_over.is_set())  # type: ignore[misc]
             cluster.kill()
             cluster.start()
         is_over.set()
@@ -87,7 +89,7 @@ def test_decisions_hold_while_the_broker_is_killed(
     assert number > KILLS
     with Connection(cluster.bootstrap_servers) as connection:
         for partition in range(PARTITIONS):
-            deadline = time.monotonic() + TIMEOUT_S
-            while (found := committed_values(connection, "t", partition)) != expected[partition]:
-                assert time.monotonic() < deadline, (len(found), len(expected[partition]))
-                time.sleep(0.2)
+            wait_until(
+                lambda partition=partition: committed_values(connection, "t", partition) == expected[partition],  # type: ignore[misc]
+                f"partition {partition} as it was committed",
+            )

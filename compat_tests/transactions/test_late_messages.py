@@ -18,7 +18,7 @@ from barnabas.wire.messages.describe_transactions import DescribeTransactionsReq
 from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from compat_tests.semantics.client import Connection, batch_of, wait_until
+from compat_tests.semantics.client import Connection, batch_of
 from compat_tests.transactions.producer import (
     CLASSIC,
     READ_COMMITTED,
@@ -26,6 +26,7 @@ from compat_tests.transactions.producer import (
     TransactionalProducer,
     committed_values,
 )
+from tools.waiting import wait_until
 
 NewProducer = Callable[..., TransactionalProducer]
 

@@ -35,7 +35,7 @@ from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from compat_tests.semantics.client import Connection, batch_of, fetch_partition, produce_request, wait_until
+from compat_tests.semantics.client import Connection, batch_of, fetch_partition, produce_request
 from compat_tests.transactions.producer import (
     CLASSIC,
     READ_COMMITTED,
@@ -47,6 +47,7 @@ from compat_tests.transactions.producer import (
     errors_of_add,
     retried,
 )
+from tools.waiting import wait_until
 
 NewProducer = Callable[..., TransactionalProducer]
 

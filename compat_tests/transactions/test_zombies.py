@@ -15,6 +15,7 @@ from barnabas.wire.record_batch import iter_headers
 from compat_tests.semantics.client import Connection, fetch_partition
 from compat_tests.transactions.producer import committed_values
 from compat_tests.transactions.zombie import RECORDS
+from tools.waiting import PATIENCE_S
 
 TIMEOUT_S = 60
 ZOMBIE = str(Path(__file__).with_name("zombie.py"))
@@ -62,10 +63,10 @@ def stand_still_at(last: str, bootstrap_servers: str, transactional_id: str, top
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
         successor = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": transactional_id})
-        successor.init_transactions(TIMEOUT_S)
+        successor.init_transactions(PATIENCE_S)
         successor.begin_transaction()
         successor.produce(topic, value)
-        successor.commit_transaction(TIMEOUT_S)
+        successor.commit_transaction(PATIENCE_S)
         os.kill(process.pid, signal.SIGCONT)
         return [*said, *(line.strip() for line in process.stdout)]
     finally:

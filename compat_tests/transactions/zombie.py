@@ -11,22 +11,23 @@ import sys
 
 from confluent_kafka import KafkaException, Producer
 
-TIMEOUT_S = 60
+from tools.waiting import PATIENCE_S
+
 RECORDS = 5
 
 
 def main() -> None:
     bootstrap_servers, transactional_id, topic = sys.argv[1:]
     producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": transactional_id})
-    producer.init_transactions(TIMEOUT_S)
+    producer.init_transactions(PATIENCE_S)
     try:
         for number in itertools.count():
             producer.begin_transaction()
             for record in range(RECORDS):
                 producer.produce(topic, f"zombie {number} {record}")
-            producer.flush(TIMEOUT_S)
+            producer.flush(PATIENCE_S)
             print(f"open {number}", flush=True)
-            producer.commit_transaction(TIMEOUT_S)
+            producer.commit_transaction(PATIENCE_S)
             print(f"committed {number}", flush=True)
     except KafkaException as error:
         print(f"refused {error.args[0].name()}", flush=True)

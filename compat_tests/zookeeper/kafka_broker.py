@@ -5,6 +5,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 
 from tools.kafka_runtime import ZOOKEEPER_ERA_VERSION, KafkaServer
+from tools.waiting import PATIENCE_S
 
 
 class KafkaOnZooKeeper(KafkaServer):
@@ -44,5 +45,5 @@ class KafkaOnZooKeeper(KafkaServer):
 
     def _knows_its_controller(self) -> bool:
         """It may start before it has heard of itself, and librdkafka then waits minutes before it asks again."""
-        metadata = AdminClient({"bootstrap.servers": self.bootstrap_servers}).list_topics(timeout=10)
+        metadata = AdminClient({"bootstrap.servers": self.bootstrap_servers}).list_topics(timeout=PATIENCE_S)
         return metadata.controller_id == 1

@@ -9,8 +9,9 @@ import pytest
 from compat_tests.conftest import create_topic
 from compat_tests.zookeeper.conftest import broker_on
 from compat_tests.zookeeper.kafka_broker import KafkaOnZooKeeper
-from compat_tests.zookeeper.waiting import consume, eventually, produce, topic_of
+from compat_tests.zookeeper.waiting import consume, produce, topic_of
 from tools.barnabas_process import BarnabasProcess
+from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.java
 
@@ -27,14 +28,14 @@ def topic_ids(admin: Any, names: list[str]) -> dict[str, str]:
     from confluent_kafka import TopicCollection
 
     described = admin.describe_topics(TopicCollection(names))
-    return {name: str(described[name].result(10).topic_id) for name in names}
+    return {name: str(described[name].result(PATIENCE_S).topic_id) for name in names}
 
 
 def retention_of(admin: Any, name: str) -> str:
     from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-    value: str = admin.describe_configs([resource])[resource].result(10)["retention.ms"].value
+    value: str = admin.describe_configs([resource])[resource].result(PATIENCE_S)["retention.ms"].value
     return value
 
 
@@ -49,7 +50,7 @@ def use_barnabas(first: BarnabasProcess) -> dict[str, str]:
 
 def use_kafka(kafka: KafkaOnZooKeeper, ids: dict[str, str]) -> None:
     admin = admin_of(kafka)
-    eventually(lambda: topic_of(admin, "ours", 2))
+    wait_until(lambda: topic_of(admin, "ours", 2))
     assert topic_ids(admin, list(ids)) == ids
     assert retention_of(admin, "ours") == "86400000"
     assert consume(kafka.bootstrap_servers, "ours", "readers", 1) == ["d"], "from the offset committed to Barnabas"
@@ -77,8 +78,8 @@ def hand_over(zookeeper: Any, tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "data", barnabas.log_dir)
         barnabas.start()
         admin = admin_of(barnabas)
-        eventually(lambda: topic_of(admin, "ours", 2))
-        eventually(lambda: topic_of(admin, "theirs"))
+        wait_until(lambda: topic_of(admin, "ours", 2))
+        wait_until(lambda: topic_of(admin, "theirs"))
         assert topic_ids(admin, list(ids)) == ids
         assert retention_of(admin, "theirs") == "172800000"
         assert consume(barnabas.bootstrap_servers, "ours", "readers", 1) == ["e"], "from the offset committed to Kafka"

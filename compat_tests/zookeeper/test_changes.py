@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from compat_tests.zookeeper.conftest import broker_on
-from compat_tests.zookeeper.waiting import consume, eventually, produce, topic_of
+from compat_tests.zookeeper.waiting import consume, produce, topic_of
+from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.java
 
@@ -17,7 +18,7 @@ def value_of(admin: Any, kind: str, name: str, key: str) -> str:
     from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
     resource = ConfigResource(ConfigResource.Type[kind], name)
-    value: str = admin.describe_configs([resource])[resource].result(10)[key].value
+    value: str = admin.describe_configs([resource])[resource].result(PATIENCE_S)[key].value
     return value
 
 
@@ -26,23 +27,23 @@ def test_a_topic_config(kafka: Kafka, broker: Broker, new_topic: Any, admin: Any
 
     name = new_topic()
     kafka.admin.changeTopicConfig(name, kafka.properties({"max.message.bytes": "100", "retention.ms": "777"}))
-    eventually(lambda: value_of(admin, "TOPIC", name, "retention.ms") == "777")
+    wait_until(lambda: value_of(admin, "TOPIC", name, "retention.ms") == "777")
     errors: list[Any] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce(name, b"x" * 1000, on_delivery=lambda error, _message: errors.append(error))
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     assert [error.name() for error in errors] == ["MSG_SIZE_TOO_LARGE"]
     kafka.admin.changeTopicConfig(name, kafka.properties({}))
-    eventually(lambda: value_of(admin, "TOPIC", name, "retention.ms") == "604800000")
+    wait_until(lambda: value_of(admin, "TOPIC", name, "retention.ms") == "604800000")
 
 
 def test_a_brokers_config(kafka: Kafka, new_topic: Any, admin: Any) -> None:
     name = new_topic()
     kafka.admin.changeBrokerConfig(kafka.seq(1), kafka.properties({"log.retention.ms": "654321"}))
-    eventually(lambda: value_of(admin, "BROKER", "1", "log.retention.ms") == "654321")
+    wait_until(lambda: value_of(admin, "BROKER", "1", "log.retention.ms") == "654321")
     assert value_of(admin, "TOPIC", name, "retention.ms") == "654321"
     kafka.admin.changeBrokerConfig(kafka.seq(1), kafka.properties({}))
-    eventually(lambda: value_of(admin, "TOPIC", name, "retention.ms") == "604800000")
+    wait_until(lambda: value_of(admin, "TOPIC", name, "retention.ms") == "604800000")
 
 
 @pytest.mark.parametrize("uses_topic_id", [True, False])
@@ -55,7 +56,7 @@ def test_a_topic(kafka: Kafka, broker: Broker, topic_name: str, admin: Any, uses
         rack_unaware(kafka),
         uses_topic_id,
     )
-    eventually(lambda: topic_of(admin, topic_name, 2))
+    wait_until(lambda: topic_of(admin, topic_name, 2))
     assert value_of(admin, "TOPIC", topic_name, "retention.ms") == "4242"
     assert produce(broker.bootstrap_servers, topic_name, "x", partition=1) == 0
     assert consume(broker.bootstrap_servers, topic_name, f"of-{topic_name}", 1) == ["x"]
@@ -74,7 +75,7 @@ def test_more_partitions(kafka: Kafka, broker: Broker, new_topic: Any, admin: An
     existing = kafka.zk.getPartitionAssignmentForTopics(kafka.set(name)).apply(name)
     brokers = kafka.admin.getBrokerMetadatas(rack_unaware(kafka), kafka.java.scala.Option.empty())
     kafka.admin.addPartitions(name, existing, brokers, 3, kafka.java.scala.Option.empty(), False)
-    eventually(lambda: topic_of(admin, name, 3))
+    wait_until(lambda: topic_of(admin, name, 3))
     assert produce(broker.bootstrap_servers, name, "after", partition=2) == 0
     assert produce(broker.bootstrap_servers, name, "before", partition=0) == 1
 
@@ -83,10 +84,10 @@ def test_a_deletion(kafka: Kafka, broker: Broker, new_topic: Any, admin: Any) ->
     name = new_topic()
     produce(broker.bootstrap_servers, name, "x")
     kafka.admin.deleteTopic(name)
-    eventually(lambda: name not in admin.list_topics(timeout=10).topics)
-    eventually(lambda: not kafka.zk.isTopicMarkedForDeletion(name))
+    wait_until(lambda: name not in admin.list_topics(timeout=PATIENCE_S).topics)
+    wait_until(lambda: not kafka.zk.isTopicMarkedForDeletion(name))
     assert not kafka.zk.topicExists(name)
-    eventually(lambda: not list(broker.log_dir.glob(f"{name}-0")))
+    wait_until(lambda: not list(broker.log_dir.glob(f"{name}-0")))
 
 
 def test_a_forced_election(kafka: Kafka, broker: Broker, new_topic: Any, admin: Any) -> None:
@@ -94,7 +95,7 @@ def test_a_forced_election(kafka: Kafka, broker: Broker, new_topic: Any, admin: 
     found = kafka.zk.getControllerEpoch().get()
     epoch, version = found._1(), found._2().getVersion()
     kafka.zk.deleteController(version)
-    eventually(lambda: kafka.zk.getControllerEpoch().get()._1() == epoch + 1 and kafka.zk.getControllerId().isDefined())
+    wait_until(lambda: kafka.zk.getControllerEpoch().get()._1() == epoch + 1 and kafka.zk.getControllerId().isDefined())
     name = new_topic()
     assert produce(broker.bootstrap_servers, name, "x") == 0
     assert kafka.zk.getTopicPartitionState(kafka.partition(name, 0)).get().controllerEpoch() == epoch + 1

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from compat_tests.zookeeper.conftest import SESSION_TIMEOUT_MS
-from compat_tests.zookeeper.waiting import eventually
 from tools.barnabas_process import BarnabasProcess
 from tools.settled import wait_settled
+from tools.waiting import PATIENCE_S, wait_until
 from tools.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -89,7 +89,7 @@ class Writer:
                 on_delivery=lambda error, _message, number=number: self._told(number, error),
             )
             producer.poll(0.002)
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     def _told(self, number: int, error: Any) -> None:
         if error is None:
@@ -100,7 +100,7 @@ class Writer:
     def goes_on(self) -> None:
         """Wait until each partition has taken a few more."""
         wanted = {partition: self._count(partition) + 20 for partition in range(PARTITIONS)}
-        eventually(lambda: all(self._count(partition) >= count for partition, count in wanted.items()))
+        wait_until(lambda: all(self._count(partition) >= count for partition, count in wanted.items()))
 
     def _count(self, partition: int) -> int:
         return sum(number % PARTITIONS == partition for number in list(self.acknowledged))
@@ -121,7 +121,7 @@ def read_all(bootstrap_servers: str) -> list[int]:
     consumer.subscribe(["t"])
     found: list[int] = []
     at_end: set[int] = set()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while len(at_end) < PARTITIONS:
         assert time.monotonic() < deadline, f"read {len(found)} records, and the ends of {at_end}"
         message = consumer.poll(1)
@@ -145,7 +145,7 @@ def test_acknowledged_records_outlive_kills_stops_and_expired_sessions(brokers: 
     wait_heard(brokers, "t")
 
     def topic() -> Any:
-        return admin.list_topics("t", timeout=10).topics["t"].partitions
+        return admin.list_topics("t", timeout=PATIENCE_S).topics["t"].partitions
 
     def leader() -> BarnabasProcess:
         return brokers[topic()[0].leader]
@@ -168,7 +168,7 @@ def test_acknowledged_records_outlive_kills_stops_and_expired_sessions(brokers: 
         victim = brokers[dead]
         os.kill(victim.pid, signal.SIGSTOP)
         try:
-            eventually(lambda: topic()[0].leader not in (-1, dead))
+            wait_until(lambda: topic()[0].leader not in (-1, dead))
             writer.goes_on()
         finally:
             os.kill(victim.pid, signal.SIGCONT)

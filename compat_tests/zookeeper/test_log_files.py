@@ -29,7 +29,8 @@ from compat_tests.conftest import create_topic
 from compat_tests.semantics.client import Connection, batch_of, produce_batch
 from compat_tests.zookeeper.conftest import broker_on
 from compat_tests.zookeeper.kafka_broker import KafkaOnZooKeeper
-from compat_tests.zookeeper.waiting import eventually, topic_of
+from compat_tests.zookeeper.waiting import topic_of
+from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.java
 
@@ -96,14 +97,14 @@ def fill(bootstrap_servers: str) -> None:
         produce(bootstrap_servers, topic, produced_batches()[:count])
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     [deleted] = admin.delete_records([TopicPartition("shortened", 0, LOG_START)]).values()
-    assert deleted.result(30).low_watermark == LOG_START
+    assert deleted.result(PATIENCE_S).low_watermark == LOG_START
     producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": "t", "linger.ms": 0})
-    producer.init_transactions(60)
+    producer.init_transactions(PATIENCE_S)
     for number in range(6):
         producer.begin_transaction()
         producer.produce("transactional", b"x", timestamp=1_700_000_000_000 + number)
-        producer.flush(30)
-        producer.abort_transaction(60) if number % 2 else producer.commit_transaction(60)
+        producer.flush(PATIENCE_S)
+        producer.abort_transaction(PATIENCE_S) if number % 2 else producer.commit_transaction(PATIENCE_S)
 
 
 def fill_after_a_restart(bootstrap_servers: str) -> None:
@@ -112,7 +113,7 @@ def fill_after_a_restart(bootstrap_servers: str) -> None:
 
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     for topic, count in FIRST_BATCHES.items():
-        eventually(lambda topic=topic: topic_of(admin, topic))  # type: ignore[misc]
+        wait_until(lambda topic=topic: topic_of(admin, topic))  # type: ignore[misc]
         produce(bootstrap_servers, topic, produced_batches()[count : count + 40])
 
 

@@ -10,9 +10,10 @@ from compat_tests.conftest import create_topic
 from compat_tests.zookeeper.conftest import broker_on
 from compat_tests.zookeeper.kafka_broker import KafkaOnZooKeeper
 from compat_tests.zookeeper.test_change_of_broker import admin_of, hand_over
-from compat_tests.zookeeper.waiting import consume, eventually, produce, topic_of
+from compat_tests.zookeeper.waiting import consume, produce, topic_of
 from tools.barnabas_process import BarnabasZooKeeper
 from tools.kafka_runtime import ZOOKEEPER_ERA_VERSION, kafka_runtime
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.java
 
@@ -97,12 +98,12 @@ def test_kafka_3_9_on_it(server: BarnabasZooKeeper, tmp_path: Path) -> None:
             out = in_shell(server, "ls /kafka/brokers/ids", "get /kafka/controller", "quit")
             return "[1]" in out and '"brokerid":1' in out
 
-        eventually(is_controller_again)
+        wait_until(is_controller_again)
         create_topic(kafka.bootstrap_servers, "more", 1, {})
         assert produce(kafka.bootstrap_servers, "more", "c") == 0
         kafka.stop()
     with KafkaOnZooKeeper(f"{server.address}/kafka", tmp_path / "data") as kafka:
-        eventually(lambda: topic_of(admin_of(kafka), "letters", 2))
+        wait_until(lambda: topic_of(admin_of(kafka), "letters", 2))
         assert consume(kafka.bootstrap_servers, "letters", "readers", 1) == ["b"]
 
 
@@ -118,6 +119,6 @@ def test_barnabas_goes_on_without_it_and_registers_anew(server: BarnabasZooKeepe
         server.kill()
         assert produce(broker.bootstrap_servers, "letters", "b") == 1
         server.start()
-        eventually(lambda: "the broker has joined its cluster again" in broker.log_text())
+        wait_until(lambda: "the broker has joined its cluster again" in broker.log_text())
         create_topic(broker.bootstrap_servers, "more", 1, {})
         assert produce(broker.bootstrap_servers, "more", "c") == 0

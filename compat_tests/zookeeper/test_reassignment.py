@@ -14,9 +14,9 @@ from barnabas.broker.client.client import KafkaClient
 from barnabas.broker.client.reassignments import reassignments, unthrottle
 from compat_tests.zookeeper.conftest import SESSION_TIMEOUT_MS, KafkaClasses
 from compat_tests.zookeeper.test_cluster import PARTITIONS, PATIENCE_MS, Writer, read_all, wait_heard
-from compat_tests.zookeeper.waiting import eventually
 from tools.barnabas_process import BarnabasProcess
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime
+from tools.waiting import PATIENCE_S, wait_until
 from tools.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -95,7 +95,7 @@ def fill(servers: str) -> set[int]:
     numbers = range(-BALLAST_RECORDS * PARTITIONS, 0)
     for number in numbers:
         producer.produce("t", f"{number:<{BALLAST_BYTES}}", partition=number % PARTITIONS)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return set(numbers)
 
 
@@ -117,7 +117,7 @@ def test_partitions_move_while_they_are_written_and_the_controller_dies(
 
     def are_on(*targets: list[int]) -> bool:
         try:
-            found = admin.list_topics("t", timeout=3).topics["t"].partitions
+            found = admin.list_topics("t", timeout=PATIENCE_S).topics["t"].partitions
         except KafkaException:  # the broker that was asked is the dead one
             return False
         return len(found) == PARTITIONS and all(
@@ -137,7 +137,7 @@ def test_partitions_move_while_they_are_written_and_the_controller_dies(
         assert controller != 1
         assert found == all_partitions
         assert asked(servers, unthrottle)
-        eventually(lambda: are_on(*targets))
+        wait_until(lambda: are_on(*targets))
         brokers[1].start()
         wait_heard(brokers)
         writer.goes_on()
@@ -146,7 +146,7 @@ def test_partitions_move_while_they_are_written_and_the_controller_dies(
         targets = ([1, 2, 4], [2, 4, 1], [4, 1, 2])
         reassign.plan(*targets)
         assert "Successfully started" in reassign("--execute", version=ZOOKEEPER_ERA_VERSION)
-        eventually(lambda: are_on(*targets))
+        wait_until(lambda: are_on(*targets))
         assert "t-2 is completed." in reassign("--verify", version=ZOOKEEPER_ERA_VERSION)
         writer.goes_on()
     assert writer.failures == []
@@ -162,13 +162,13 @@ def test_kafkas_own_code_asks_by_the_znode(
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     admin = AdminClient({"bootstrap.servers": brokers[1].bootstrap_servers})
-    admin.create_topics([NewTopic("u", 1, replica_assignment=[[1, 2]])])["u"].result(30)
+    admin.create_topics([NewTopic("u", 1, replica_assignment=[[1, 2]])])["u"].result(PATIENCE_S)
     classes = KafkaClasses(kafka.jvm, zookeeper.address + chroot)
     try:
         targets = classes.java.java.util.HashMap()
         targets.put(classes.partition("u", 0), classes.seq(*map(classes.java.java.lang.Integer.valueOf, (3, 4))))
         classes.zk.createPartitionReassignment(classes.java.scala.jdk.javaapi.CollectionConverters.asScala(targets))
-        eventually(lambda: not classes.zk.reassignPartitionsInProgress())
-        eventually(lambda: admin.list_topics("u", timeout=10).topics["u"].partitions[0].replicas == [3, 4])
+        wait_until(lambda: not classes.zk.reassignPartitionsInProgress())
+        wait_until(lambda: admin.list_topics("u", timeout=PATIENCE_S).topics["u"].partitions[0].replicas == [3, 4])
     finally:
         classes.zk.close()

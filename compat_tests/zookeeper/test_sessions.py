@@ -12,9 +12,10 @@ from barnabas.clock import SystemClock
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from compat_tests.zookeeper.conftest import broker_on
-from compat_tests.zookeeper.waiting import consume, eventually, produce, topic_of
+from compat_tests.zookeeper.waiting import consume, produce, topic_of
 from tools.barnabas_process import BarnabasProcess
 from tools.hostile import ask, connect
+from tools.waiting import PATIENCE_S, wait_until
 from tools.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.java
@@ -55,7 +56,7 @@ def client(server: ZooKeeperServer, chroot: str) -> Iterator[Any]:
     """Somebody else's session with the same tree."""
     from kazoo.client import KazooClient
 
-    kazoo = KazooClient(server.address + chroot, timeout=10)
+    kazoo = KazooClient(server.address + chroot, timeout=10)  # Real time: of a session, which the client renews
     kazoo.start()
     yield kazoo
     kazoo.stop()
@@ -90,14 +91,14 @@ def test_service_goes_on_while_zookeeper_is_away(server: ZooKeeperServer, patien
     produce(patient.bootstrap_servers, "t", "meanwhile")
     assert consume(patient.bootstrap_servers, "t", "g", 1) == ["meanwhile"], "from the offset that was committed"
     with pytest.raises(KafkaException) as failure:
-        admin.create_topics([NewTopic("u", 1, 1)], operation_timeout=0.5, request_timeout=10)["u"].result(20)
+        admin.create_topics([NewTopic("u", 1, 1)], operation_timeout=0.5, request_timeout=10)["u"].result(PATIENCE_S)
     assert failure.value.args[0].name() == "REQUEST_TIMED_OUT"
     with pytest.raises(KafkaException) as failure:
-        admin.delete_topics(["v"], operation_timeout=0.5, request_timeout=10)["v"].result(20)
+        admin.delete_topics(["v"], operation_timeout=0.5, request_timeout=10)["v"].result(PATIENCE_S)
     assert failure.value.args[0].name() == "REQUEST_TIMED_OUT"
     server.start()
-    eventually(lambda: topic_of(admin, "u"))
-    eventually(lambda: "v" not in admin.list_topics(timeout=10).topics)
+    wait_until(lambda: topic_of(admin, "u"))
+    wait_until(lambda: "v" not in admin.list_topics(timeout=PATIENCE_S).topics)
     with connect(patient.bootstrap_servers) as connection:
         assert (
             ask(connection, InitProducerIdRequest(transactional_id=None), 2, InitProducerIdResponse).error_code
@@ -117,24 +118,24 @@ def test_an_expired_session(alone: BarnabasProcess, client: Any) -> None:
     client.exists("/brokers/ids/1", watch=lambda _event: gone.set())
     os.kill(alone.pid, signal.SIGSTOP)
     try:
-        assert gone.wait(30)
+        assert gone.wait(PATIENCE_S)
         client.set("/config/topics/t", b'{"version":1,"config":{"retention.ms":"99"}}')
         if client.exists("/brokers/ids/1", watch=lambda _event: back.set()) is not None:
             back.set()
     finally:
         os.kill(alone.pid, signal.SIGCONT)
-    assert back.wait(30)
+    assert back.wait(PATIENCE_S)
     _, after = client.get("/brokers/ids/1")
     assert after.czxid > before.czxid, "a new broker epoch"
-    eventually(lambda: int(client.get("/controller_epoch")[0]) == epoch + 1)
+    wait_until(lambda: int(client.get("/controller_epoch")[0]) == epoch + 1)
     assert produce(alone.bootstrap_servers, "t", "after") == 1
-    eventually(lambda: "joined its cluster again" in alone.log_text())
+    wait_until(lambda: "joined its cluster again" in alone.log_text())
     create(alone, "u")
     from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
     resource = ConfigResource(ConfigResource.Type.TOPIC, "t")
     admin = admin_of(alone)  # its futures end with it
-    described = admin.describe_configs([resource])[resource].result(10)
+    described = admin.describe_configs([resource])[resource].result(PATIENCE_S)
     assert described["retention.ms"].value == "99", "changed while the broker was out"
     assert "has expired" in alone.log_text()
 
@@ -176,8 +177,8 @@ def test_a_second_broker_takes_over_when_the_first_one_stops(
         admin = admin_of(alone)
         admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])])["t"].result()
         produce(alone.bootstrap_servers, "t", "before")
-        in_sync = lambda: sorted(admin.list_topics("t", timeout=10).topics["t"].partitions[0].isrs)  # noqa: E731
-        eventually(lambda: in_sync() == [1, 2])
+        in_sync = lambda: sorted(admin.list_topics("t", timeout=PATIENCE_S).topics["t"].partitions[0].isrs)  # noqa: E731
+        wait_until(lambda: in_sync() == [1, 2])
         alone.stop()
         produce(second.bootstrap_servers, "t", "after")
         assert consume(second.bootstrap_servers, "t", "g", 2) == ["before", "after"]

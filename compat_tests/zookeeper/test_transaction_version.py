@@ -13,12 +13,12 @@ from barnabas.broker.coordinators.transactions.state import Transaction, Transac
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import iter_records
-from compat_tests.semantics.client import Connection, fetch_partition, wait_until
+from compat_tests.semantics.client import Connection, fetch_partition
 from compat_tests.transactions.producer import VERSION_2, TransactionalProducer, committed_values
 from compat_tests.zookeeper.conftest import KafkaClasses, broker_on
-from compat_tests.zookeeper.waiting import eventually
 from tools.barnabas_process import BarnabasProcess
 from tools.jvm.shared import SharedJvm
+from tools.waiting import PATIENCE_S, wait_until
 from tools.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.java
@@ -90,12 +90,12 @@ def finalised(connection: Connection) -> tuple[int, int]:
 
 def await_level_2(connection: Connection) -> None:
     """The broker that a test before has registered may be gone only now."""
-    eventually(lambda: finalised(connection)[0] == 2)
+    wait_until(lambda: finalised(connection)[0] == 2)
 
 
 def becomes(connection: Connection, level: int, epoch_before: int) -> int:
     """Wait for a level; its epoch, which clients must take for a later one."""
-    eventually(lambda: finalised(connection)[0] == level)
+    wait_until(lambda: finalised(connection)[0] == level)
     epoch = finalised(connection)[1]
     assert epoch > epoch_before
     return epoch
@@ -130,10 +130,10 @@ def by_librdkafka(broker: BarnabasProcess, topic: str, transactional_id: str) ->
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(topic, transactional_id)
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
 
 
 def java_producer(java: Any, broker: BarnabasProcess, transactional_id: str) -> Any:

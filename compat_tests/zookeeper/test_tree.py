@@ -6,6 +6,7 @@ import pytest
 
 from compat_tests.zookeeper.conftest import broker_on
 from compat_tests.zookeeper.waiting import produce
+from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.java
 
@@ -32,7 +33,7 @@ def test_the_controller_and_the_cluster(kafka: Kafka, admin: Any) -> None:
     epoch, stat = kafka.zk.getControllerEpoch().get()._1(), kafka.zk.getControllerEpoch().get()._2()
     assert epoch >= 1
     assert stat.getVersion() == epoch, "Kafka fences writes with this version"
-    assert kafka.zk.getClusterId().get() == admin.list_topics(timeout=10).cluster_id
+    assert kafka.zk.getClusterId().get() == admin.list_topics(timeout=PATIENCE_S).cluster_id
 
 
 def test_every_path_that_kafka_expects(kafka: Kafka) -> None:
@@ -63,7 +64,7 @@ def test_a_topic(kafka: Kafka, new_topic: Any, admin: Any) -> None:
     topic_id = kafka.zk.getTopicIdsForTopics(topics).apply(name).toString()
     from confluent_kafka import TopicCollection
 
-    described = admin.describe_topics(TopicCollection([name]))[name].result(10)
+    described = admin.describe_topics(TopicCollection([name]))[name].result(PATIENCE_S)
     assert str(described.topic_id).translate(str.maketrans("+/", "-_")) == topic_id, "librdkafka's alphabet is another"
 
 
@@ -89,7 +90,7 @@ def test_topic_configs(kafka: Kafka, new_topic: Any, admin: Any) -> None:
     assert dict(kafka.admin.fetchEntityConfig("topics", name)) == {"retention.ms": "12345", "cleanup.policy": "delete"}
     changed = ConfigEntry("max.message.bytes", "5000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[changed])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
     assert dict(kafka.admin.fetchEntityConfig("topics", name)) == {
         "retention.ms": "12345",
         "cleanup.policy": "delete",
@@ -100,7 +101,7 @@ def test_topic_configs(kafka: Kafka, new_topic: Any, admin: Any) -> None:
 
 def test_a_deleted_topic_leaves_nothing(kafka: Kafka, new_topic: Any, admin: Any) -> None:
     name = new_topic(2)
-    admin.delete_topics([name])[name].result(30)
+    admin.delete_topics([name])[name].result(PATIENCE_S)
     assert not kafka.zk.topicExists(name)
     assert not kafka.zk.isTopicMarkedForDeletion(name)
     assert not kafka.zk.pathExists(f"/config/topics/{name}")
@@ -111,7 +112,7 @@ def test_producer_ids(kafka: Kafka, broker: Broker, new_topic: Any) -> None:
 
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
     producer.produce(new_topic(), b"x")
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     payload = kafka.zk.getDataAndVersion("/latest_producer_id_block")._1().get()
     block = kafka.java.kafka.zk.ProducerIdBlockZNode.parseProducerIdBlockData(payload)
     assert (block.assignedBrokerId(), block.size()) == (1, 1000)
@@ -150,7 +151,7 @@ def test_kafka_configs_reads_what_a_stopped_broker_was_configured_with(kafka: Ka
         admin = AdminClient({"bootstrap.servers": alone.bootstrap_servers})
         changed = ConfigEntry("log.retention.ms", "123456", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[changed])
-        admin.incremental_alter_configs([resource])[resource].result(10)
+        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
         alone.stop()
         done = kafka.jvm.run(
             "kafka.admin.ConfigCommand",

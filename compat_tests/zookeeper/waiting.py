@@ -1,28 +1,16 @@
 """Waiting for what a broker does by itself, and a producer and a consumer to see that it serves."""
 
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-Found = TypeVar("Found")
+from tools.waiting import PATIENCE_S
 
 DEADLINE_S = 30.0
 
 
-def eventually(look: Callable[[], Found | None]) -> Found:
-    """The first result of `look` that is true; the test fails when there is none in time."""
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def topic_of(admin: Any, name: str, partitions: int = 1) -> Any:
     """The metadata of a topic once all its partitions have leaders, or None."""
-    topic = admin.list_topics(timeout=10).topics.get(name)
+    topic = admin.list_topics(timeout=PATIENCE_S).topics.get(name)
     if topic is None or len(topic.partitions) != partitions:
         return None
     return topic if all(partition.leader == 1 for partition in topic.partitions.values()) else None
@@ -35,7 +23,7 @@ def produce(bootstrap_servers: str, topic: str, value: str, partition: int = 0) 
     offsets: list[Any] = []
     producer = Producer({"bootstrap.servers": bootstrap_servers, "delivery.timeout.ms": 20_000})
     producer.produce(topic, value, partition=partition, on_delivery=lambda *answer: offsets.append(answer))
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     ((error, message),) = offsets
     assert error is None, error
     offset: int = message.offset()
@@ -56,7 +44,7 @@ def consume(bootstrap_servers: str, topic: str, group: str, count: int) -> list[
     )
     consumer.subscribe([topic])
     values: list[str] = []
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while len(values) < count and time.monotonic() < deadline:
         message = consumer.poll(1)
         if message is not None and message.error() is None:
