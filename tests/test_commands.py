@@ -33,7 +33,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PATTERNS = ("*.md", "docs/**/*.md", "compat_tests/**/*.md", "tests/*.md")
 PAGES = [path for pattern in PATTERNS for path in sorted(ROOT.glob(pattern))]
 CODE = ("barnabas", "broker", "storage", "controller", "wire", "tools", "benchmarks", "spark_examples", "compat_tests")
-TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ REASON: Final = "# Real time: "
 POSITIONS: Final = {
     "wait": 0, "wait_for": 1, "join": 0, "result": 0, "exception": 0, "settimeout": 0, "flush": 0, "poll": 0,
     "timeout": 0, "create_connection": 1, "init_transactions": 0, "commit_transaction": 0, "abort_transaction": 0,
-    "list_topics": 1, "eventually": 1, "_until": 1,
+    "list_topics": 1, "committed": 1, "send_offsets_to_transaction": 2, "eventually": 1, "_until": 1,
 }  # fmt: skip
 """Where a call takes its limit, if not by name."""
 KEYWORDS: Final = ("timeout", "timeout_s", "within_s", "deadline_s")

@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:faststream.*"),
 ]
-TIMEOUT_S = 40
 
 
 class Order(BaseModel):

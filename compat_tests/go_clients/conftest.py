@@ -14,7 +14,6 @@ from tools.foreign_languages import ToolchainMissing, go_program
 from tools.required import tool_missing
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 90
 
 Scenario = Callable[..., Any]
 

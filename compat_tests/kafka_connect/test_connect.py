@@ -13,7 +13,6 @@ SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
 STANDALONE = "org.apache.kafka.connect.cli.ConnectStandalone"
 DISTRIBUTED = "org.apache.kafka.connect.cli.ConnectDistributed"
-TIMEOUT_S = 30
 
 
 def source(path: Path, topic: str) -> dict[str, object]:

@@ -16,8 +16,6 @@ from tools.kafka_runtime import streams_runtime
 from tools.required import tool_missing
 from tools.waiting import wait_until
 
-TIMEOUT_S = 60
-
 
 class _Function:
     """A Python function as one of Streams' functional interfaces."""

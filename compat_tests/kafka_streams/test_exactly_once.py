@@ -10,7 +10,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tools.waiting import PATIENCE_S
 
 LINES = ["one two three two one two", "three three two one"] * 10
-TIMEOUT_S = 60
 
 
 def word_count(streams: Any, source: str, sink: str) -> Any:

@@ -10,7 +10,6 @@ import pytest
 
 from tools.waiting import PATIENCE_S, wait_until
 
-TIMEOUT_S = 60
 TEXT = ["all streams lead to kafka", "hello kafka streams", "join kafka summit"]
 
 

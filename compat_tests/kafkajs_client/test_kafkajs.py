@@ -15,7 +15,6 @@ from tools.foreign_languages import ToolchainMissing, find_node, node_modules
 from tools.required import tool_missing
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 90
 
 Scenario = Callable[..., Any]
 

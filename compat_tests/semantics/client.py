@@ -16,7 +16,6 @@ from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import Record, build_batch, iter_records
 from tools.waiting import PATIENCE_S, wait_until
 
-TIMEOUT_S = 30.0
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 

@@ -9,8 +9,6 @@ import pytest
 
 from tools.waiting import PATIENCE_S, until_answer
 
-TIMEOUT_S = 30
-
 
 def run(work: Awaitable[Any]) -> Any:
     async def bounded() -> Any:

@@ -9,8 +9,6 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tools.waiting import PATIENCE_S, wait_until
 
-TIMEOUT_S = 30
-
 
 @pytest.fixture
 def transactional(cluster: Any, transactional_id: str) -> Callable[..., Producer]:
@@ -123,15 +121,15 @@ def test_read_process_write(
         for message in messages:
             producer.produce(target, b"<" + (message.value() or b"") + b">")
         positions = consumer.position(consumer.assignment())
-        producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), TIMEOUT_S)
+        producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), PATIENCE_S)
         if attempts in (2, 5):
             producer.abort_transaction(PATIENCE_S)
-            for partition in consumer.committed(consumer.assignment(), TIMEOUT_S):
+            for partition in consumer.committed(consumer.assignment(), PATIENCE_S):
                 consumer.seek(TopicPartition(partition.topic, partition.partition, max(partition.offset, 0)))
             continue
         producer.commit_transaction(PATIENCE_S)
         done += len(messages)
     expected = [f"<{number}>".encode() for number in range(100)]
     wait_until(lambda: values_to_end(reader(group + "-check"), target) == expected)
-    (committed,) = reader(group).committed([TopicPartition(source, 0)], TIMEOUT_S)
+    (committed,) = reader(group).committed([TopicPartition(source, 0)], PATIENCE_S)
     assert committed.offset == 100

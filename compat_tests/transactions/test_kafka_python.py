@@ -14,8 +14,6 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", ".*_text is deprecated", DeprecationWarning)
     import kafka
 
-TIMEOUT_S = 30
-
 
 def values_of(cluster: Any, topic: str, count: int, isolation: str = "read_committed") -> list[bytes]:
     """The first `count` values, and whatever comes within a moment after."""

@@ -15,7 +15,6 @@ from tools.waiting import wait_until
 
 KILLS = 3
 PARTITIONS = 3
-TIMEOUT_S = 60.0
 
 
 class Retrying:

@@ -17,7 +17,6 @@ from compat_tests.transactions.producer import committed_values
 from compat_tests.transactions.zombie import RECORDS
 from tools.waiting import PATIENCE_S
 
-TIMEOUT_S = 60
 ZOMBIE = str(Path(__file__).with_name("zombie.py"))
 FENCED = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
 

@@ -5,8 +5,6 @@ from typing import Any
 
 from tools.waiting import PATIENCE_S
 
-DEADLINE_S = 30.0
-
 
 def topic_of(admin: Any, name: str, partitions: int = 1) -> Any:
     """The metadata of a topic once all its partitions have leaders, or None."""

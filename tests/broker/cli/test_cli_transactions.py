@@ -16,8 +16,6 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.records import Record, build_batch
 from tools.waiting import PATIENCE_S
 
-TIMEOUT_S = 30
-
 Run = Callable[..., tuple[int, str, str]]
 
 
