@@ -312,10 +312,10 @@ def test_others_lead_after_a_death_before_its_session_would_end() -> None:
 @pytest.mark.full
 @pytest.mark.alone
 def test_how_soon_others_lead_after_a_death() -> None:
-    """Some 0.3 s."""
+    """Some 0.15 s."""
     with BarnabasBrokers(overrides={"zookeeper.session.timeout.ms": "40000"}) as brokers:
         create(brokers, "letters")
-        assert_within(50, process_s, lambda: until_others_lead(brokers, "letters"), "others lead")
+        assert_within(25, process_s, lambda: until_others_lead(brokers, "letters"), "others lead")
 
 
 def until_others_lead(cluster: BarnabasBrokers, topic: str) -> float:

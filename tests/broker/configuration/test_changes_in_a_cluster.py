@@ -116,13 +116,13 @@ def test_a_topic_s_configs_act_on_every_broker(changes: Changes, at: int) -> Non
 @pytest.mark.full
 @pytest.mark.alone
 def test_how_soon_every_broker_has_heard(changes: Changes) -> None:
-    """Some 20 ms."""
+    """Some 5 ms."""
 
     def alter() -> None:
         changes.alter(0, TOPIC, "t", {"max.message.bytes": SMALL})
         changes.alter(0, TOPIC, "t", {"max.message.bytes": None})
 
-    assert_within(25, wake_ups_s, timed(alter), "two changes")
+    assert_within(4, wake_ups_s, timed(alter), "two changes")
 
 
 @pytest.mark.parametrize("broker", BROKERS)
