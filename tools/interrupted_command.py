@@ -131,6 +131,7 @@ class Trap:
         return self._line
 
     def _tell_counts(self) -> None:
+        sys.settrace(None)  # what follows is no part of the command
         self._tell(counts=asdict(self._counts))
 
     def _tell(self, **what: Any) -> None:
