@@ -64,7 +64,7 @@ def test_each_command_before_a_broker_that_never_answers(command: str) -> None:
 def test_the_way_to_the_broker() -> None:
     """Imports, options and help: nobody waits for the signal there, and it ends the process."""
     line = ["transactions", "describe", "id", "-b", SILENT]
-    assert_silent(interrupted(Job(line, begin="_open_what_is_closed", every=5000, others=False)))
+    assert_silent(interrupted(Job(line, begin="_open_what_is_closed", every=20_000, others=False)))
 
 
 @pytest.mark.full
