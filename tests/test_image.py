@@ -231,7 +231,7 @@ def test_it_stops_cleanly_within_the_grace_period(broker: RunningImage) -> None:
     produce(broker.bootstrap_servers, "images", 1)
     consumer.poll(1)
 
-    broker.container.stop(timeout=GRACE_S)
+    broker.container.stop(timeout=GRACE_S)  # Real time: the grace period of the engine
     consumer.close()
 
     assert broker.container.wait()["StatusCode"] == 0, "it was killed when that was over"

@@ -77,10 +77,10 @@ def test_how_soon_a_thousand_partitions_are_there(start_cluster: Any) -> None:
         topics = [f"wide-{number}-{secrets.token_hex(3)}" for number in range(TOPICS)]
         new = [NewTopic(topic, num_partitions=PARTITIONS_EACH, replication_factor=1) for topic in topics]
         for future in admin.create_topics(new, operation_timeout=30).values():
-            future.result(60)
-        wait_until(lambda: _partition_counts(admin, topics) == [PARTITIONS_EACH] * TOPICS, timeout_s=60)
+            future.result(PATIENCE_S)
+        wait_until(lambda: _partition_counts(admin, topics) == [PARTITIONS_EACH] * TOPICS)
 
-    admin.list_topics(timeout=10)
+    admin.list_topics(timeout=PATIENCE_S)
     assert_within(700, work_s, timed(create), "a thousand partitions")
     own.kill()
 

@@ -138,7 +138,7 @@ def test_a_long_poll_wakes_at_once_on_an_append(topic: str, connect: Connect, co
     waiting = connect()
     for number in range(5):
         waiting.send(fetch_request([(topic, 0, number)], max_wait_ms=HOUR_MS), 12)
-        time.sleep(0.15)
+        assert waiting.is_silent(0.15)  # Real time: for a broker that would answer at once
         produce_batch(connection, topic, batch_of([b"wake"]))
         answer = waiting.receive().responses[0].partitions[0]
         assert [record.offset for record in records_of(answer)] == [number]
@@ -170,7 +170,7 @@ def test_a_long_poll_ends_when_its_topic_is_deleted(topic: str, connect: Connect
 
     waiting = connect()
     waiting.send(fetch_request([(topic, 0, 0)], max_wait_ms=HOUR_MS), 12)
-    time.sleep(0.2)
+    assert waiting.is_silent(0.2)  # Real time: for a broker that would answer at once
     assert connection.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=10_000), 5).responses[0].error_code == 0
     assert waiting.receive().responses[0].partitions[0].error_code in (3, 6)
 

@@ -141,7 +141,7 @@ def test_acknowledged_records_outlive_kills_stops_and_expired_sessions(brokers: 
 
     servers = ",".join(broker.bootstrap_servers for broker in brokers.values())
     admin = AdminClient({"bootstrap.servers": servers, "socket.timeout.ms": PATIENCE_MS})
-    admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)
+    admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(PATIENCE_S)
     wait_heard(brokers, "t")
 
     def topic() -> Any:

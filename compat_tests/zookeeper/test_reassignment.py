@@ -109,7 +109,7 @@ def test_partitions_move_while_they_are_written_and_the_controller_dies(
     servers = ",".join(broker.bootstrap_servers for broker in brokers.values())
     admin = AdminClient({"bootstrap.servers": servers, "socket.timeout.ms": PATIENCE_MS})
     assignment = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
-    admin.create_topics([NewTopic("t", PARTITIONS, replica_assignment=assignment)])["t"].result(30)
+    admin.create_topics([NewTopic("t", PARTITIONS, replica_assignment=assignment)])["t"].result(PATIENCE_S)
     wait_heard(brokers, "t")
     reassign = Reassign(servers, tmp_path)
     ballast = fill(servers)

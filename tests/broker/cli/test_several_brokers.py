@@ -59,7 +59,7 @@ def create(cluster: BarnabasBrokers, topic: str, **config: str) -> None:
 
     def attempt() -> bool:
         admin = admin_of(cluster)  # which has to live until the answer
-        (done,) = admin.create_topics([new], operation_timeout=20).values()
+        (done,) = admin.create_topics([new], operation_timeout=PATIENCE_S).values()
         error = done.exception(PATIENCE_S)
         return error is None or error.args[0].name() == "TOPIC_ALREADY_EXISTS"
 
@@ -69,7 +69,7 @@ def create(cluster: BarnabasBrokers, topic: str, **config: str) -> None:
 
 def partitions(cluster: BarnabasBrokers, topic: str) -> dict[int, Any]:
     """Those of a topic, as any of the brokers tells of them."""
-    return dict(admin_of(cluster).list_topics(topic, timeout=20).topics[topic].partitions)
+    return dict(admin_of(cluster).list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
 
 
 def produce(cluster: BarnabasBrokers, topic: str, partition: int = 0) -> int:
@@ -321,7 +321,7 @@ def test_how_soon_others_lead_after_a_death() -> None:
 def until_others_lead(cluster: BarnabasBrokers, topic: str) -> float:
     """Kill a leader that is not the controller; how many seconds later all that it led has a leader in a new epoch.
     Returns when it is back and in sync."""
-    controller = admin_of(cluster).list_topics(timeout=20).controller_id
+    controller = admin_of(cluster).list_topics(timeout=PATIENCE_S).controller_id
     victim = min({each.leader for each in partitions(cluster, topic).values()} - {controller})
     with store_client(cluster, controller) as client:
 

@@ -116,7 +116,7 @@ class Page(MetricsPage):
     def render(self, snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
         began_s = time.monotonic()
         self.may_be_made.wait()
-        time.sleep(self.work_s)
+        time.sleep(self.work_s)  # Real time: the work of a large page, which its server counts
         self.made.append((began_s, time.monotonic()))
         return self.content, "text/plain"
 

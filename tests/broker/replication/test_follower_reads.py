@@ -151,7 +151,7 @@ def test_how_soon_a_follower_that_is_read_from_knows_of_a_commit(cluster: Cluste
         producer.produce(
             "soon", f"{number}", partition=0, on_delivery=lambda *_, at=written: at.append(time.monotonic())
         )
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert next_value(consumer) == f"{number}"
         return time.monotonic() - written[0]
 

@@ -35,6 +35,7 @@ slow = pytest.mark.slow
 def run(name: str, *options: str) -> subprocess.CompletedProcess[str]:
     """By the command, since a seed tells one story only with the hash seed that it sets."""
     command = [sys.executable, "-m", "tools.cluster_bugs", name, *options]
+    # Real time: a search goes through a thousand seeds, and is bounded by the test's own limit.
     return children.run(command, capture_output=True, text=True, timeout_s=7_000)
 
 

@@ -149,7 +149,7 @@ def test_many_markers_that_a_full_disk_refuses_leave_the_processor_alone(broker:
 
     def used_s() -> float:
         before_s = broker.call(loop_time_s())
-        time.sleep(1)  # what is measured is a span of time
+        time.sleep(1)  # Real time: what is measured is a span of it
         return float(broker.call(loop_time_s()) - before_s)
 
     ending = end_of_many(broker)
