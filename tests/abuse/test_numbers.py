@@ -27,7 +27,6 @@ from barnabas.wire.messages.produce import ProduceRequest
 from barnabas.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.schema import Message
-from tests.abuse.conftest import Judge
 from tools.barnabas_process import BarnabasProcess
 from tools.extremes import TEXTS, batch_changes, changes, crafted_records, with_record
 from tools.hostile import (
@@ -197,7 +196,6 @@ def test_a22_the_requests_are_answered_without_an_error(
     ],
 )
 def test_a22_numbers_at_their_extremes(
-    judge: Judge,
     broker: BarnabasProcess,
     intact: None,
     memory: Memory,
@@ -226,7 +224,7 @@ def test_a22_numbers_at_their_extremes(
     figure(requests=attacker.sent, answered=attacker.answered, waiting=attacker.waiting, closed=attacker.closed,
            growth_mib=round(memory.growth / MIB, 1), idle=round(share, 3), idle_before=round(share_before, 3),
            **healthy.figures)  # fmt: skip
-    judge.at_most(share, share_before + IDLE_SHARE_MAX)
+    assert share <= share_before + IDLE_SHARE_MAX
     assert memory.growth <= 64 * MIB
 
 
