@@ -2,7 +2,7 @@
 the last one in sync nor where all had died at once."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +68,20 @@ def empty(broker: ClusterBroker) -> None:
     shutil.rmtree(folder(broker))
 
 
-def leader_and_isr(cluster: Cluster) -> tuple[int, set[int]]:
-    """Those of the topic's partition, by the controller's word."""
+def wait_partition(cluster: Cluster, is_so: Callable[[int, set[int]], bool]) -> None:
+    """Wait for a leader and an ISR of which that is true, by the controller's word."""
 
-    async def find() -> tuple[int, set[int]]:
+    def look() -> bool | None:
         controller = cluster.controlling()
-        assert controller is not None
-        state = controller.controller.cluster.topics[TOPIC].partitions[0]
-        return state.leader, set(state.isr)
+        topic = None if controller is None else controller.controller.cluster.topics.get(TOPIC)
+        state = None if topic is None else topic.partitions[0]
+        return True if state is not None and is_so(state.leader, set(state.isr)) else None
 
-    return cluster.call(find())
+    cluster.call(cluster._until(look, PATIENCE_S, "the partition does not get there"))
+
+
+def wait_for(cluster: Cluster, leader: int, isr: set[int]) -> None:
+    wait_partition(cluster, lambda *found: found == (leader, isr))
 
 
 def elect_unclean(cluster: Cluster) -> None:
@@ -87,8 +91,10 @@ def elect_unclean(cluster: Cluster) -> None:
 
 
 def stop_all(cluster: Cluster) -> ClusterBroker:
-    """One after the other; the last one, which is the only one in sync then."""
+    """One after the other; the last one, which is the only one in sync then: none may lag on a busy machine."""
     for broker in cluster.brokers:
+        left = {each.number for each in cluster.brokers[broker.number :]}
+        wait_partition(cluster, lambda _, isr, left=left: left <= isr)  # type: ignore[misc]
         broker.stop()
     return cluster.brokers[-1]
 
@@ -107,6 +113,7 @@ def test_who_was_in_sync_before_leads_for_the_last_one_that_has_lost_its_log(clu
     lose(last, what)
     for broker in reversed(cluster.brokers):  # the one that lost it governs
         broker.start()
+    cluster.wait_in_sync()
     assert cluster.leader(TOPIC, 0) != last.number
     assert read(cluster) == RECORDS
     wait_forgotten(last)
@@ -123,19 +130,19 @@ def test_the_last_one_in_sync_does_not_lead_without_its_log(
     lose(last, what)
     for broker in reversed(cluster.brokers):  # the one that lost it governs
         broker.start()
-    assert leader_and_isr(cluster) == (-1, {last.number})
+    wait_for(cluster, -1, {last.number})
     assert f"`barnabas topics elect {TOPIC}:0 --unclean`" in caplog.text
     last.stop()
     assert lost_file(last).read_text() == f"0\n1\n{TOPIC} 0\n"
     last.start()
-    assert leader_and_isr(cluster) == (-1, {last.number})
+    wait_for(cluster, -1, {last.number})
     elect_unclean(cluster)
-    cluster.wait_heard()
+    cluster.wait_in_sync()
     assert read(cluster) == RECORDS
     wait_forgotten(last)
     cluster.brokers[0].kill()
     cluster.brokers[1].kill()
-    assert leader_and_isr(cluster) == (last.number, {last.number})
+    wait_for(cluster, last.number, {last.number})
     assert read(cluster) == RECORDS, "it has fetched all"
 
 
@@ -151,7 +158,7 @@ def test_that_two_have_to_be_in_sync_by_now_does_not_help_who_lost_what_it_ackno
         cluster._configs["min.insync.replicas"] = "2"
         for broker in reversed(cluster.brokers):
             broker.start()
-        assert leader_and_isr(cluster) == (-1, {last.number})
+        wait_for(cluster, -1, {last.number})
         elect_unclean(cluster)
         cluster.wait_in_sync()
         assert read(cluster) == RECORDS, "who left last is elected: it has most"
@@ -164,10 +171,10 @@ def test_where_all_have_died_the_one_with_an_empty_disk_waits_for_the_others(clu
     replaced = cluster.brokers[0]
     empty(replaced)
     replaced.start()
-    leader, isr = leader_and_isr(cluster)
-    assert (leader, bool(isr), replaced.number in isr) == (-1, True, False)
+    wait_partition(cluster, lambda leader, isr: leader == -1 and bool(isr) and replaced.number not in isr)
     for broker in cluster.brokers[1:]:
         broker.start()
+    cluster.wait_in_sync()
     assert read(cluster) == RECORDS
     wait_forgotten(replaced)
 
@@ -188,10 +195,10 @@ def test_where_all_have_died_the_one_without_segments_does_not_lead(cluster: Clu
     for path in (folder(robbed) / f"{TOPIC}-0").glob("*.log"):
         path.unlink()
     robbed.start()
-    leader, isr = leader_and_isr(cluster)
-    assert (leader, bool(isr), robbed.number in isr) == (-1, True, False)
+    wait_partition(cluster, lambda leader, isr: leader == -1 and bool(isr) and robbed.number not in isr)
     for broker in cluster.brokers[1:]:
         broker.start()
+    cluster.wait_in_sync()
     assert read(cluster) == RECORDS
     limit.wait_until(lambda: list(folder(robbed).glob(f"{TOPIC}-0.*-stray")), "it was fetched anew")
 
@@ -204,10 +211,11 @@ def test_who_deletes_the_file_gives_the_logs_up(cluster: Cluster) -> None:
         empty(broker)
     for broker in cluster.brokers:
         broker.start()
-    assert leader_and_isr(cluster) == (-1, {last.number})
+    wait_for(cluster, -1, {last.number})
     last.stop()
     lost_file(last).unlink()
     last.start()
+    cluster.wait_in_sync()
     write(cluster)
     assert read(cluster) == RECORDS
 
@@ -221,6 +229,7 @@ def test_what_nobody_else_has_begins_anew(caplog: pytest.LogCaptureFixture) -> N
         broker.stop()
         empty(broker)
         broker.start()
+        cluster.wait_in_sync()
         assert f"{TOPIC}-0 is not new, has no log, and nobody else has one: it begins empty" in caplog.text
         write(cluster)
         assert read(cluster) == RECORDS
