@@ -230,7 +230,7 @@ def test_fetch(counter: Counter, size: int, most: Work, tmp_path: Path) -> None:
     assert work.is_within(most)
 
 
-@pytest.mark.parametrize("partitions", [10, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("partitions", [10, 100, pytest.param(1_000, marks=pytest.mark.full)])
 def test_a_fetch_of_a_session(counter: Counter, partitions: int) -> None:
     """What a consumer of several partitions sends, KIP-227: the request names only what changed."""
     with running() as broker:
@@ -239,7 +239,7 @@ def test_a_fetch_of_a_session(counter: Counter, partitions: int) -> None:
     assert work.is_within(FETCH_OF_SESSION)
 
 
-@pytest.mark.parametrize("partitions", [10, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("partitions", [10, 100, pytest.param(1_000, marks=pytest.mark.full)])
 def test_a_fetch_of_a_session_from_a_rack(counter: Counter, partitions: int) -> None:
     """A consumer that would be sent to a nearer replica, KIP-392, if there were one."""
     settings = {"racks": ("a", "b"), "replica_selector_class": RACK_AWARE_SELECTOR}
@@ -279,7 +279,7 @@ def work_per_fetch_of_session(
         return least_work(counter, fetch_again)
 
 
-@pytest.mark.parametrize("partitions", [10, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("partitions", [10, 100, pytest.param(1_000, marks=pytest.mark.full)])
 def test_an_idle_fetch_of_a_session(counter: Counter, partitions: int) -> None:
     """Nothing is new in any partition, and the consumer does not wait for it."""
     with running() as broker:
@@ -298,7 +298,7 @@ def test_an_idle_fetch_of_a_session(counter: Counter, partitions: int) -> None:
     assert work.is_within(IDLE_FETCH_OF_SESSION)
 
 
-@pytest.mark.parametrize("partitions", [10, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("partitions", [10, 100, pytest.param(1_000, marks=pytest.mark.full)])
 def test_a_fetch_of_a_session_that_waits_for_a_record(counter: Counter, partitions: int) -> None:
     """As below, and the record comes to one of the partitions that a session follows."""
     with running() as broker:
@@ -379,7 +379,7 @@ def test_a_produce_that_is_replicated(counter: Counter) -> None:
     assert work.is_within(REPLICATED_PRODUCE)
 
 
-@pytest.mark.parametrize("partitions", [3, 30, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("partitions", [3, 30, 100, pytest.param(1_000, marks=pytest.mark.full)])
 def test_an_idle_fetch_of_a_follower(counter: Counter, partitions: int) -> None:
     """In a session of its own, so that nothing else asks meanwhile."""
     with brokers_at_rest(counter, 2, 2 * partitions) as (leader, led):
