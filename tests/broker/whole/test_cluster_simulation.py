@@ -75,7 +75,7 @@ def test_a_broker_whose_disk_was_replaced_costs_nothing() -> None:
     raise AssertionError("no disk was replaced while its broker was alone")
 
 
-@pytest.mark.slow
+@pytest.mark.full  # the gate asks the command, below
 def test_a_seed_tells_the_same_story_again() -> None:
     stories = [simulate(seed, 2, brokers=3).log for seed in (3, 3, 4)]
     assert len(stories[0]) > 100
