@@ -57,7 +57,7 @@ def test_each_bug_is_kept_once_and_replayed(tmp_path: Path) -> None:
     assert {path.read_bytes() for path in corpus(target, tmp_path)} == {b"xx", b"xxx"}
 
 
-@pytest.mark.slow
+@pytest.mark.full  # memory is that of the process, in which many other tests have run
 @pytest.mark.parametrize("leaks", [False, True])
 def test_memory_is_compared_by_tenths_of_the_inputs(leaks: bool, tmp_path: Path) -> None:
     held: list[bytes] = []

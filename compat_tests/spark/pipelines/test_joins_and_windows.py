@@ -376,6 +376,7 @@ def test_workers_have_our_modules_from_the_driver(
     assert all("spark_examples.zip" in value for value in values), values[0]
 
 
+@pytest.mark.full
 def test_spark_submit(cluster: Any, topic_prefix: str, tmp_path: Path) -> None:
     """As on a cluster: from another folder, with the shared modules in a zip file, session and master from outside."""
     lines, words = f"{topic_prefix}-lines", f"{topic_prefix}-words"

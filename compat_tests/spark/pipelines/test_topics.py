@@ -162,7 +162,7 @@ def test_the_demonstration_looks_first(capsys: pytest.CaptureFixture[str]) -> No
     assert line.startswith("No broker listens on ")
 
 
-@pytest.mark.slow
+@pytest.mark.full  # its pipeline is in the gate with test_delays_by_day_with_late_flights
 def test_the_demonstration() -> None:
     """What `make demo` runs, with the flights of two days."""
     command = [sys.executable, "-m", "spark_examples.demo", "--days", "2"]
