@@ -24,10 +24,6 @@ ALLOWED: Final = {
     ("tests/storage/recovery/test_crash_points.py", "*"): "mutants: the crash points find each step that is left out",
     ("tests/broker/cli/conftest.py", "sys"): "stdin, which a command reads",
     ("tests/broker/observability/test_logs.py", "logging"): "raiseExceptions, which is there to be set",
-    (
-        "tests/broker/upkeep/test_random_disk_errors.py",
-        "sys.modules[__name__]",
-    ): "its patience, for what fails in the end",
     ("tests/soak/test_soak.py", "'tools.soak.run.PATIENCE_S'"): "the soak's own patience, for what fails in the end",
     ("tests/soak/test_soak.py", "'tools.soak.run.ACKNOWLEDGED_BETWEEN_CRASHES'"): "as PATIENCE_S",
     ("tests/soak/test_soak.py", "'tools.soak.run.TRANSACTION_TIMEOUT_S'"): "as PATIENCE_S",

@@ -748,6 +748,7 @@ def test_links_are_cut(start: Callable[..., Asked]) -> None:
     assert cluster.refused("POST", "wait_in_sync", timeout_ms=1)[0] == 504
     assert cluster.delete(f"faults/{cut}")["hits"] > 0
     cluster.post("wait_in_sync")
+    assert cluster.post("wait_heard") == {}
     cluster.post("cut", one=follower, other=leader)
     cluster.delete("faults")
     cluster.post("wait_in_sync")

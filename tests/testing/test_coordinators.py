@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
 from barnabas.broker.configuration.config import load
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as Server
@@ -21,7 +22,7 @@ from barnabas.testing.requests import ask
 from barnabas.wire.codec import decode
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from tools.hostile import connect, frame, receive
-from tools.waiting import PATIENCE_S
+from tools.waiting import PATIENCE_S, wait_until
 
 Owner = Broker | Cluster
 ANSWERED_AT_ONCE = ["FindCoordinator", "JoinGroup", "OffsetFetch", "InitProducerId", "AddPartitionsToTxn"]
@@ -125,9 +126,19 @@ def test_who_cannot_be_served_is_told(tmp_path: Path) -> None:
 
     config = load(options={"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
     broker = BrokerThread(config, Environment(files=FullForInternalTopics()), wait_for_coordinators)
+    server = broker.server
     try:
+        coordinator_at(
+            server.socket_server.bootstrap_servers
+        )  # it has the topic created, and may come before a refusal
+        wait_until(
+            lambda: (
+                [each.leader for each in server.metadata.topic(GROUP_METADATA_TOPIC).partitions.values()] == [-1] * 3
+            ),
+            "the broker has refused all partitions",
+        )
         for _ in range(2):
-            found = coordinator_at(broker.server.socket_server.bootstrap_servers)
+            found = coordinator_at(server.socket_server.bootstrap_servers)
             assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     finally:
         broker.end()
