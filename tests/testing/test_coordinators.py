@@ -128,15 +128,13 @@ def test_who_cannot_be_served_is_told(tmp_path: Path) -> None:
     broker = BrokerThread(config, Environment(files=FullForInternalTopics()), wait_for_coordinators)
     server = broker.server
     try:
-        coordinator_at(
-            server.socket_server.bootstrap_servers
-        )  # it has the topic created, and may come before a refusal
-        wait_until(
-            lambda: (
-                [each.leader for each in server.metadata.topic(GROUP_METADATA_TOPIC).partitions.values()] == [-1] * 3
-            ),
-            "the broker has refused all partitions",
-        )
+        coordinator_at(server.socket_server.bootstrap_servers)  # creates the topic; it may come before the refusals
+
+        def are_leaderless() -> bool:
+            topic = server.metadata.topic(GROUP_METADATA_TOPIC)
+            return topic is not None and {each.leader for each in topic.partitions.values()} == {-1}
+
+        wait_until(are_leaderless, "the broker has refused all partitions")
         for _ in range(2):
             found = coordinator_at(server.socket_server.bootstrap_servers)
             assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
