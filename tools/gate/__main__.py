@@ -15,7 +15,7 @@ INTERRUPTED: Final = 130
 
 def main(words: Sequence[str]) -> int:
     """Returns the exit status: 0 all is well, 1 something failed, 5 there was no test, 130 it was interrupted."""
-    parser = argparse.ArgumentParser("python -m tools.gate", description=__doc__)
+    parser = argparse.ArgumentParser("python -m tools.gate", description=__doc__, allow_abbrev=False)
     parser.add_argument("tier", choices=sorted(TIERS), help="gate: what each change must pass; full: all at length")
     parser.add_argument("--anew", action="store_true", help="full: begin anew where a run was interrupted")
     options, arguments = parser.parse_known_args(words)
