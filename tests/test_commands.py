@@ -90,6 +90,7 @@ def broker() -> Iterator[BarnabasProcess]:
     ("page", "first"), [("README.md", "barnabas topics create"), ("docs/quick-start.md", "barnabas topics create")]
 )
 @pytest.mark.slow
+@pytest.mark.live
 def test_a_tour(page: str, first: str, broker: BarnabasProcess, tmp_path: Path) -> None:
     script = changed(block(page, first).text, {"greetings": "farewells", "hello": "adieu"})
     script = re.sub(r"^\. .*/activate$", "", script, flags=re.MULTILINE)
@@ -103,6 +104,7 @@ def test_a_tour(page: str, first: str, broker: BarnabasProcess, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.live
 def test_tools_of_others_in_the_readme(broker: BarnabasProcess, tmp_path: Path) -> None:
     """kcat; the line with Kafka's own tool is that of compat_tests/java_tools/test_console.py."""
     if not shutil.which("kcat"):
@@ -115,6 +117,7 @@ def test_tools_of_others_in_the_readme(broker: BarnabasProcess, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.live
 def test_installing_from_a_clone(tmp_path: Path) -> None:
     """As the quick start says, in an environment that has nothing yet, and without a checkout's own files around it."""
     clone = tmp_path / "clone"
@@ -137,6 +140,7 @@ def test_installing_from_a_clone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize("command", [
     *block("docs/quick-start.md", "barnabas serve").commands,
     *block("README.md", "make run").commands[:1],
@@ -157,6 +161,7 @@ def test_starting_one(command: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 def test_copying_a_topic(broker: BarnabasProcess, tmp_path: Path) -> None:
     """docs/command-line.md, of a topic with records in its last partition."""
     (tmp_path / "records").write_text('{"key": "k", "value": null, "partition": 5}\n{"value": "v", "partition": 0}\n')
@@ -174,6 +179,7 @@ def test_copying_a_topic(broker: BarnabasProcess, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 def test_copying_a_topic_from_apache_kafka_4(broker: BarnabasProcess, tmp_path: Path) -> None:
     """docs/upgrading.md, with a topic that has keys, headers, bytes that are no text, and three partitions."""
     with KafkaServer() as kafka:
@@ -221,6 +227,7 @@ OPERATIONS = (
 
 
 @pytest.mark.slow
+@pytest.mark.live
 def test_operating_a_cluster(tmp_path: Path) -> None:
     """The blocks of docs/operations.md that look at a cluster and move its partitions, in the page's order, with a
     fourth broker that has joined three; what each says of itself is looked at before the next one runs.
@@ -278,6 +285,7 @@ def fenced(page: str, language: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 def test_the_service_of_systemd(tmp_path: Path) -> None:
     """Its commands, with the file of the page, in folders of the test; and what systemd says of the unit."""
     unit = fenced("docs/running.md", "ini")
@@ -306,6 +314,7 @@ def test_the_service_of_systemd(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 def test_health_and_metrics(tmp_path: Path) -> None:
     if not shutil.which("curl"):
         tool_missing("no curl")
@@ -404,6 +413,7 @@ def test_each_way_has_commands() -> None:
 
 @pytest.mark.parametrize("start", BY_ITS_OPTIONS)
 @pytest.mark.slow
+@pytest.mark.live
 def test_options_that_documents_print(start: str) -> None:
     commands = [command for one in BLOCKS for command in one.commands if command.startswith(start)]
     inline = [command for page in PAGES for command in re.findall(rf"`({re.escape(start)}\b[^`]*)`", page.read_text())]
@@ -544,6 +554,7 @@ WHOLE = sorted(
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize("command", WHOLE)
 def test_a_whole_command_in_a_sentence(command: str, broker: BarnabasProcess, tmp_path: Path) -> None:
     line = re.sub(r"\b(flights|greetings|shouted)\b", "journeys", command)

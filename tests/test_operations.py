@@ -32,7 +32,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "3",
 }
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 
 class Operator:

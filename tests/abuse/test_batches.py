@@ -45,7 +45,7 @@ from tools.hostile import (
 )
 from tools.mutation import Mutator
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]
 NOW_MS = 1_700_000_000_000
 GIB = 1024 * MIB

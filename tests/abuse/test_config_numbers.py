@@ -37,7 +37,7 @@ from tools.extremes import HUGE_TEXT, config_texts
 from tools.hostile import eventually, processor_share
 from tools.request_stage import NODE_ID, Peer, now_ms
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 FULL = pytest.mark.full
 Figure = Callable[..., None]
 

@@ -42,7 +42,7 @@ from tools.hostile import (
 from tools.smaller_limits import module as smaller
 from tools.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]
 IMPATIENT = smaller({f"{network.__name__}.PARTIAL_FRAME_TIMEOUT_MS": 3_000})
 

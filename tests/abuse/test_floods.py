@@ -89,7 +89,7 @@ from tools.hostile import (
 )
 from tools.smaller_limits import module as smaller
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]
 NOW_MS = 1_700_000_000_000
 FULL = [pytest.mark.full, pytest.mark.timeout(1800)]

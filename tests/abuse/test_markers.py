@@ -16,7 +16,7 @@ from tools.barnabas_process import BarnabasProcess
 from tools.hostile import MIB, HealthyClient, Memory, eventually, processor_share
 from tools.request_stage import Stage, errors
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]
 FULL = [pytest.mark.full, pytest.mark.timeout(1800)]
 

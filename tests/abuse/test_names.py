@@ -22,7 +22,7 @@ from barnabas.wire.schema import Array, Message
 from tools.barnabas_process import BarnabasProcess
 from tools.hostile import HealthyClient, answer, ask, connect, create_topic, eventually, frame, receive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 LONG = {"ascii": "n" * 32_767, "of four bytes": "\U0001f600" * 8_191, "quotes": "'" * 32_767}
 

@@ -44,7 +44,7 @@ from tools.hostile import (
 from tools.request_stage import REQUESTS, Builder, Stage, errors, fetching, produce, served_versions, write_markers
 from tools.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 FULL = [pytest.mark.full, pytest.mark.timeout(3600)]
 Figure = Callable[..., None]
 

@@ -14,7 +14,7 @@ from barnabas.wire.messages.list_transactions import ListTransactionsRequest, Li
 from tools.barnabas_process import BarnabasProcess
 from tools.hostile import MIB, HealthyClient, Memory, answer, ask, connect, eventually, frame
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]
 FULL = [pytest.mark.full, pytest.mark.timeout(1800)]
 

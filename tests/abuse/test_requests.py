@@ -45,7 +45,7 @@ from tools.hostile import (
 )
 from tools.mutation import Mutator
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]
 
 

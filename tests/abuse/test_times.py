@@ -139,6 +139,7 @@ def await_coordinator(process: BarnabasProcess, group_id: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize("rebalance_timeout_ms", [-(2**31), -1, 0, 1])
 def test_a25_a_static_member_comes_back_with_no_time_for_rebalances(
     shared_broker: BarnabasProcess, rebalance_timeout_ms: int, is_timed: bool
@@ -295,6 +296,7 @@ def prepare(process: BarnabasProcess) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize("broker", [{}, WIDE_OPEN], indirect=True, ids=["defaults", "wide open"])
 def test_a25_durations_of_requests_at_their_extremes(broker: BarnabasProcess, is_timed: bool) -> None:
     """All at once beside a healthy client, which gets answers as beside any short attack."""

@@ -186,6 +186,7 @@ def check(settings: Mapping[str, str], is_timed: bool = True) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize("name", BROKERS)
 def test_a26_all_settings_at_their_extremes(name: str, is_timed: bool) -> None:
     check(BROKERS[name], is_timed)
@@ -249,6 +250,7 @@ def create(address: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 def test_a26_topics_with_settings_at_their_extremes(is_timed: bool) -> None:
     with BarnabasProcess(BUSY) as process:
         client = client_of(process, is_timed)

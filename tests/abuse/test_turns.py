@@ -15,7 +15,7 @@ from barnabas.wire.schema import Message
 from tools.barnabas_process import BarnabasProcess
 from tools.hostile import MIB, HealthyClient, Memory, connect, create_topic, eventually, frame, processor_share, receive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]
 
 CONNECTIONS = 300

@@ -21,7 +21,7 @@ from tools.waiting import PATIENCE_S
 
 Run = Callable[..., Any]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from barnabas.testing import Broker
 from tools import children
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 Run = Callable[..., Any]
 Start = Callable[..., Any]
 

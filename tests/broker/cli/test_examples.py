@@ -96,6 +96,7 @@ def in_shell(line: str, folder: Path, broker: Broker | BarnabasBrokers) -> tuple
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize("line", OTHERS)
 def test_an_example(broker: Broker, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     """In a shell where it has a pipe, else in this process."""
@@ -124,6 +125,7 @@ def several() -> Iterator[BarnabasBrokers]:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize("line", SEVERAL)
 def test_an_example_of_several_brokers(several: BarnabasBrokers, tmp_path: Path, line: str) -> None:
     """Those with the ids 1 to 5. Nobody is there to be asked."""
@@ -139,6 +141,7 @@ def test_an_example_of_several_brokers(several: BarnabasBrokers, tmp_path: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize("line", [line for line in SERVE if "--zookeeper" not in line])
 def test_an_example_of_serve(tmp_path: Path, line: str) -> None:
     """Started as it stands but for ports and the directory, where options that come later count."""
@@ -170,6 +173,7 @@ def test_the_example_of_serve_with_zookeeper() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize("line", ZOOKEEPER)
 def test_an_example_of_zookeeper(tmp_path: Path, line: str) -> None:
     line = line.replace("/tmp/znodes.sqlite", shlex.quote(str(tmp_path / "tree.sqlite"))) + " --listen 127.0.0.1:0"

@@ -90,6 +90,7 @@ def interrupted_at(moment: str, arguments: Sequence[str]) -> subprocess.Complete
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("moment", "arguments"),
     [
@@ -129,6 +130,7 @@ def test_little_is_imported_before_the_signal_is_seen_to() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.live
 def test_a_start_that_is_interrupted_is_finished_and_undone(tmp_path: Path) -> None:
     arguments = ["serve", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]
     ended = interrupted_at("barnabas.controller.coordination.embedded", arguments)
@@ -139,6 +141,7 @@ def test_a_start_that_is_interrupted_is_finished_and_undone(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_start_that_waits_for_zookeeper_is_given_up(number: signal.Signals, tmp_path: Path) -> None:
     """Not after `zookeeper.connection.timeout.ms`."""
@@ -163,6 +166,7 @@ TWICE = ("consume", "produce", "topics list")
 
 
 @pytest.mark.slow
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("command", "times"), [*((command, 1) for command in REMOTE), *((command, 2) for command in TWICE)]
 )

@@ -23,7 +23,7 @@ from tools import children
 
 Run = Callable[..., Any]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 
 @pytest.fixture(scope="module")

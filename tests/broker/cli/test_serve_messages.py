@@ -21,7 +21,7 @@ from tools.barnabas_process import BarnabasProcess
 from tools.required import tool_missing
 from tools.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 COMMAND = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0"]
 
 _CAP_DAC_OVERRIDE = 1

@@ -34,7 +34,7 @@ from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
 from tools.reference_loop import assert_within, process_s, timed
 from tools.waiting import PATIENCE_S, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 DEADLINE_S = 30.0
 

@@ -12,7 +12,7 @@ import pytest
 from barnabas.testing import Broker
 from tools import children
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 COMMANDS = [
     "consume lines -o earliest -e",

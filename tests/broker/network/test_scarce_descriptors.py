@@ -19,7 +19,7 @@ from barnabas.testing import Broker
 from tools.barnabas_process import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
 
-pytestmark = pytest.mark.slow  # each refusal takes a second: so long a descriptor is waited for
+pytestmark = [pytest.mark.slow, pytest.mark.live]  # each refusal takes a second: so long a descriptor is waited for
 FLUSHED = [{"barnabas.flush.before.ack": "true"}, {"log.flush.interval.messages": "1"}]
 
 

@@ -20,7 +20,7 @@ from tools.barnabas_process import BarnabasProcess
 from tools.required import tool_missing
 from tools.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 SETTINGS = {
     "barnabas.flush.before.ack": "true",

@@ -20,7 +20,7 @@ from tools.barnabas_process import BarnabasProcess
 from tools.required import tool_missing
 from tools.waiting import PATIENCE_S, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 MIB = 1 << 20
 DISK_BYTES = 24 * MIB

@@ -17,7 +17,7 @@ from tools.barnabas_process import BarnabasProcess
 from tools.waiting import PATIENCE_S
 from tools.zookeeper import ZooKeeperServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 STORE = "metadata.sqlite"
 KAFKA_STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 

@@ -16,7 +16,7 @@ from tools import children
 from tools.barnabas_process import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 
 @pytest.fixture
