@@ -35,9 +35,6 @@ FULL = Bar(90, 1000)
 SHORT = Bar(50, 2000)
 """For short attacks."""
 
-STOP_TIMEOUT_S = 120
-"""Of 50,000 partitions, say, each of which is written to the disk."""
-
 LATE_MAX = 50
 """What may be on its way when an attack ends, which may take no longer than that."""
 
@@ -90,7 +87,7 @@ def _attacked_broker(settings: Mapping[str, str], module: str = "barnabas") -> I
         yield process
         assert Memory(process.pid).highest < MEMORY_MAX
         assert "Traceback" not in process.log_text()
-        process.stop(STOP_TIMEOUT_S)
+        process.stop()
 
 
 @pytest.fixture

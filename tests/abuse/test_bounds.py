@@ -113,7 +113,7 @@ def test_a27_partitions(
     """Topics until there are too many partitions: no more in any way, but for those of the broker's own topics."""
     most = 300 if module == FEW_PARTITIONS else creation.PARTITIONS_MAX
     healthy.rate_min = 20  # creating thousands takes turns of 10 ms and more
-    with connect(broker.bootstrap_servers, timeout_s=180) as connection:
+    with connect(broker.bootstrap_servers) as connection:
         left = most - 1  # the healthy client has one
         answers = Counter(create(connection, f"t-{number}", most // 5) for number in range(6))
         assert answers == {ErrorCode.NONE: 4, ErrorCode.POLICY_VIOLATION: 2}

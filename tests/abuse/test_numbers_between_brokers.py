@@ -326,7 +326,7 @@ async def check(pair: Pair, caplog: pytest.LogCaptureFixture, is_timed: bool) ->
     if not is_timed:
         return 0.0
     before = time.process_time()
-    await asyncio.sleep(IDLE_S)
+    await asyncio.sleep(IDLE_S)  # Real time: the idle span that is measured
     return (time.process_time() - before) / IDLE_S
 
 
@@ -385,7 +385,7 @@ async def believe_another_controller(data_dir: Path, caplog: pytest.LogCaptureFi
         await until(lambda: not broker.controller.is_active and broker.controller.epoch > RENEWALS_AT_ONCE)
         if is_timed:
             before = time.process_time()
-            await asyncio.sleep(IDLE_S)
+            await asyncio.sleep(IDLE_S)  # Real time: the idle span that is measured
             assert time.process_time() - before <= IDLE_SHARE_MAX * IDLE_S
         assert len(caplog.records) < 5 * RENEWALS_AT_ONCE, "two commands are refused each time"
         assert broker.controller.epoch < 2 * RENEWALS_AT_ONCE

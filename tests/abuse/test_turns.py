@@ -52,6 +52,7 @@ def test_a24_dear_requests_of_many_connections(
     healthy.mark()
     with dear_requests(broker, each):
         healthy.write(records)
+    # Real time: requests that are not dropped take longer than that.
     assert not is_timed or eventually(lambda: processor_share(broker.pid, spans=1) < 0.5, within_s=8)
     healthy.settle()
     figure(requests=CONNECTIONS * each, growth_mib=round(memory.growth / MIB, 1), **healthy.figures)
@@ -84,7 +85,7 @@ def test_a24_what_large_requests_decode_to_does_not_add_up(
     memory.mark()
     healthy.mark()
     with contextlib.ExitStack() as stack:
-        connections = [stack.enter_context(connect(broker.bootstrap_servers, 120)) for _ in range(30)]
+        connections = [stack.enter_context(connect(broker.bootstrap_servers)) for _ in range(30)]
         for connection in connections:
             connection.sendall(request)
         assert all(receive(connection) for connection in connections)
@@ -99,5 +100,5 @@ def test_a24_a_stop_does_not_wait_for_them(figure: Figure) -> None:
         create_topic(broker.bootstrap_servers, "wide", PARTITIONS)
         with dear_requests(broker, 16):
             before = time.monotonic()
-            broker.stop(timeout_s=20)
+            broker.stop(timeout_s=20)  # Real time: what is judged is how long it takes
             figure(stop_s=round(time.monotonic() - before, 2))
