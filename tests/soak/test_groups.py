@@ -87,7 +87,7 @@ class Load(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        while not self._stopping.wait(0.02):
+        while not self._stopping.wait(0.02):  # Real time: the pace of the records
             for partition in range(MEMBERS):
                 self._producer.produce(TOPIC, b"x", partition=partition)
             self._producer.poll(0)

@@ -2,7 +2,6 @@
 longer."""
 
 import random
-import time
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 
@@ -11,6 +10,7 @@ import pytest
 from tools.soak import random_faults
 from tools.soak.random_faults import SeveralBrokers, Target, soak_faults
 from tools.soak.workload import Amount, Member, Recorder
+from tools.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.timeout(1800)]
 
@@ -63,8 +63,7 @@ def test_where_a_member_and_its_brokers_stand_is_told() -> None:
         target.started.create_topic("t").produce("1")
         member = Member(1, target.bootstrap_servers, "t", 1, Recorder(), SEED)
         member.start()
-        while not member.done or "active" not in member.standing():
-            time.sleep(0.05)
+        wait_until(lambda: member.done and "active" in member.standing(), member.standing)
         told = [*member.standing().splitlines(), *target.standing().splitlines()]
         member.stop()
         member.join()

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 
 from tools.server_process import ServerProcess
 from tools.soak.cluster import SESSION_TIMEOUT_MS, TOPIC_CONFIG, ClusterOfProcesses
-from tools.waiting import PATIENCE_S
+from tools.waiting import PATIENCE_S, wait_until
 
 REGISTERED_AGAIN_S = 2.0
 """The bound. Without the note of its session a broker would wait for the end of that, three times as long."""
@@ -31,12 +31,8 @@ class Registration:
 
     def wait_for_another(self, epoch: int) -> float:
         """When there is one of another epoch, by the monotonic clock. Raises TimeoutError."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            if self.epoch() not in (-1, epoch):
-                return time.monotonic()
-            time.sleep(0.005)
-        raise TimeoutError(f"{self._path} is not registered again")
+        wait_until(lambda: self.epoch() not in (-1, epoch), f"{self._path}, registered again")
+        return time.monotonic()
 
 
 def start_again(broker: ServerProcess, registration: Registration) -> float:
