@@ -1,6 +1,5 @@
 """Several brokers on one loop, with one metadata store and real sockets: for tests of what they do together."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,8 +20,7 @@ from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
-
-PATIENCE_S: Final = 60
+from tools.waiting import until
 
 ONE_REPLICA: Final = {
     "offsets_topic_replication_factor": "1",
@@ -178,12 +176,6 @@ async def cluster(data_dir: Path, count: int, **configs: str) -> AsyncIterator[C
     finally:
         await found.close()
         await store.close()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_so():  # noqa: ASYNC110 - nobody tells when it is
-            await asyncio.sleep(0.01)
 
 
 def leader_of(broker: Broker, topic: str, partition: int = 0) -> int:

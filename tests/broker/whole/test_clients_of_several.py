@@ -23,7 +23,8 @@ from barnabas.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.broker.whole.cluster import ONE_REPLICA, PATIENCE_S, Cluster, cluster, until
+from tests.broker.whole.cluster import ONE_REPLICA, Cluster, cluster
+from tools.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

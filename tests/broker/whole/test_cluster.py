@@ -17,7 +17,8 @@ from barnabas.clock import ManualClock
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import MetadataRequest
-from tests.broker.whole.cluster import ONE_REPLICA, PATIENCE_S, cluster, creation, leader_of, until
+from tests.broker.whole.cluster import ONE_REPLICA, cluster, creation, leader_of
+from tools.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,8 @@ from barnabas.wire.messages.create_partitions import (
 )
 from barnabas.wire.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.broker.whole.cluster import Cluster, cluster, until
+from tests.broker.whole.cluster import Cluster, cluster
+from tools.waiting import until
 
 pytestmark = pytest.mark.anyio
 

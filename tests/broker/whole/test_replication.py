@@ -17,9 +17,9 @@ from barnabas.wire.messages.alter_partition import AlterPartitionRequest
 from barnabas.wire.messages.create_topics import CreateTopicsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from tests.broker.replication.test_fetcher_manager import content, turn_bit
-from tests.broker.whole.cluster import Cluster, cluster, leader_of, until
+from tests.broker.whole.cluster import Cluster, cluster, leader_of
 from tools import children
-from tools.waiting import PATIENCE_S
+from tools.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,8 @@ from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
-from tests.broker.whole.cluster import Cluster, cluster, until
+from tests.broker.whole.cluster import Cluster, cluster
+from tools.waiting import until
 
 pytestmark = pytest.mark.anyio
 
