@@ -740,7 +740,7 @@ def test_links_are_cut(start: Callable[..., Asked]) -> None:
     cluster.post("produce", topic="orders", value="2")  # with acks=all: until the follower is out of the ISR
     isr = sorted({0, 1, 2} - {follower})
     # The controller answers the leader before it tells it, as all others, what clients are to know.
-    given_up_at, error = perf_counter() + 30, ""
+    given_up_at, error = perf_counter() + PATIENCE_S, ""
     while f"orders-0 at broker {leader}: leader {leader}, ISR {isr}" not in error:
         assert perf_counter() < given_up_at, error
         answer = cluster.control.ask("POST", f"/brokers/{cluster.name}/wait_in_sync", timeout_ms=1)

@@ -288,7 +288,7 @@ def waits(
     waiting = [http.client.HTTPConnection(address, timeout=PATIENCE_S) for _ in range(WAITING_MAX + 1)]
     for each in waiting:
         each.request("POST", path, b'{"timeout_ms": 600000}', JSON)
-    answered, _, _ = select.select([each.sock for each in waiting], [], [], 60)
+    answered, _, _ = select.select([each.sock for each in waiting], [], [], PATIENCE_S)
     refused = [each for each in waiting if each.sock in answered]
     for each in refused:
         response = each.getresponse()
@@ -322,7 +322,7 @@ def test_who_has_gone_waits_no_more(control: ControlClient) -> None:
         waiting, _ = waits(control, path)
         for each in waiting:
             each.close()
-        deadline = perf_counter() + 30
+        deadline = perf_counter() + PATIENCE_S
         while (status := control.ask("POST", path, timeout_ms=1).status) == 503 and perf_counter() < deadline:
             pass  # the server is about to notice
         assert status == 504

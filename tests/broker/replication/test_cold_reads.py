@@ -102,7 +102,7 @@ def fetch(broker: Broker) -> PartitionData:
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     topic = FetchTopic(topic="t", partitions=[partition])
     request = FetchRequest(max_bytes=1 << 20, isolation_level=1, topics=[topic])
-    with connect(broker.bootstrap_servers, 60) as connection:
+    with connect(broker.bootstrap_servers) as connection:
         response = ask(connection, request, FETCH_VERSION, FetchResponse)
     return response.responses[0].partitions[0]
 
@@ -124,7 +124,7 @@ class Session:
             max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, topics=topics,
             session_id=self._id, session_epoch=self._epoch,
         )  # fmt: skip
-        with connect(self._bootstrap_servers, 60) as connection:
+        with connect(self._bootstrap_servers) as connection:
             response = ask(connection, request, FETCH_VERSION, FetchResponse)
         assert response.error_code == 0
         self._id, self._epoch = response.session_id, self._epoch + 1
