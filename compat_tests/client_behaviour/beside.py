@@ -15,9 +15,11 @@ from barnabas.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from compat_tests.client_behaviour.case import WAIT_S
 from compat_tests.client_behaviour.drivers.driver import GROUP, INSTANCE_ID, LAST, TOPIC, TRANSACTIONAL_ID
 from compat_tests.semantics.client import Connection
+from tools.waiting import wait_until
 
 AWAY_S = 1.0
 SESSION_MS = 6000
@@ -25,6 +27,10 @@ SESSION_MS = 6000
 STRATEGIES = ("range,roundrobin", "cooperative-sticky")
 """One of them is one of each client's."""
 REASSIGNMENTS_VERSION = 0
+LIST_OFFSETS_VERSION = 4
+LATEST = -1
+CLIENT, DEBUGGER = -1, -2
+"""Who asks for offsets."""
 
 
 class NoFault:
@@ -41,29 +47,30 @@ def nothing(broker: Any) -> NoFault:
 def commit_beyond_the_end(broker: Any) -> NoFault:
     """Have the group go on where there is no record yet."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP})
-    deadline = time.monotonic() + 3 * WAIT_S
-    while True:
-        try:
+
+    def is_committed() -> bool:
+        with suppress(KafkaException):  # Apache Kafka's first coordinator takes a while
             consumer.commit(offsets=[TopicPartition(TOPIC, 0, 1000)], asynchronous=False)
-            break
-        except KafkaException:  # Apache Kafka's first coordinator takes a while
-            if time.monotonic() > deadline:
-                raise
+            return True
+        return False
+
+    wait_until(is_committed)
     consumer.close()
     return NoFault()
 
 
 def _wait_for_hit(fault: Fault) -> bool:
+    """Whether the client asks in the time that it has."""
     deadline = time.monotonic() + WAIT_S
     while not fault.hits and time.monotonic() < deadline:
-        time.sleep(0.001)
+        time.sleep(0.001)  # Real time: of the client, which has so much of it, and may never ask
     return bool(fault.hits)
 
 
 def write_last(broker: Broker, fault: Fault) -> None:
     """Have a client come to its end that has had time to behave."""
     _wait_for_hit(fault)
-    time.sleep(AWAY_S)  # for what the client does now
+    time.sleep(AWAY_S)  # Real time: what the client does by itself meanwhile is the subject
     broker.topic(TOPIC).produce(LAST)
 
 
@@ -88,7 +95,7 @@ def one_after_the_other(*steps: Callable[[Broker, Fault], None]) -> Callable[[Br
 def come_back(broker: Broker, fault: Fault) -> None:
     """End what keeps a client off, after a while."""
     _wait_for_hit(fault)
-    time.sleep(AWAY_S)
+    time.sleep(AWAY_S)  # Real time: what the client does by itself meanwhile is the subject
     fault.remove()
 
 
@@ -125,6 +132,21 @@ def reassign(cluster: Any, topic: str, replicas: list[int]) -> None:
     assert (answer.error_code, answer.responses[0].partitions[0].error_code) == (0, 0)
 
 
+def is_replicated(leader: Any, topic: str) -> bool:
+    """Whether a broker that leads a topic knows all that this holds to be at the followers."""
+    with Connection(leader.bootstrap_servers) as connection:
+        committed, written = (_end(connection, topic, replica_id) for replica_id in (CLIENT, DEBUGGER))
+    return committed is not None and committed == written
+
+
+def _end(connection: Connection, topic: str, replica_id: int) -> int | None:
+    """What a client is told, or who debugs replicas; None where the broker does not lead."""
+    latest = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+    request = ListOffsetsRequest(replica_id=replica_id, topics=[ListOffsetsTopic(name=topic, partitions=[latest])])
+    [answer] = connection.ask(request, LIST_OFFSETS_VERSION).topics[0].partitions
+    return None if answer.error_code else int(answer.offset)
+
+
 def take_the_place(broker: Any) -> None:
     """Another static member comes with the client's instance id."""
     if not any(_joins(broker.bootstrap_servers, strategy) for strategy in STRATEGIES):
@@ -136,11 +158,12 @@ def _joins(servers: str, strategy: str) -> bool:
     quiet = {"enable.auto.commit": False, "log_level": 0}
     member = Consumer(settings | quiet | {"session.timeout.ms": SESSION_MS, "partition.assignment.strategy": strategy})
     member.subscribe([TOPIC])
-    deadline = time.monotonic() + WAIT_S
-    while not member.assignment() and time.monotonic() < deadline:
-        message = member.poll(0.05)
-        if message is not None and message.error() is not None:  # INCONSISTENT_GROUP_PROTOCOL
-            break
+
+    def is_answered() -> bool:
+        message = member.poll(0.05)  # INCONSISTENT_GROUP_PROTOCOL
+        return bool(member.assignment()) or (message is not None and message.error() is not None)
+
+    wait_until(is_answered)
     has_joined = bool(member.assignment())
     member.close()
     return has_joined

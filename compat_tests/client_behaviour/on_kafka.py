@@ -19,9 +19,8 @@ from compat_tests.client_behaviour.proxy import Asked, Proxy, Troubles
 from compat_tests.semantics.client import Connection, topic_metadata
 from tools.kafka_runtime import KafkaServer
 from tools.server_process import free_ports
-from tools.waiting import wait_until
+from tools.waiting import PATIENCE_S, wait_until
 
-PATIENCE_S = 180.0
 METADATA_VERSION = 12
 LIST_OFFSETS_VERSION = 4
 EARLIEST = -2
@@ -134,7 +133,7 @@ class KafkaFaults(Troubles):
         reassign(self._kafka, topic, [to, *others])
         admin = self._kafka.admin()
         admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(PATIENCE_S)
-        wait_until(lambda: self._kafka.leader(topic) == to, PATIENCE_S)
+        wait_until(lambda: self._kafka.leader(topic) == to)
 
     def move_coordinator(self, *, group: str | None = None, transactional_id: str | None = None, to: int) -> None:
         """The same of all groups, or all transactions: their topics have one partition."""
@@ -199,7 +198,7 @@ class Kafka:
             told.update(broker.number for broker in self._running() if _serves(broker, topic))
             return len(told) == 1 and NOBODY not in told
 
-        wait_until(is_agreed, PATIENCE_S)
+        wait_until(is_agreed)
         return min(told)
 
     def create_topic(self, name: str, *, configs: Mapping[str, Any]) -> KafkaTopic:
@@ -235,11 +234,11 @@ class Kafka:
         for broker in self.brokers:
             if not broker.is_running:
                 broker.start()
-        wait_until(lambda: all(map(_sees_all_in_sync, self.brokers)), PATIENCE_S)
+        wait_until(lambda: all(map(_sees_all_in_sync, self.brokers)))
         with suppress(KafkaException):  # it is gone already
             self.delete_topic(TOPIC)
-        wait_until(lambda: all(_leader(broker, TOPIC) == NOBODY for broker in self.brokers), PATIENCE_S)
-        wait_until(self._is_without_group, PATIENCE_S)
+        wait_until(lambda: all(_leader(broker, TOPIC) == NOBODY for broker in self.brokers))
+        wait_until(self._is_without_group)
 
     def _is_without_group(self) -> bool:
         """Whether the group is gone, which is deleted here when it has no members any more."""

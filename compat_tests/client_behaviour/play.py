@@ -23,6 +23,7 @@ from compat_tests.client_behaviour.case import WAIT_S, Case
 from compat_tests.client_behaviour.drivers.driver import CLIENT_ID, GROUP, TOPIC
 from tools.foreign_languages import find_node, go_program, node_modules
 from tools.kafka_runtime import ORACLE_VERSION
+from tools.waiting import PATIENCE_S
 
 DRIVERS = Path(__file__).parent / "drivers"
 FRANZ_GO = DRIVERS / "franz_go"
@@ -33,8 +34,6 @@ GRACE_S = 8
 
 SETTLED_S = 10
 """How long the end of a transaction may take to reach a group."""
-
-SPARK_START_S = 240
 
 DOUBTFUL = ("still waits", "does not ask", "**hangs**")
 ATTEMPTS_MAX = 3
@@ -65,8 +64,6 @@ class Client:
     version: str
     start: Callable[[], tuple[Sequence[str | Path], Mapping[str, str]]]
     workloads: frozenset[str] = ALL_WORKLOADS
-    start_s: float = 0.0
-    """How much longer the first answer of its driver may take than others."""
 
 
 class Driver:
@@ -91,7 +88,7 @@ class Driver:
 
     def ask(self, workload: str, servers: str, wait_s: float = WAIT_S) -> dict[str, Any] | None:
         """What came of a workload within `wait_s`; None when the client hangs."""
-        grace_s = GRACE_S + (0 if self.is_running else self._client.start_s)
+        grace_s = GRACE_S if self.is_running else PATIENCE_S
         process = self._running()
         asked, answers = process.stdin, process.stdout
         assert asked is not None
@@ -159,7 +156,7 @@ def play_on(
         for _ in range(attempts):
             if not driver.is_running:  # what it is slow to do for the first time
                 stage.create_topic(TOPIC, configs={})
-                driver.ask("idempotent", stage.bootstrap_servers, max(wait_s, client.start_s))
+                driver.ask("idempotent", stage.bootstrap_servers, PATIENCE_S)
                 stage.reset()
             text = _play(stage, driver, case, max(wait_s, case.wait_s))
             stage.reset()
@@ -199,6 +196,7 @@ def _is_committed(stage: Any) -> bool:
     """Whether the group goes on after the record; not while the transaction that says so is open."""
     member = Consumer({"bootstrap.servers": stage.bootstrap_servers, "group.id": GROUP, "log_level": 0})
     try:
+        # Real time: the transaction of a client that was given up never ends.
         [found] = member.committed([TopicPartition(TOPIC, 0)], timeout=SETTLED_S)
     except KafkaException:
         return False
@@ -287,7 +285,7 @@ def clients() -> dict[str, Client]:
     found["franz_go"] = Client("franz-go", franz_go, lambda: ([go_program(FRANZ_GO)], {}))
     found["spark"] = _in_python(
         "spark", "Spark", metadata.version("pyspark"),
-        workloads=frozenset({"produce", "idempotent", "consume"}), start_s=SPARK_START_S,
+        workloads=frozenset({"produce", "idempotent", "consume"}),
     )  # fmt: skip
     return found
 

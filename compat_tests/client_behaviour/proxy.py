@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from barnabas.wire import messages
 from compat_tests.client_behaviour.drivers.driver import CLIENT_ID
 from tools.server_process import free_ports
-
-HOLD_S_MAX = 360.0
+from tools.waiting import PATIENCE_S
 
 T = TypeVar("T", bound="Trouble")
 
@@ -82,7 +81,7 @@ class Delay(Trouble):
         self._duration_ms = duration_ms
 
     def answer(self) -> bool:
-        time.sleep(self._duration_ms / 1000)
+        time.sleep(self._duration_ms / 1000)  # Real time: the delay is the fault
         return True
 
 
@@ -101,7 +100,7 @@ class Hold(Trouble):
 
     def _wait(self) -> bool:
         self._held.set()
-        self._released.wait(HOLD_S_MAX)
+        self._released.wait(PATIENCE_S)
         return True
 
     def wait_held(self, timeout: float) -> None:

@@ -12,14 +12,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from barnabas.testing import Cluster, Hold
-from compat_tests.client_behaviour.beside import AWAY_S, reassign, then
+from compat_tests.client_behaviour.beside import AWAY_S, is_replicated, reassign, then
 from compat_tests.client_behaviour.case import Case
 from compat_tests.client_behaviour.drivers.driver import GROUP, LAST, TOPIC, TRANSACTIONAL_ID
 from tools.waiting import wait_until
 
 THE_THIRD, COORDINATOR, LEADER = range(3)
-REPLICATED_S = 0.5
-"""What a leader of Apache Kafka has answered for on its own is at its followers by then, too."""
 WAIT_S = 20.0
 
 Act = Callable[[Cluster], object]
@@ -128,22 +126,15 @@ def _have_coordinators(cluster: Cluster) -> None:
             member.close()
         return True
 
-    wait_until(is_coordinated, WAIT_S)
+    wait_until(is_coordinated)
     Producer({**servers, "transactional.id": "another"}).init_transactions()
 
 
 def _kill_leader(cluster: Cluster) -> None:
     """Once what it has answered for on its own is at its followers, too."""
-
-    def is_replicated() -> bool | None:
-        led = cluster.led(TOPIC, 0)
-        return (led is not None and led.partition.log.high_watermark == led.partition.log.log_end_offset) or None
-
-    if isinstance(cluster, Cluster):
-        cluster.call(cluster.eventually(is_replicated, "the followers lack records"))
-    else:  # `on_kafka.Kafka`, which does not tell
-        time.sleep(REPLICATED_S)
-    cluster.brokers[LEADER].kill()
+    leader = cluster.brokers[LEADER]
+    wait_until(lambda: is_replicated(leader, TOPIC), "records at the followers")
+    leader.kill()
 
 
 def _kill_and_write(cluster: Cluster) -> None:
@@ -162,7 +153,7 @@ def _kill_coordinator(cluster: Cluster) -> None:
 def _kill_coordinator_and_write(cluster: Cluster) -> None:
     _kill_coordinator(cluster)
     _have_coordinators(cluster)
-    time.sleep(AWAY_S)
+    time.sleep(AWAY_S)  # Real time: what the client does by itself meanwhile is the subject
     cluster.topic(TOPIC).produce(LAST)
 
 
@@ -181,4 +172,4 @@ def _move_transaction(cluster: Cluster) -> None:
 def _reassign(cluster: Cluster) -> None:
     """The leader has no replica any more."""
     reassign(cluster, TOPIC, [THE_THIRD, COORDINATOR])
-    wait_until(lambda: cluster.leader(TOPIC) != LEADER, WAIT_S)
+    wait_until(lambda: cluster.leader(TOPIC) != LEADER)

@@ -41,7 +41,7 @@ async def consume(
                 outcome.values.append((await consumer.getone()).value.decode())
             except Exception as error:  # noqa: BLE001 - whatever it is, the program hears of it, and asks again
                 outcome.failed(error)
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1)  # Real time: the pace of a program that asks again
         if commit is not None:
             await commit(consumer, servers)
         outcome.is_done = True

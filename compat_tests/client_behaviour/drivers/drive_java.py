@@ -100,7 +100,7 @@ def consume(
                 outcome.values.append(str(records.next().value()))
         except Py4JJavaError as error:
             outcome.failed(name(error))
-            time.sleep(0.1)
+            time.sleep(0.1)  # Real time: the pace of a program that asks again
     outcome.is_done = last in outcome.values
     if commit is not None and outcome.is_done:
         try:

@@ -30,7 +30,7 @@ def produce(servers: str, deadline_s: float, *, idempotence: bool = False) -> Ou
     except Exception as error:  # noqa: BLE001 - whatever it is, the program hears of it
         outcome.failed(error)
     with suppress(KafkaTimeoutError):
-        producer.close(timeout=1)
+        producer.close(timeout=1)  # Real time: what is left over is not waited for
     return outcome
 
 
@@ -54,7 +54,7 @@ def consume(
                 outcome.values += [record.value.decode() for record in records]
         except Exception as error:  # noqa: BLE001 - whatever it is, the program hears of it, and asks again
             outcome.failed(error)
-            time.sleep(0.1)
+            time.sleep(0.1)  # Real time: the pace of a program that asks again
     outcome.is_done = last in outcome.values
     if commit is not None and outcome.is_done:
         try:
@@ -82,7 +82,7 @@ def commit_in_transaction(consumer: KafkaConsumer, servers: str, deadline_s: flo
         producer.commit_transaction()
     finally:
         with suppress(KafkaTimeoutError):
-            producer.close(timeout=1)
+            producer.close(timeout=1)  # Real time: what is left over is not waited for
 
 
 def new_transactional(servers: str, deadline_s: float) -> KafkaProducer:
@@ -106,7 +106,7 @@ def transaction(servers: str, deadline_s: float) -> Outcome:
     except Exception as error:  # noqa: BLE001 - whatever it is, the program hears of it
         outcome.failed(error)
     with suppress(KafkaTimeoutError):
-        producer.close(timeout=1)
+        producer.close(timeout=1)  # Real time: what is left over is not waited for
     return outcome
 
 

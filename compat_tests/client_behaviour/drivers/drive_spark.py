@@ -66,7 +66,7 @@ def consume(spark: Any, servers: str, deadline_s: float) -> Outcome:
         deadline = time.monotonic() + deadline_s
         while "1" not in outcome.values and query.isActive and time.monotonic() < deadline:
             outcome.values = [row.value for row in spark.table("probe").collect()]
-            time.sleep(0.05)
+            time.sleep(0.05)  # Real time: the pace of a program that looks again
         outcome.is_done = "1" in outcome.values
         if query.exception() is not None:
             failed(outcome, str(query.exception()))
