@@ -12,6 +12,7 @@ from tools.jvm.java import JavaMissing, find_java
 from tools.jvm.shared import SharedJvm
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION
 from tools.required import tool_missing
+from tools.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture(scope="session", params=[ORACLE_VERSION, pytest.param(ZOOKEEPER_ERA_VERSION, marks=pytest.mark.full)])
@@ -56,7 +57,7 @@ def produce(cluster: Any) -> Callable[..., None]:
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, **(config or {})})
         for value in values:
             producer.produce(topic, value=value, **arguments)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     return send
 
@@ -80,11 +81,13 @@ def member(cluster: Any) -> Iterator[Callable[..., Any]]:
         )
         consumers.append(consumer)
         consumer.subscribe([topic])
-        for _ in range(100):
+
+        def is_assigned() -> bool:
             consumer.poll(0.2)
-            if len(consumer.assignment()) == partitions:
-                return consumer
-        raise AssertionError(f"{consumer.assignment()} of {topic} assigned")
+            return len(consumer.assignment()) == partitions
+
+        wait_until(is_assigned, lambda: f"{consumer.assignment()} of {topic} assigned")
+        return consumer
 
     yield join
     for consumer in consumers:

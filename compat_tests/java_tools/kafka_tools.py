@@ -6,6 +6,9 @@ import pytest
 
 from tools.jvm.shared import SharedJvm, ToolRun
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime
+from tools.waiting import PATIENCE_S
+
+PATIENCE_MS = int(1000 * PATIENCE_S)
 
 VERSIONS = (ORACLE_VERSION, ZOOKEEPER_ERA_VERSION)
 _PACKAGE = "org.apache.kafka.tools"
@@ -146,7 +149,7 @@ class Tools:
     def consume(self, topic: str, count: int, *arguments: object) -> list[str]:
         """kafka-console-consumer: the lines of `count` records."""
         done = self.run(
-            "kafka-console-consumer", "--topic", topic, "--max-messages", count, "--timeout-ms", 20000, *arguments
+            "kafka-console-consumer", "--topic", topic, "--max-messages", count, "--timeout-ms", PATIENCE_MS, *arguments
         )
         assert len(done.lines) == count, f"{done.out}\n{done.err}"
         return done.lines

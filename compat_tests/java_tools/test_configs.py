@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tools.waiting import PATIENCE_S
+
 pytestmark = pytest.mark.store
 
 
@@ -32,7 +34,7 @@ def test_there_are_no_client_metrics(tools: Any) -> None:
 def broker(cluster: Any) -> str:
     """The broker's id."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    [broker_id] = admin.list_topics(timeout=10).brokers
+    [broker_id] = admin.list_topics(timeout=PATIENCE_S).brokers
     return str(broker_id)
 
 

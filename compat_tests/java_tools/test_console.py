@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from compat_tests.java_tools.kafka_tools import PATIENCE_MS
+from tools.waiting import PATIENCE_S
+
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -16,7 +19,7 @@ def formatted(tools: Any, cluster: Any) -> Callable[[str, str], list[str]]:
 
     def lines(kind: str, group: str) -> list[str]:
         done = tools.run(
-            "kafka-console-consumer", "--topic", OFFSETS_TOPIC, "--from-beginning", "--timeout-ms", 60_000,
+            "kafka-console-consumer", "--topic", OFFSETS_TOPIC, "--from-beginning", "--timeout-ms", PATIENCE_MS,
             "--max-messages", records_in(cluster.bootstrap_servers, OFFSETS_TOPIC),
             "--formatter", f"org.apache.kafka.tools.consumer.{kind}MessageFormatter",
         )  # fmt: skip
@@ -32,7 +35,7 @@ def records_in(bootstrap_servers: str, topic: str) -> int:
     settings = {"bootstrap.servers": bootstrap_servers, "group.id": "counts", "enable.partition.eof": True}
     consumer = Consumer({**settings, "enable.auto.commit": False})
     try:
-        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         count, ended = 0, set()
         while len(ended) < len(partitions):
@@ -51,7 +54,7 @@ def test_lines_go_through(tools: Any, topic: str) -> None:
     tools.process("kafka-console-producer", "--topic", topic, stdin="one\ntwo\n\nŽižkov 🚋\n")
 
     done = tools.process(
-        "kafka-console-consumer", "--topic", topic, "--from-beginning", "--max-messages", 4, "--timeout-ms", 20000
+        "kafka-console-consumer", "--topic", topic, "--from-beginning", "--max-messages", 4, "--timeout-ms", PATIENCE_MS
     )
 
     assert done.stdout.splitlines() == ["one", "two", "", "Žižkov 🚋"]
@@ -67,8 +70,8 @@ def test_keys_headers_nulls_and_everything_the_consumer_can_print(tools: Any, to
     what = ("timestamp", "key", "offset", "partition", "headers", "value", "epoch", "delivery")
     printing = [part for name in what for part in ("--formatter-property", f"print.{name}=true")]
     done = tools.run(
-        "kafka-console-consumer", "--topic", topic, "--from-beginning", "--max-messages", 3, "--timeout-ms", 20000,
-        *printing, "--formatter-property", "null.literal=NULL",
+        "kafka-console-consumer", "--topic", topic, "--from-beginning", "--max-messages", 3,
+        "--timeout-ms", PATIENCE_MS, *printing, "--formatter-property", "null.literal=NULL",
     )  # fmt: skip
 
     fields = [line.split("\t") for line in done.out.splitlines()]
@@ -134,7 +137,7 @@ def test_several_topics_by_a_pattern(tools: Any, make_topic: Any, produce: Any, 
 
     done = tools.run(
         "kafka-console-consumer", "--include", f"{topic_name}-[ab]", "--from-beginning", "--max-messages", 2,
-        "--timeout-ms", 20000,
+        "--timeout-ms", PATIENCE_MS,
     )  # fmt: skip
 
     assert sorted(done.lines) == ["a", "b"]

@@ -13,6 +13,7 @@ import pytest
 
 from compat_tests.conftest import create_topic
 from compat_tests.java_tools.kafka_tools import Tools
+from tools.waiting import PATIENCE_S
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 COMPLAINTS = re.compile(
@@ -43,7 +44,7 @@ def fill(bootstrap_servers: str, topic: str) -> int:
             producer.produce(
                 topic, secrets.token_hex(500), key=key, headers=headers, timestamp=1_700_000_000_000 + number
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
     return RECORDS_PER_CODEC * len(CODECS)
 
 
@@ -53,7 +54,7 @@ def commit_offsets(bootstrap_servers: str, topic: str) -> None:
 
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "dumped", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
-    assert consumer.consume(10, timeout=30)
+    assert consumer.consume(10, timeout=PATIENCE_S)
     consumer.commit(asynchronous=False)
     consumer.close()
 

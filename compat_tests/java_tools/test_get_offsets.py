@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from compat_tests.java_tools.kafka_tools import of_4_3_only
+from tools.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_timestamps_inside_a_compressed_batch(tools: Any, topic: str, cluster: A
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "compression.type": codec, "linger.ms": 200})
     for number in range(100):
         producer.produce(topic, b"x" * 50, timestamp=1000 + number)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
     assert tools.offsets(topic, 1042) == {0: 42}
     assert tools.offsets(topic, "max-timestamp") == {0: 99}

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from compat_tests.java_tools.kafka_tools import PATIENCE_MS
+
 RECORDS = 20_000
 
 
@@ -28,7 +30,7 @@ def consume_records(tools: Any) -> Callable[[str, int], int]:
     """Run kafka-consumer-perf-test; returns how many records it got."""
 
     def consume(topic: str, count: int) -> int:
-        done = tools.run("kafka-consumer-perf-test", "--topic", topic, "--num-records", count, "--timeout", 10000)
+        done = tools.run("kafka-consumer-perf-test", "--topic", topic, "--num-records", count, "--timeout", PATIENCE_MS)
         return int(done.lines[-1].split(",")[4])
 
     return consume

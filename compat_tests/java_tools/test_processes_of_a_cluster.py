@@ -13,12 +13,12 @@ from compat_tests.java_tools.kafka_tools import Tools
 from compat_tests.semantics.client import wait_until
 from tools.barnabas_process import BarnabasProcess, BarnabasZooKeeper
 from tools.settled import wait_settled
+from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
 TOPIC = "letters"
 NODE_IDS = (1, 2, 3)
-DEADLINE_S = 60.0
 
 
 class Processes:
@@ -44,7 +44,7 @@ class Processes:
     def known_to(self, broker: int) -> dict[int, tuple[int, set[int]]]:
         """The leader and the in-sync replicas of each partition, as one broker knows them."""
         admin = AdminClient({"bootstrap.servers": self.brokers[broker].bootstrap_servers, "log_level": 0})
-        found = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
+        found = admin.list_topics(TOPIC, timeout=PATIENCE_S).topics[TOPIC].partitions
         return {index: (each.leader, set(each.isrs)) for index, each in found.items()}
 
     def all_know(self, *leaders: int, in_sync: tuple[int, ...]) -> bool:
@@ -56,7 +56,7 @@ class Processes:
         found: list[KafkaError | None] = []
         producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all", "log_level": 0})
         producer.produce(TOPIC, b"x" * size, partition=partition, on_delivery=lambda error, _: found.append(error))
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         assert found[0] is None or found[0].code() == KafkaError.MSG_SIZE_TOO_LARGE, found[0]
         return found[0] is None
 
@@ -80,7 +80,7 @@ def test_configs_elections_and_what_lacks_replicas(tools_for: Any, processes: Pr
     def alter(*options: str, takes: bool) -> None:
         """Change configs; returns when every broker goes by them."""
         admin.run("kafka-configs", "--alter", *options)
-        wait_until(lambda: all(processes.takes(each, 2_000) == takes for each in range(3)), DEADLINE_S)
+        wait_until(lambda: all(processes.takes(each, 2_000) == takes for each in range(3)))
 
     of_topic = ("--entity-type", "topics", "--entity-name", TOPIC)
     of_brokers = ("--entity-type", "brokers", "--entity-default")

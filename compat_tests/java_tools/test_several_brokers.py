@@ -15,6 +15,7 @@ from barnabas.broker.server import Broker as Server
 from barnabas.testing.cluster import Cluster
 from compat_tests.java_tools.kafka_tools import Tools
 from compat_tests.java_tools.test_configs import shown
+from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -54,20 +55,14 @@ def produce_to(several: Cluster) -> Any:
         for value in values:
             producer.produce(topic, value, partition=0)
             producer.poll(0)
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     return send
 
 
-WAIT_S = 30
-
-
 def comes_to_be(look: Callable[[], Any], expected: Any) -> bool:
     """Brokers hear of a change of configs, as in Kafka, after the tool has its answer."""
-    deadline = time.monotonic() + WAIT_S
-    while (found := look()) != expected and time.monotonic() < deadline:
-        pass
-    return bool(found == expected)
+    return wait_until(lambda: bool(look() == expected), lambda: f"{expected!r} instead of {look()!r}")
 
 
 # --- kafka-leader-election
@@ -155,7 +150,7 @@ class Writer:
 
             producer.produce(self._topic, b"%d" % number, partition=number % 2, on_delivery=told)
             producer.poll(0.002)
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
 
 def read_all(bootstrap_servers: str, topic: str) -> list[int]:
@@ -166,7 +161,7 @@ def read_all(bootstrap_servers: str, topic: str) -> list[int]:
     found: list[int] = []
     ends = 0
     while ends < 2:
-        message = consumer.poll(30)
+        message = consumer.poll(PATIENCE_S)
         assert message is not None, f"{len(found)} records, and no end"
         if message.error() is None:
             found.append(int(message.value() or b""))
@@ -212,7 +207,7 @@ def replicas_at(server: Server, topic: str) -> list[list[int]]:
 def wait_replicas(cluster: Cluster, topic: str, *expected: list[int]) -> None:
     """A reassignment is answered when it is decided, as by Kafka; brokers are told then."""
     server = cluster.brokers[cluster.controller()].server
-    cluster.call(cluster._until(lambda: replicas_at(server, topic) == list(expected) or None, WAIT_S, "not told"))
+    wait_until(lambda: replicas_at(server, topic) == list(expected))
 
 
 def wait_reassigned(admin: Tools, cluster: Cluster, topic: str, path: Path) -> None:
@@ -221,11 +216,12 @@ def wait_reassigned(admin: Tools, cluster: Cluster, topic: str, path: Path) -> N
     done = [
         f"Reassignment of partition {topic}-{index} is completed." for index in range(len(replicas(cluster, topic)))
     ]
-    deadline = time.monotonic() + 120
-    said = ""
-    while not all(line in said for line in done):
-        assert time.monotonic() < deadline, said
+
+    def is_done() -> bool:
         said = reassign(admin, "--verify", path)
+        return all(line in said for line in done)
+
+    wait_until(is_done, lambda: reassign(admin, "--verify", path))
     cluster.wait_heard()
 
 
@@ -238,7 +234,7 @@ def test_partitions_move_while_they_are_written(admin: Tools, several: Cluster, 
             wait_reassigned(admin, several, topic, path)
             assert replicas(several, topic) == list(targets)
             before = len(writer.acknowledged)
-            assert several.call(several._until(lambda n=before: len(writer.acknowledged) > n or None, 30, "writing"))
+            wait_until(lambda before=before: len(writer.acknowledged) > before)
     assert "No partition reassignments found." in admin.run("kafka-reassign-partitions", "--list").out
     assert writer.failures == []
     found = read_all(several.bootstrap_servers, topic)
@@ -290,7 +286,7 @@ def size_of(cluster: Cluster, broker: int, topic: str) -> int:
 def rate_to(cluster: Cluster, broker: int, topic: str) -> float:
     """How many bytes a second come to a replica, in a span of time."""
     begun, before = time.monotonic(), size_of(cluster, broker, topic)
-    time.sleep(MEASURED_S)  # what is measured is a span of time
+    time.sleep(MEASURED_S)  # Real time: what is measured is a span of it
     return (size_of(cluster, broker, topic) - before) / (time.monotonic() - begun)
 
 
@@ -318,7 +314,7 @@ def test_a_reassignment_is_throttled(
         for broker in (1, 2):
             change = ("--alter", "--entity-type", "brokers", "--entity-name", broker)
             admin.run("kafka-configs", *change, "--delete-config", f"{other}.replication.throttled.rate")
-    several.call(several._until(lambda: size_of(several, 2, topic) > 1_000_000 or None, 30, "nothing comes"))
+    wait_until(lambda: size_of(several, 2, topic) > 1_000_000)
 
     if is_measured:
         check_rate(several, topic)
@@ -397,7 +393,7 @@ def test_configs_of_one_broker_and_of_all(admin: Tools, several: Cluster, assign
             producer.produce(
                 topic, b"x" * 2_000, partition=partition, on_delivery=lambda error, _: found.append(error is None)
             )
-            assert producer.flush(30) == 0
+            assert producer.flush(PATIENCE_S) == 0
         return found
 
     def alter(whom: tuple[object, ...], change: str, *config: object) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from compat_tests.conftest import KAFKA, create_topic
 from compat_tests.java_tools.kafka_tools import of_3_9_only, of_4_3_only
+from tools import children
 
 LINES_WAITED_FOR = 100
 
@@ -33,7 +34,7 @@ def start(tools: Any) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield run
     for process in started:
         process.terminate()
-        process.communicate(timeout=60)
+        children.finish(process)
 
 
 def wait_for(process: subprocess.Popen[str], text: str) -> str:
@@ -101,7 +102,6 @@ def test_replica_verification(make_topic: Any, produce: Any, start: Any) -> None
 
 @of_4_3_only
 @pytest.mark.full
-@pytest.mark.timeout(300)
 def test_log_compaction(start_cluster: Any, tools_for: Any) -> None:
     """Kafka's own judgement of compaction: the last record of each key is there, deletions are gone."""
     quick = {"log.cleaner.backoff.ms": "500", "log.cleaner.min.cleanable.ratio": "0.01", "log.segment.bytes": "1048576"}

@@ -12,8 +12,8 @@ from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.produce import ProduceRequest
 from compat_tests.java_tools.kafka_tools import of_4_3_only
 from compat_tests.semantics.client import Connection, batch_of, new_producer_id, produce_request, wait_until
+from tools.waiting import PATIENCE_S
 
-TIMEOUT_S = 30
 AS_DUMPED = ('"transactionTimeoutMs":60000', '"transactionStatus":1', '"transactionStatus":2')
 AS_DUMPED_BY_3_9 = ("txnTimeoutMs=60000", "state=Ongoing", "state=PrepareCommit")
 
@@ -27,10 +27,10 @@ def transactional_id() -> str:
 def open_transaction(cluster: Any, transactional_id: str, topic: str) -> Producer:
     """A producer that wrote one record and did not decide yet."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": transactional_id})
-    producer.init_transactions(TIMEOUT_S)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(topic, b"open")
-    assert producer.flush(TIMEOUT_S) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return producer
 
 
@@ -60,12 +60,11 @@ def test_every_record_of_many_transactions_arrives(tools: Any, topic: str, trans
 
 
 def test_the_console_consumer_waits_for_the_commit(tools: Any, topic: str, open_transaction: Producer) -> None:
+    assert tools.consume(topic, 1, "--isolation-level", "read_uncommitted", "--from-beginning") == ["open"]
     first = ("--topic", topic, "--from-beginning", "--max-messages", 1)
-    done = tools.run("kafka-console-consumer", *first, "--timeout-ms", 20_000, "--isolation-level", "read_uncommitted")
-    assert done.lines == ["open"]
     done = tools.run("kafka-console-consumer", *first, "--timeout-ms", 3000, "--isolation-level", "read_committed")
     assert done.lines == []
-    open_transaction.commit_transaction(TIMEOUT_S)
+    open_transaction.commit_transaction(PATIENCE_S)
     assert tools.consume(topic, 1, "--isolation-level", "read_committed", "--from-beginning") == ["open"]
 
 
@@ -79,7 +78,7 @@ def test_list_of_ids_that_match(tools: Any, transactional_id: str, open_transact
     assert listed(transactional_id[:-3]) == set()
     refused = tools.run("kafka-transactions", "list", "--transactional-id-pattern", "(", status=1)
     assert "`ListTransactions` request sent to broker 1 failed" in refused.err, "it knows no words for this error"
-    open_transaction.abort_transaction(TIMEOUT_S)
+    open_transaction.abort_transaction(PATIENCE_S)
 
 
 def test_list_and_describe(tools: Any, topic: str, transactional_id: str, open_transaction: Producer) -> None:
@@ -88,7 +87,7 @@ def test_list_and_describe(tools: Any, topic: str, transactional_id: str, open_t
     (described,) = tools.table(tools.run("kafka-transactions", "describe", "--transactional-id", transactional_id))
     assert described["TopicPartitions"] == f"{topic}-0"
     assert described["TransactionTimeoutMs"] == "60000"
-    open_transaction.abort_transaction(TIMEOUT_S)
+    open_transaction.abort_transaction(PATIENCE_S)
 
 
 def test_a_transaction_that_hangs_is_found_and_aborted(
@@ -130,7 +129,7 @@ def test_force_terminate_fences_the_producer(
 def test_the_log_of_transactions_is_kafkas(
     tools: Any, cluster: Any, transactional_id: str, open_transaction: Producer
 ) -> None:
-    open_transaction.commit_transaction(TIMEOUT_S)
+    open_transaction.commit_transaction(PATIENCE_S)
     decoded = []
     for log in sorted(cluster.log_dir.glob("__transaction_state-*/*.log")):
         if log.stat().st_size:

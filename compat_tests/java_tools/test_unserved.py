@@ -75,7 +75,6 @@ def fill(topic: str, group: str, tmp_path: Path) -> Fill:
     return lambda arguments: [names.get(argument, argument) for argument in arguments]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("task", UNSERVED)
 def test_what_is_not_served_says_so(tools: Any, cluster: Any, fill: Fill, task: str) -> None:
     done = tools.attempt(task.split()[0], *fill(UNSERVED[task]))
@@ -91,7 +90,6 @@ def test_what_is_not_served_says_so(tools: Any, cluster: Any, fill: Fill, task: 
 
 
 @of_4_3_only
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("task", OF_4_3)
 def test_groups_of_new_kinds_are_not_served(tools: Any, cluster: Any, fill: Fill, task: str) -> None:
     done = tools.attempt(task.split()[0], *fill(OF_4_3[task]))  # most of these end with 0 whatever happens
