@@ -23,7 +23,6 @@ def test_some_differences_are_explained() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
 def test_every_difference_is_explained() -> None:
     outcome = play()
     assert outcome.failures() == []

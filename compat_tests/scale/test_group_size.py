@@ -58,7 +58,6 @@ class Members:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("size", [40, pytest.param(200, marks=pytest.mark.full)])
 def test_one_stable_generation(start_cluster: Any, note: Callable[[str], None], size: int) -> None:
     from compat_tests.conftest import create_topic

@@ -167,7 +167,6 @@ def broker() -> Iterator[MortalBroker]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize("gives_up", [False, True], ids=["same client", "successor"])
 def test_a_transaction_is_there_whole_or_not_wherever_the_broker_dies(
