@@ -9,6 +9,7 @@ import pytest
 from tools.jvm.java import JavaMissing, find_java
 from tools.jvm.local_files import settings_for_spark
 from tools.required import tool_missing
+from tools.waiting import PATIENCE_S
 
 Row = tuple[Any, ...]
 
@@ -75,7 +76,7 @@ class Kafka:
 def run_to_end(writer: Any, checkpoint: Path) -> None:
     """Run a streaming query until it has caught up with the data that was there at its start."""
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    assert query.awaitTermination(120), "the query did not catch up"
+    assert query.awaitTermination(PATIENCE_S), "the query did not catch up"
     assert query.exception() is None, query.exception()
 
 
@@ -106,7 +107,7 @@ def produce(cluster: Any) -> Callable[..., None]:
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
         for value in values:
             producer.produce(topic, value=value, **arguments)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     return send
 

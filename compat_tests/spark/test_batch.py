@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tools.waiting import PATIENCE_S
+
 
 def numbers(first: int, end: int) -> list[str]:
     return [str(number) for number in range(first, end)]
@@ -153,7 +155,7 @@ def test_a_topic_of_the_same_name_again(
     produce(topic, [b"old"] * 5)
     assert len(kafka.values(kafka.read(subscribe=topic))) == 5
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(PATIENCE_S)
     make_topic(name=topic)
     kafka.write(spark.createDataFrame([("new",)], "value string"), topic)
 
@@ -191,7 +193,7 @@ def test_records_deleted_under_the_reader(kafka: Any, topic: str, produce: Any, 
     produce(topic, [b"%d" % number for number in range(10)])
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     [deleted] = admin.delete_records([TopicPartition(topic, 0, 6)]).values()
-    assert deleted.result(30).low_watermark == 6
+    assert deleted.result(PATIENCE_S).low_watermark == 6
     from_zero = {"subscribe": topic, "startingOffsets": json.dumps({topic: {"0": 0}})}
 
     with pytest.raises(Exception, match=r"data loss|out of range|not available|may have been lost"):

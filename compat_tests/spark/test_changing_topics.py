@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from compat_tests.conftest import BARNABAS, KAFKA, create_topic
+from tools.waiting import PATIENCE_S, wait_until
 
-TIMEOUT_S = 120
 AT_RANDOM_S = 60
 """For how long topics come and go."""
 QUICK_RETENTION = {
@@ -38,11 +38,14 @@ DATA_LOSS = r"data loss|out of range|not available|may have been lost|changed fr
 
 
 def until(condition: Callable[[], Any], what: Callable[[], object], query: Any = None) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert query is None or query.isActive, query.exception()
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.1)
+    """Wait for it while the query runs, if there is one."""
+
+    def look() -> bool:
+        is_so = bool(condition())
+        assert is_so or query is None or query.isActive, query.exception()
+        return is_so
+
+    wait_until(look, what)
 
 
 class Running:
@@ -94,10 +97,10 @@ def values_in(cluster: Any) -> Callable[[str], set[str]]:
     def read(topic: str) -> set[str]:
         consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "values"})
         partition = TopicPartition(topic, 0, 0)
-        _, high = consumer.get_watermark_offsets(partition, timeout=10)
+        _, high = consumer.get_watermark_offsets(partition, timeout=PATIENCE_S)
         consumer.assign([partition])
         values: set[str] = set()
-        for message in consumer.consume(high, timeout=10):
+        for message in consumer.consume(high, timeout=PATIENCE_S):
             values.add(message.value().decode())
         consumer.close()
         return values
@@ -145,7 +148,7 @@ def test_partitions_added_under_a_running_query(
         produce(topic, encoded(numbered("first-", 0, 5)))
         reading.wait_for(*numbered("first-", 0, 5))
         for partitions in (2, 5):
-            admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+            admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(PATIENCE_S)
             for partition in range(partitions):
                 produce(topic, encoded([f"{partition} of {partitions}"]), partition=partition)
             reading.wait_for(*[f"{partition} of {partitions}" for partition in range(partitions)])
@@ -159,18 +162,18 @@ def test_a_topic_deleted_and_created_again_under_a_running_query(
     with running(frame, tmp_path) as reading:
         produce(topic, encoded(numbered("old-", 0, 10)))
         reading.wait_for(*numbered("old-", 0, 10))
-        admin.delete_topics([topic])[topic].result(30)
+        admin.delete_topics([topic])[topic].result(PATIENCE_S)
         make_topic(name=topic)
         # Spark goes by offsets: what lies below those it has read already may be lost for it, what is beyond is not.
         produce(topic, encoded(numbered("new-", 0, 20)))
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         more = 0
         while not any(value.startswith("more-") for value in reading.values):
             assert reading.query.isActive, reading.query.exception()
             assert time.monotonic() < deadline, reading.values
             produce(topic, encoded([f"more-{more}"]))
             more += 1
-            time.sleep(0.3)
+            time.sleep(0.3)  # Real time: the pace at which more come
     assert reading.values[:10] == numbered("old-", 0, 10)
     assert len(reading.values) == len(set(reading.values))
 
@@ -184,7 +187,7 @@ def test_a_topic_created_again_with_fewer_records_fails_a_strict_query(
         reading.wait_for(*numbered("old-", 0, 10))
         # Stopped before it commits, the batch is read again, and its task waits two minutes for what is gone.
         reading.query.processAllAvailable()
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(PATIENCE_S)
     make_topic(name=topic)
     produce(topic, encoded(["new"]))
 
@@ -218,14 +221,14 @@ class Losing:
         problems: list[Any] = []
         for value in values:
             producer.produce(self.topic, value, on_delivery=lambda error, _: problems.append(error))
-            producer.flush(30)
+            producer.flush(PATIENCE_S)
         assert problems == [None] * len(values)
 
     def log_start(self) -> int:
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer({**self._servers, "group.id": "watermarks"})
-        low: int = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=10)[0]
+        low: int = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=PATIENCE_S)[0]
         consumer.close()
         return low
 
@@ -310,7 +313,7 @@ def test_topics_created_and_deleted_while_reading(
         name = dice.choice(sorted(topics))
         if choice < 0.4:
             with suppress(KafkaException):
-                admin.delete_topics([name])[name].result(30)
+                admin.delete_topics([name])[name].result(PATIENCE_S)
             topics.discard(name)
         else:
             values = numbered(f"{number}-", 0, dice.randrange(1, 20))
@@ -321,7 +324,7 @@ def test_topics_created_and_deleted_while_reading(
 
     make_topic(name=always)
     with running(kafka.read_stream(**pattern, **QUICK_TO_GIVE_UP), tmp_path) as reading:
-        ends = time.monotonic() + AT_RANDOM_S
+        ends = time.monotonic() + AT_RANDOM_S  # Real time: so long they come and go, however fast that is
         number = 0
         while time.monotonic() < ends or len(kept) <= 20:
             step(number)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tools.waiting import PATIENCE_S
+
 
 def as_text(frame: Any) -> Any:
     return frame.selectExpr("cast(value as string)")
@@ -56,7 +58,7 @@ def test_batches_of_limited_size(kafka: Any, topic: str, produce: Any, tmp_path:
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(PATIENCE_S)
 
     assert sum(sizes) == 100
     assert max(sizes) <= 30
@@ -101,7 +103,7 @@ def test_partitions_added_to_a_running_topic_are_read_from_their_start(
     frame = as_text(kafka.read_stream(subscribe=topic, startingOffsets="latest"))
     assert collect_stream(frame, tmp_path) == []
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(PATIENCE_S)
     produce(topic, [b"in the new partition"], partition=1)
 
     assert values(collect_stream(frame, tmp_path)) == ["in the new partition"]

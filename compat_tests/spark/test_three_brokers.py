@@ -9,9 +9,10 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from compat_tests.conftest import KAFKA, TARGET
 from compat_tests.spark.conftest import Kafka
-from compat_tests.spark.pipelines.conftest import commits, wait_until
+from compat_tests.spark.pipelines.conftest import commits
 from tools.soak.cluster import TOPIC_CONFIG, ClusterOfProcesses, barnabas
 from tools.soak.write_gap import Kafka3
+from tools.waiting import PATIENCE_S, wait_until
 
 RECORDS, BATCHES, PARTITIONS = 6_000, 12, 3
 MORE = RECORDS // 3
@@ -30,7 +31,7 @@ def brokers() -> Iterator[ClusterOfProcesses]:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
         topics = [NewTopic(name, PARTITIONS, replication_factor=3, config=dict(TOPIC_CONFIG)) for name in ("in", "out")]
         for created in admin.create_topics(topics).values():
-            created.result(30)
+            created.result(PATIENCE_S)
         running.wait_settled("in", "out")
         yield running
 

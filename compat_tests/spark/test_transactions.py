@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-TIMEOUT_S = 30
+from tools.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -17,18 +17,18 @@ def transactions(cluster: Any) -> Callable[..., None]:
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": f"spark-{secrets.token_hex(6)}"}
     )
-    producer.init_transactions(TIMEOUT_S)
+    producer.init_transactions(PATIENCE_S)
 
     def write(topic: str, *outcomes: tuple[str, list[str]]) -> None:
         for outcome, values in outcomes:
             producer.begin_transaction()
             for number, value in enumerate(values):
                 producer.produce(topic, value.encode(), partition=number % 2)
-            assert producer.flush(TIMEOUT_S) == 0
+            assert producer.flush(PATIENCE_S) == 0
             if outcome == "commit":
-                producer.commit_transaction(TIMEOUT_S)
+                producer.commit_transaction(PATIENCE_S)
             elif outcome == "abort":
-                producer.abort_transaction(TIMEOUT_S)
+                producer.abort_transaction(PATIENCE_S)
 
     return write
 
@@ -86,15 +86,13 @@ def wait_for_end(cluster: Any) -> Callable[[str], None]:
     """Wait until every decision is visible: markers follow the producer's commit."""
     from confluent_kafka import Consumer, TopicPartition
 
-    from tools.waiting import wait_until
-
     def wait(topic: str) -> None:
         def ends(isolation: str) -> list[int]:
             consumer = Consumer(
                 {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "ends", "isolation.level": isolation}
             )
             try:
-                return [consumer.get_watermark_offsets(TopicPartition(topic, index), TIMEOUT_S)[1] for index in (0, 1)]
+                return [consumer.get_watermark_offsets(TopicPartition(topic, index), PATIENCE_S)[1] for index in (0, 1)]
             finally:
                 consumer.close()
 

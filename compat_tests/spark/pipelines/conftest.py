@@ -19,8 +19,10 @@ import pytest
 from compat_tests.conftest import ROOT
 from compat_tests.spark.conftest import SHORT_LIVED_JAVA, quick_settings
 from spark_examples.flights import FLIGHTS
+from tools.waiting import PATIENCE_S, wait_until
 
-TIMEOUT_S = 1200  # pytest's own limit comes first, but for the full sizes
+FULL_SIZE_S = 4 * PATIENCE_S
+"""For all the work of a pipeline, which is no single event; pytest's own limit comes first, but for the full sizes."""
 JAVA_OPTIONS = f"spark.driver.extraJavaOptions={SHORT_LIVED_JAVA}"
 
 
@@ -94,7 +96,7 @@ def consume(bootstrap_servers: str, *topics: str, isolation_level: str = "read_c
         }
     )
     try:
-        described = consumer.list_topics(timeout=30).topics
+        described = consumer.list_topics(timeout=PATIENCE_S).topics
         places = [
             TopicPartition(topic, number, OFFSET_BEGINNING)
             for topic in topics
@@ -129,11 +131,13 @@ class Program:
 
     def wait_until(self, condition: Callable[[], Any]) -> None:
         """Wait for something that the running program brings about."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not condition():
-            assert self._process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.05)
+
+        def look() -> bool:
+            is_so = bool(condition())
+            assert is_so or self._process.poll() is None, self.log()
+            return is_so
+
+        wait_until(look, self.log)
 
     def send(self, number: signal.Signals) -> None:
         """To Python, Java and the workers."""
@@ -154,17 +158,17 @@ class Program:
 
         PySpark's daemon, the workers' parent, has a process group of its own: what they all share is the session.
         """
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while left := processes_of_session(self._process.pid):
             assert time.monotonic() < deadline, f"{left} are still there"
             for process in left:  # what one of them has started meanwhile is found in the next round
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-        self._process.wait(30)
+        self._process.wait(PATIENCE_S)
 
     def wait(self) -> int:
         """Let it come to its own end; returns the exit status."""
-        return self._process.wait(TIMEOUT_S)
+        return self._process.wait(FULL_SIZE_S)
 
     def stop(self) -> int:
         """SIGTERM, as an operator would; returns the exit status."""
@@ -205,14 +209,6 @@ def start_program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     yield start
     for program in programs:
         program.close()
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    """Wait for something that a query of this process brings about."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def commits(checkpoint: Path) -> int:

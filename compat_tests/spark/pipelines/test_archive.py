@@ -4,7 +4,6 @@ import argparse
 import functools
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,8 +20,8 @@ from spark_examples.archive_log import ArchiveError, ArchiveLog, Explained, Stat
 from spark_examples.archive_reader import open_archive, read_archive
 from spark_examples.exactly_once import committed_progress, wait_until_readable
 from spark_examples.filesystem import AlreadyThere, FileSystem
+from tools.waiting import PATIENCE_S, wait_until
 
-TIMEOUT_S = 30
 Rows = list[tuple[Any, ...]]
 
 
@@ -141,15 +140,15 @@ def test_transactions_and_markers_are_accounted_for(
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": f"archive-{secrets.token_hex(4)}"}
     )
-    producer.init_transactions(TIMEOUT_S)
+    producer.init_transactions(PATIENCE_S)
     for number in range(12):
         producer.begin_transaction()
         for record in range(20):
             topic = topics[record % 2]
             producer.produce(topic, f"{number}-{record}", headers=[("empty", b""), ("null", None)] if record else None)
         producer.produce(topics[1], None, "a tombstone")
-        assert producer.flush(TIMEOUT_S) == 0
-        producer.abort_transaction(TIMEOUT_S) if number % 3 == 2 else producer.commit_transaction(TIMEOUT_S)
+        assert producer.flush(PATIENCE_S) == 0
+        producer.abort_transaction(PATIENCE_S) if number % 3 == 2 else producer.commit_transaction(PATIENCE_S)
     # Not in a transaction, and so read only when every marker before it is.
     produce_some(cluster.bootstrap_servers, topics[1], 300)
 
@@ -212,11 +211,12 @@ def test_compacted_offsets_are_accounted_for(
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "segment_ms": "100"}
     sample.create_topics(own.bootstrap_servers, topic, partitions=1, **settings)
     sample.produce(own.bootstrap_servers, topic, [sample.Sample(str(n), f"key-{n % 7}") for n in range(500)])
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(consume(own.bootstrap_servers, topic)) > 100:
-        assert time.monotonic() < deadline
+
+    def is_compacted() -> bool:
         sample.produce(own.bootstrap_servers, topic, [sample.Sample("another", "key-0")])  # the segment is rolled by it
-        time.sleep(0.2)
+        return len(consume(own.bootstrap_servers, topic)) <= 100
+
+    wait_until(is_compacted)
 
     made = Archive(spark, own.bootstrap_servers, run_once, tmp_path / "archive", topic)
     made.run("--allow-data-loss")
@@ -243,7 +243,7 @@ def alter_topic(bootstrap_servers: str, topic: str, key: str, value: str) -> Non
     entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
 
 @pytest.mark.full
@@ -491,7 +491,7 @@ def test_one_of_two_creates_a_file(spark: Any, tmp_path: Path) -> None:
     def create(who: int) -> None:
         files = FileSystem(spark)
         for number in range(60):
-            together_now.wait(TIMEOUT_S)
+            together_now.wait(PATIENCE_S)
             with suppress(AlreadyThere):
                 files.create(f"{tmp_path}/log/{number}", str(who) * 1000)
                 made.setdefault(str(number), []).append(who)

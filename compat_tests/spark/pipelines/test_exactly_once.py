@@ -16,11 +16,11 @@ from compat_tests.spark.pipelines.conftest import (
     forget_commits,
     options_for,
     sizes,
-    wait_until,
     waiting_batch,
 )
 from spark_examples import dedupe, pipeline, retry_and_dead_letter, sample
 from spark_examples.exactly_once import Outgoing, Unit, committed_progress
+from tools.waiting import PATIENCE_S, wait_until
 
 HANDLER = "compat_tests.spark.pipelines.handlers:succeed_at"
 
@@ -115,7 +115,7 @@ def test_a_task_that_was_given_up_writes_nothing(cluster: Any, topic_prefix: str
         def __iter__(self) -> Iterator[Outgoing]:
             first, second = super().__iter__()
             yield first
-            assert given_up._producer.flush(60) == 0
+            assert given_up._producer.flush(PATIENCE_S) == 0
             succeed()
             yield second
 

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -19,6 +18,7 @@ from spark_examples import capacity_report, enrich_join, flight_delays, sample, 
 from spark_examples.demo import expected_statistics
 from spark_examples.flights import fetch_archive, read_table
 from spark_examples.session import CONNECTOR
+from tools import children
 from tools.jvm.ivy import ivy_home, ivy_settings
 from tools.jvm.java import find_java
 
@@ -401,7 +401,7 @@ def test_spark_submit(cluster: Any, topic_prefix: str, tmp_path: Path) -> None:
     }
     environment.pop("PYSPARK_GATEWAY_PORT", None)
 
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    done = children.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr[-4000:]
     assert last_values(cluster.bootstrap_servers, words) == {"to": 2, "be": 2, "or": 1, "not": 1}

@@ -15,7 +15,7 @@ from typing import Any
 import pandas
 import pytest
 
-from compat_tests.spark.pipelines.conftest import TIMEOUT_S, commits, consume, waiting_batch
+from compat_tests.spark.pipelines.conftest import FULL_SIZE_S, commits, consume, waiting_batch
 from compat_tests.spark.pipelines.test_archive import Archive
 from compat_tests.spark.pipelines.test_exactly_once import (
     HANDLER,
@@ -28,6 +28,7 @@ from compat_tests.spark.pipelines.test_exactly_once import (
 from compat_tests.spark.pipelines.test_joins_and_windows import delays_by_day, final_figures, last_values, over_by
 from spark_examples import archive, dedupe, flight_delays, retry_and_dead_letter, sample
 from spark_examples.archive_reader import read_archive
+from tools.waiting import PATIENCE_S
 
 BATCHES = 20
 """So many micro-batches, at least, a pipeline's input is divided into."""
@@ -84,6 +85,7 @@ class Upheaval:
             batch = self._unfinished()
             if batch is None:
                 continue
+            # Real time: a kill comes at any moment of a batch.
             time.sleep(self._random.uniform(0, self._seconds_of(batch - 1)))
             if self._unfinished() == batch:
                 return batch
@@ -134,7 +136,7 @@ class Pace:
 
     def rest(self) -> None:
         """Take a moment."""
-        self._released.wait(STEP_S)
+        self._released.wait(STEP_S)  # Real time: the pace of the producer
 
     def samples(self, samples: list[sample.Sample], first: int) -> Iterator[sample.Sample]:
         """The samples, of which `first` are in the topic, from there on."""
@@ -158,7 +160,7 @@ def in_the_background(work: Callable[[], object], pace: Pace) -> Iterator[None]:
             assert not doing.done(), doing.exception() or "the producer was through before the last kill"
         finally:
             pace.release()
-        doing.result(TIMEOUT_S)
+        doing.result(FULL_SIZE_S)
 
 
 @contextmanager
@@ -264,7 +266,7 @@ class Numbers:
                 if pace is not None and number % (PER_TRANSACTION // STEPS_OF_TRANSACTION) == 0:
                     pace.rest()
                 self._send(value)
-            assert self._producer.flush(TIMEOUT_S) == 0
+            assert self._producer.flush(PATIENCE_S) == 0
             _retried(end)
         except KafkaException as problem:
             if problem.args[0].fatal():
@@ -285,10 +287,10 @@ def _retried(call: Callable[[float], None]) -> None:
     """Call again what librdkafka says may be called again: the broker may be away."""
     from confluent_kafka import KafkaException
 
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return call(60)
+            return call(PATIENCE_S)
         except KafkaException as problem:
             if not problem.args[0].retriable() or time.monotonic() > deadline:
                 raise
@@ -317,7 +319,8 @@ def test_archive_of_five_million_records(
     with in_the_background(lambda: Numbers(servers, "numbers").produce(RECORDS, pace), pace):
         for share in (0, 0.35, 0.7):
             program = start_program(*start)
-            program.wait_until(lambda share=share: upheaval.planned() >= share * RECORDS)
+            while (before := upheaval.planned()) < share * RECORDS:
+                program.wait_until(lambda before=before: upheaval.planned() > before)
             upheaval.happen(program)
             left.append(kill_within_compaction(start_program(*start), path))
     run_once(archive, *arguments, bootstrap_servers=servers)

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from compat_tests.conftest import ROOT
-from compat_tests.spark.pipelines.conftest import Program, commits, wait_until
+from compat_tests.spark.pipelines.conftest import Program, commits
 from spark_examples import sample
+from tools import children
+from tools.waiting import wait_until
 
 
 @pytest.fixture
@@ -86,9 +88,8 @@ runpy.run_module("spark_examples.stream_wordcount", run_name="__main__", alter_s
 
 
 def test_while_it_is_imported() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_AT_AN_IMPORT], cwd=ROOT, capture_output=True, text=True, timeout=60,
-        check=False,
+    ended = children.run(
+        [sys.executable, "-c", INTERRUPTED_AT_AN_IMPORT], cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
 
@@ -105,13 +106,12 @@ def test_the_demonstration(number: signal.Signals) -> None:
         assert process.stdout is not None
         line = next(line for line in process.stdout if line.startswith("A Barnabas broker of its own listens on "))
         os.killpg(process.pid, number)
-        out, err = process.communicate(timeout=120)
+        out, err = children.finish(process)
     assert process.returncode == 130, err
     assert out.splitlines()[-1] == "Interrupted."
     assert "Traceback" not in out + err
     address = line.split()[-1].rstrip(".")
-    asked = subprocess.run(
+    asked = children.run(
         [sys.executable, "-m", "barnabas", "topics", "list", "-b", address], cwd=ROOT, capture_output=True, text=True,
-        timeout=60, check=False,
     )  # fmt: skip
     assert asked.stderr == f"barnabas: no broker answers at {address} (connection refused)\n"

@@ -22,7 +22,9 @@ from spark_examples.filesystem import DEFAULT_ELSEWHERE, local_path
 from spark_examples.pipeline import Totals, say_totals
 from spark_examples.session import PART_OF_SPARK, fetch_connector
 from spark_examples.topics import Topics, what_is_missing, with_ports
+from tools import children
 from tools.jvm.ivy import pyspark_jars
+from tools.waiting import PATIENCE_S
 
 NEEDED = {
     "archive": ["--archive=a"],
@@ -62,7 +64,7 @@ def lines_of(name: str, servers: str | None, *arguments: str, status: int = 1) -
     if name in ("archive", "capacity_report"):
         command.append("--topics=elsewhere-flights" + (",elsewhere-weather" if name == "capacity_report" else ""))
     without_java = {**os.environ, "JAVA_HOME": "/nowhere"}  # what starts Spark would fail in another way
-    ended = subprocess.run(command, cwd=ROOT, env=without_java, capture_output=True, text=True, timeout=60, check=False)
+    ended = children.run(command, cwd=ROOT, env=without_java, capture_output=True, text=True)
     assert ended.returncode == status, ended.stderr
     return [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
 
@@ -85,7 +87,7 @@ def test_a_topic_that_is_not_there(name: str, cluster: Any, tmp_path: Path) -> N
 def existing(servers: str) -> set[str]:
     from confluent_kafka.admin import AdminClient
 
-    return set(AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics)
+    return set(AdminClient({"bootstrap.servers": servers}).list_topics(timeout=PATIENCE_S).topics)
 
 
 def test_what_the_line_says_helps(cluster: Any, topic_prefix: str) -> None:
@@ -167,7 +169,7 @@ def test_the_demonstration() -> None:
     """What `make demo` runs, with the flights of two days."""
     command = [sys.executable, "-m", "spark_examples.demo", "--days", "2"]
     environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_LIVED_JAVA}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    ended = children.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "1,785 flights produced" in ended.stdout
     assert re.search(r"All \d+ figures of \d+ carrier-days agree with the file", ended.stdout)
@@ -187,7 +189,7 @@ def test_a_port_may_be_left_out() -> None:
 def test_a_host_without_a_port(module: str) -> None:
     command = [sys.executable, "-m", f"spark_examples.{module}", "--bootstrap-servers", "nohost.invalid"]
     command += ["--checkpoint=c"] if module != "demo" else []
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    ended = children.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 1
     assert "No broker listens on nohost.invalid:9092 (" in ended.stdout + ended.stderr
 
@@ -202,14 +204,14 @@ def test_no_address(servers: str) -> None:
 def test_somebody_else_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         servers = f"127.0.0.1:{silent.getsockname()[1]}"
-        problem = what_is_missing(options_of(servers), Topics(), timeout_s=0.5)
+        problem = what_is_missing(options_of(servers), Topics(), timeout_s=0.5)  # Real time: in vain
         assert problem is not None
         assert problem.startswith(f"{servers} does not answer as a Kafka cluster does: ")
 
         # How to get in may be known to Spark alone: then it is Spark that finds out.
         assert what_is_missing(options_of(servers, kafka=(("security.protocol", "SSL"),)), Topics(("x",))) is None
         secured = options_of(servers, kafka=(("sasl.mechanism", "PLAIN"),), client=(("security.protocol", "SSL"),))
-        assert what_is_missing(secured, Topics(("x",)), timeout_s=0.5) is not None
+        assert what_is_missing(secured, Topics(("x",)), timeout_s=0.5) is not None  # Real time: in vain
 
 
 @pytest.mark.parametrize("by_itself", [True, False])
@@ -282,9 +284,7 @@ def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     surroundings = {
         name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
     }
-    return subprocess.run(
-        ["make", *arguments], cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=60, check=False
-    )
+    return children.run(["make", *arguments], cwd=ROOT, env=surroundings, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", ["", "pipelines", "charts", "archive run"])
