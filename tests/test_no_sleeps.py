@@ -21,6 +21,7 @@ POSITIONS: Final = {
     "wait": 0, "wait_for": 1, "join": 0, "result": 0, "exception": 0, "settimeout": 0, "flush": 0, "poll": 0,
     "timeout": 0, "create_connection": 1, "init_transactions": 0, "commit_transaction": 0, "abort_transaction": 0,
     "list_topics": 1, "committed": 1, "send_offsets_to_transaction": 2, "eventually": 1, "_until": 1,
+    "awaitTermination": 0,
 }  # fmt: skip
 """Where a call takes its limit, if not by name."""
 KEYWORDS: Final = ("timeout", "timeout_s", "within_s", "deadline_s")
@@ -34,13 +35,6 @@ VIRTUAL: Final = {
     "tests/broker/whole/test_simulation.py": "time of a loop that moves its own clock",
 }
 """Files in which seconds do not pass."""
-
-
-NOT_YET: Final = (
-    "tests/abuse/", "tests/soak/", "tests/broker/cli/test_interrupts.py", "tests/broker/whole/cluster.py",
-    "compat_tests/java_tools/", "compat_tests/spark/", "compat_tests/client_behaviour/",
-)  # fmt: skip
-"""What still waits for numbers of seconds. Nothing is added here."""
 
 
 class Wait(NamedTuple):
@@ -59,7 +53,7 @@ def waits() -> Iterator[Wait]:
         for file in sorted((ROOT / folder).rglob("*.py")):
             path = str(file.relative_to(ROOT))
             is_a_program = re.search(r"/golden\w*/", path)  # that is run by hand
-            if path not in VIRTUAL and not path.startswith(NOT_YET) and not is_a_program:
+            if path not in VIRTUAL and not is_a_program:
                 yield from waits_of(file.read_text(), path)
 
 
@@ -151,7 +145,7 @@ def name_of(called: ast.expr) -> str:
 
 
 def is_clock(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and name_of(node.func) in ("monotonic", "time")
+    return isinstance(node, ast.Call) and name_of(node.func) in ("monotonic", "perf_counter", "time")
 
 
 def lines(node: ast.AST) -> range:
