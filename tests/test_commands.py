@@ -116,7 +116,7 @@ def test_tools_of_others_in_the_readme(broker: BarnabasProcess, tmp_path: Path) 
     assert "adieu" in done.stdout, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.live
 def test_installing_from_a_clone(tmp_path: Path) -> None:
     """As the quick start says, in an environment that has nothing yet, and without a checkout's own files around it."""
@@ -178,7 +178,7 @@ def test_copying_a_topic(broker: BarnabasProcess, tmp_path: Path) -> None:
     assert sorted(lines) == sorted(["5 k null", "0 null v"] * 2)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.live
 def test_copying_a_topic_from_apache_kafka_4(broker: BarnabasProcess, tmp_path: Path) -> None:
     """docs/upgrading.md, with a topic that has keys, headers, bytes that are no text, and three partitions."""
@@ -553,14 +553,22 @@ WHOLE = sorted(
 )
 
 
+@pytest.fixture(scope="module")
+def one_broker() -> Iterator[BarnabasProcess]:
+    """For commands that leave each other alone."""
+    with BarnabasProcess() as process:
+        yield process
+
+
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("command", WHOLE)
-def test_a_whole_command_in_a_sentence(command: str, broker: BarnabasProcess, tmp_path: Path) -> None:
-    line = re.sub(r"\b(flights|greetings|shouted)\b", "journeys", command)
+def test_a_whole_command_in_a_sentence(command: str, one_broker: BarnabasProcess, tmp_path: Path) -> None:
+    topic = f"journeys{WHOLE.index(command)}"
+    line = re.sub(r"\b(flights|greetings|shouted)\b", topic, command)
     if " create " not in line:
-        line = f"barnabas topics create journeys && {line}"
-    done = in_shell(line, tmp_path, BARNABAS_BOOTSTRAP_SERVER=broker.bootstrap_servers)
+        line = f"barnabas topics create {topic} && {line}"
+    done = in_shell(line, tmp_path, BARNABAS_BOOTSTRAP_SERVER=one_broker.bootstrap_servers)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout + done.stderr != ""
 

@@ -145,6 +145,7 @@ def test_brokers_are_upgraded_one_after_the_other(operator: Operator) -> None:
     assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
 
 
+@pytest.mark.full
 def test_a_broker_that_is_lost_for_good(tmp_path: Path) -> None:
     """The controller, one of four, with all that it had."""
     with Operator(tmp_path, count=4) as operator:
@@ -168,6 +169,7 @@ def test_a_broker_that_is_lost_for_good(tmp_path: Path) -> None:
         assert len({operator.log_size(number) for number in others}) == 1
 
 
+@pytest.mark.full
 def test_a_broker_with_an_empty_disk_fetches_what_it_had(operator: Operator) -> None:
     """Its process is gone, and so is everything in its only log directory."""
     operator.run("barnabas topics create voyages -p 6 -r 3")
@@ -185,6 +187,7 @@ def test_a_broker_with_an_empty_disk_fetches_what_it_had(operator: Operator) -> 
     assert len({operator.log_size(number) for number in range(3)}) == 1
 
 
+@pytest.mark.full
 def test_who_was_the_last_one_in_sync_and_comes_back_empty(operator: Operator) -> None:
     operator.run("barnabas topics create voyages -p 6 -r 3")
     operator.run("barnabas topics create letters -p 3 -r 3 -c min.insync.replicas=1")
@@ -233,6 +236,7 @@ def test_one_of_several_disks_is_given_up(tmp_path: Path) -> None:
         assert had <= {path.name for disk in (kept, lost) for path in disk.glob("voyages-*")}
 
 
+@pytest.mark.full
 def test_a_zookeeper_that_is_away(operator: Operator) -> None:
     """Longer than sessions last."""
     operator.run("barnabas topics create voyages -p 6 -r 3")
@@ -247,6 +251,7 @@ def test_a_zookeeper_that_is_away(operator: Operator) -> None:
     assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
 
 
+@pytest.mark.full
 def test_a_zookeeper_whose_data_are_lost(operator: Operator, tmp_path: Path) -> None:
     operator.run("barnabas topics create voyages -p 6 -r 3 --config retention.ms=700000000")
     words = {
@@ -344,6 +349,7 @@ def assert_all_is_there(traffic: Traffic) -> None:
     assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
 
 
+@pytest.mark.full
 def test_one_command_grows_and_shrinks(one_command: OneCommand) -> None:
     """The last broker comes, is emptied and goes, and another one comes with its id."""
     drain = changed(block(PAGE, "barnabas brokers drain 3 --throttle").text, {"drain 3": "drain 4"})
@@ -365,6 +371,7 @@ def test_one_command_grows_and_shrinks(one_command: OneCommand) -> None:
     assert_all_is_there(traffic)
 
 
+@pytest.mark.full
 def test_one_command_is_upgraded(tmp_path: Path) -> None:
     """A copy of this program becomes another version while the one of before runs."""
     program = tmp_path / "program"
@@ -389,6 +396,7 @@ def test_one_command_is_upgraded(tmp_path: Path) -> None:
         assert_all_is_there(traffic)
 
 
+@pytest.mark.full
 def test_one_command_finds_the_directory_of_a_broker_deleted(one_command: OneCommand) -> None:
     """Not of the last one in sync (tests/broker/cli/test_several_brokers.py has that)."""
     with traffic_to(one_command) as traffic:
@@ -430,6 +438,7 @@ def test_one_command_loses_its_store(one_command: OneCommand) -> None:
     assert_all_is_there(traffic)
 
 
+@pytest.mark.full
 def test_one_command_is_given_an_older_copy_of_its_store(tmp_path: Path) -> None:
     """Others lead than it knows of, in later epochs, so that replicas may not come in sync: who leads has everything,
     and is read and written to once it is enough alone, and the others are out of the ISR: after 4 s here, not 30.

@@ -96,7 +96,7 @@ FULL = [pytest.mark.full, pytest.mark.timeout(1800)]
 FEW_OVERRIDES = smaller({f"{changes.__name__}.ALL_OVERRIDES_BYTES_MAX": 4 * MIB})
 
 
-@pytest.mark.parametrize(("count", "partitions"), [(1_500, 20), (26, 8_000)])
+@pytest.mark.parametrize(("count", "partitions"), [(1_500, 20), pytest.param(26, 8_000, marks=FULL)])
 def test_a11_fetch_sessions(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, partitions: int
 ) -> None:
@@ -416,6 +416,7 @@ def test_a19_committed_offsets(
     assert memory.growth <= 320 * MIB
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("broker", [{"group.initial.rebalance.delay.ms": "0"}], indirect=True, ids=[""])
 def test_a21_the_same_thing_asked_for_many_times(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure
@@ -502,7 +503,7 @@ def test_a21_replies_that_nobody_reads(
 
 
 @pytest.mark.parametrize("broker", [{"offset.metadata.max.bytes": "30000"}], indirect=True, ids=[""])
-@pytest.mark.parametrize(("count", "partitions"), [(16, 800), pytest.param(64, 1_000, marks=FULL)])
+@pytest.mark.parametrize(("count", "partitions"), [(4, 800), pytest.param(64, 1_000, marks=FULL)])
 def test_a21_all_offsets_of_a_group_at_once(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int, partitions: int
 ) -> None:

@@ -228,6 +228,7 @@ def test_a22_numbers_at_their_extremes(
     assert memory.growth <= 64 * MIB
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("broker", [SETTINGS], indirect=True)
 @pytest.mark.parametrize(
     "versions", [pytest.param(NEWEST, id="newest"), pytest.param(EVERY_VERSION, marks=FULL, id="every version")]
@@ -325,6 +326,7 @@ TIMES = (-3, -2, -1, 0, 1, 2**62, 2**63 - 1)
 """What ListOffsets is asked for: the largest timestamp, the start, the end, and times."""
 
 
+@pytest.mark.full
 def test_a22_numbers_of_a_record_at_their_extremes(figure: Figure) -> None:
     """Records that contradict their batch are stored unopened where the topic is not compacted: all requests about them
     are answered, compaction and retention go round, and a broker starts with them."""

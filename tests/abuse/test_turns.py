@@ -35,7 +35,7 @@ def dear_requests(broker: BarnabasProcess, each: int) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("each", "records"),
-    [(16, 100), pytest.param(2_000, 3_000, marks=[pytest.mark.full, pytest.mark.timeout(1800)])],
+    [(4, 100), pytest.param(2_000, 3_000, marks=[pytest.mark.full, pytest.mark.timeout(1800)])],
 )
 def test_a24_dear_requests_of_many_connections(
     broker: BarnabasProcess,
@@ -75,7 +75,9 @@ RECORDS = ProduceRequest(
 )
 
 
-@pytest.mark.parametrize(("request_", "version"), [(TOPICS, 7), (RECORDS, 9)], ids=["topics", "records"])
+@pytest.mark.parametrize(
+    ("request_", "version"), [pytest.param(TOPICS, 7, marks=pytest.mark.full), (RECORDS, 9)], ids=["topics", "records"]
+)
 def test_a24_what_large_requests_decode_to_does_not_add_up(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, request_: Message, version: int
 ) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-WORKERS: Final = 3
-"""Most tests wait for something most of the time: three of them keep two processors busy."""
+WORKERS: Final = 4
+"""Many tests wait for something most of the time: four of them keep two processors busy."""
 ON_ZOOKEEPER: Final = MappingProxyType({"BARNABAS_COMPAT_TARGET": "barnabas-zookeeper"})
 
 
@@ -26,8 +26,7 @@ class Part:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-# The folder whose tests take longest comes first, so that no worker is left alone with it at the end.
-EVERYWHERE: Final = ("compat_tests/spark", "compat_tests", "tests")
+EVERYWHERE: Final = ("compat_tests", "tests")
 
 GATE: Final = (
     Part("beside others", "not full and not alone", EVERYWHERE, WORKERS),

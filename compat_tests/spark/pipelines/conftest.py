@@ -106,7 +106,7 @@ def consume(bootstrap_servers: str, *topics: str, isolation_level: str = "read_c
         found: list[Any] = []
         ended: set[tuple[str, int]] = set()
         while len(ended) < len(places):
-            for message in consumer.consume(10_000, timeout=1):
+            for message in consumer.consume(10_000, timeout=0.1):
                 if message.error() is None:
                     found.append(message)
                 else:

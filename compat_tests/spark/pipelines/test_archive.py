@@ -129,6 +129,7 @@ def produce_some(bootstrap_servers: str, topic: str, count: int) -> None:
     assert sample.produce(bootstrap_servers, topic, produced) == count
 
 
+@pytest.mark.full
 def test_transactions_and_markers_are_accounted_for(
     spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ def test_transactions_and_markers_are_accounted_for(
     assert made.rows() == made.queue()
 
 
+@pytest.mark.full
 def test_an_audit_notices_what_is_not_right(archived: Any, spark: Any, cluster: Any) -> None:
     made = archived(900)
     log = open_archive(spark, made.uri)
@@ -306,6 +308,7 @@ def test_a_compacted_file_has_its_size_and_is_left_alone(
     assert made.verdicts() == {}
 
 
+@pytest.mark.full
 def test_a_compaction_that_dies_changes_nothing(archived: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = archived(900)
     before, state = made.rows(), made.state()
@@ -400,6 +403,7 @@ def test_a_batch_whose_commit_spark_did_not_note(archived: Any, spark: Any) -> N
     assert made.rows() == before
 
 
+@pytest.mark.full
 def test_expiry_is_told_from_loss(archived: Any, spark: Any) -> None:
     made = archived(900)
     before, state = made.rows(), made.state()

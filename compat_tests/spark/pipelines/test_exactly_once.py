@@ -61,6 +61,7 @@ def test_repetitions_are_left_out_over_a_restart(
         assert message.headers() == [("h", b"x")]
 
 
+@pytest.mark.full
 def test_a_batch_that_spark_repeats_is_written_once(
     spark: Any, cluster: Any, run_once: Any, topic_prefix: str, flights: Any, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def keys_in(bootstrap_servers: str, *topics: str) -> Counter[str]:
     return Counter(message.key().decode() for message in consume(bootstrap_servers, *topics))
 
 
+@pytest.mark.full
 def test_a_batch_of_the_handler_that_spark_repeats_is_written_once(
     cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path
 ) -> None:

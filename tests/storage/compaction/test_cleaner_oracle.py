@@ -124,7 +124,7 @@ def clean(log) -> None:
 
 
 @pytest.mark.java
-@pytest.mark.slow
+@pytest.mark.full
 def test_kafkas_own_cleaner_keeps_the_same_batches(logs, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     with KafkaServer(overrides=SETTINGS) as kafka:

@@ -576,12 +576,14 @@ def histories_at(scene, moment):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize("scenario", SCENES, ids=lambda scenario: scenario.__name__)
-def test_every_crash_leaves_what_was_synced_and_nothing_else(scenario):
-    counts = crash_everywhere(play(scenario), SAMPLES)
+def test_every_crash_leaves_what_was_synced_and_nothing_else(scenario, every):
+    """Each third point in the gate."""
+    counts = crash_everywhere(play(scenario), SAMPLES, every)
     print(f"{scenario.__name__}: {counts}, seed {SEED}")
-    assert counts.points > 40
-    assert counts.distinct > 50
+    assert counts.points > 40 / every
+    assert counts.distinct > 50 / every
 
 
 @pytest.mark.full
