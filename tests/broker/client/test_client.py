@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from barnabas.broker.cli.output import with_client
 from barnabas.broker.cli.records import formatter
 from barnabas.broker.client.client import (
+    ANSWER_S,
     BrokerConnection,
     BrokerUnavailable,
     ClientError,
@@ -41,6 +41,7 @@ from barnabas.wire.messages.metadata import (
 )
 from barnabas.wire.record_batch import CompressionType
 from barnabas.wire.records import Record, build_batch
+from tools.standing_loop import StandingLoop, run_standing
 from tools.waiting import PATIENCE_S
 
 
@@ -140,30 +141,41 @@ def test_nobody_there() -> None:
 def test_an_address_that_hangs_does_not_keep_from_the_next_one(broker: Broker) -> None:
     """As that of a process that stands still, whose kernel takes connections."""
 
-    async def work(silent: str) -> str | None:
-        servers = f"{silent},{broker.bootstrap_servers}"
-        async with (
-            asyncio.timeout(PATIENCE_S),
-            KafkaClient(servers, request_timeout_s=60, setup_timeout_s=0.2) as client,
-        ):
-            return client.cluster_id
+    async def work(loop: StandingLoop) -> str | None:
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(4)
+            loop.advance(0.2)
+            await reader.read()
+            writer.close()
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        assert asyncio.run(work(f"127.0.0.1:{server.getsockname()[1]}"))
+        async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+            silent = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            servers = f"{silent},{broker.bootstrap_servers}"
+            async with KafkaClient(servers, request_timeout_s=60, setup_timeout_s=0.2) as client:
+                return client.cluster_id
+
+    assert run_standing(work)
 
 
 def test_an_answer_that_comes_when_the_time_of_its_request_is_over_is_waited_for(broker: Broker) -> None:
     """It says what is known of the change."""
 
-    async def work() -> None:
+    async def work(loop: StandingLoop) -> None:
+        async def answer_late() -> None:
+            await hold.wait_held_async(timeout=PATIENCE_S)
+            loop.advance(0.2 + ANSWER_S / 2)
+            await asyncio.sleep(0)  # what is due is done first
+            hold.release()
+
         async with KafkaClient(broker.bootstrap_servers, request_timeout_s=0.2) as client:
             topics = [CreatableTopic(name="slow", num_partitions=1, replication_factor=1)]
-            await client.send_to_controller(CreateTopicsRequest(topics=topics, timeout_ms=200))
-            await alter_configs(client, TOPIC, "slow", set_to={"flush.ms": "5"})
+            create = CreateTopicsRequest(topics=topics, timeout_ms=200)
+            await asyncio.gather(client.send_to_controller(create), answer_late())
+            await asyncio.gather(alter_configs(client, TOPIC, "slow", set_to={"flush.ms": "5"}), answer_late())
 
-    with broker.faults.delay(["CreateTopics", "IncrementalAlterConfigs"], 500) as delay:
-        asyncio.run(work())
-    assert delay.hits == 2
+    with broker.faults.hold(["CreateTopics", "IncrementalAlterConfigs"]) as hold:
+        run_standing(work)
+    assert hold.hits == 2
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 2**31 - 1), ("127.0.0.1", -1), ("x" * 70, 9092), ("a..b", 1)])
