@@ -43,6 +43,9 @@ CONNECTION_TIMEOUT_MS_MIN = 4_000
 """A start waits so long for ZooKeeper however short a session timeout is asked for: no server grants a shorter one, as
 servers usually are."""
 
+ENDINGS_MAX = 3
+"""How often the session of a former life is ended, as long as the connection breaks before ZooKeeper answers."""
+
 REJOIN_DELAY_MS = 1_000
 """How long after an attempt to join the cluster again the next one begins: one that fails may fail at once."""
 
@@ -225,10 +228,19 @@ class MetadataStore:
         connect_string = self._config.zookeeper_connect
         if former is None or connect_string is None:
             return
+        for _ in range(ENDINGS_MAX):
+            if await self._has_ended(connect_string, former):
+                return
+        logger.warning("the session of this broker's former life cannot be ended: it is over when it times out")
+
+    async def _has_ended(self, connect_string: str, former: SessionCredentials) -> bool:
+        """One attempt to end a former session; False if the connection broke before ZooKeeper answered."""
         session = await self._zookeeper_session(connect_string, self._connection_timeout_ms, former)
-        if session.session_id == former.session_id:
-            logger.info("the session of this broker's former life, which did not end it, is ended now")
+        is_over = session.session_id != former.session_id
         await session.close()
+        if not is_over and session.was_ended:
+            logger.info("the session of this broker's former life, which did not end it, is ended now")
+        return is_over or session.was_ended
 
     def _expired(self) -> None:
         self._is_lost = True

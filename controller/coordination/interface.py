@@ -239,7 +239,7 @@ class ProcessSession(CoordinationStore, Protocol):
 
     @property
     def was_ended(self) -> bool:
-        """Whether the session was closed while the store could hear of it."""
+        """Whether the store has heard that the session is closed."""
         ...
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import states
-from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
 from barnabas.clock import REPEAT_MIN_MS, Clock, interval_ms, wait_s
@@ -41,7 +41,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
     It also looks whether the loop still moves (`_check_loop`), in kazoo's thread before and after each wait.
     `session_timeout_ms` is what was asked for until the server has said what it grants; only that counts then. Time is
     that of `clock`, which has to be ZooKeeper's: the machine's. `has_ended` is set, by kazoo's thread, when the session
-    is over: no connection is made any more.
+    is over: no connection is made any more; `was_closed`, when ZooKeeper has answered that it is closed.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         self._stall_was_reported = False
         self._has_stopped = False
         self.has_ended = False
+        self.was_closed = False
 
     @property
     def attempt_s(self) -> float:
@@ -164,8 +165,10 @@ def _poll(readers: Sequence[Any], writers: Sequence[Any], timeout_s: float | Non
 
 
 class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's connection, except for how long a handshake may take. kazoo would wait as long as the session timeout
-    that was asked for: too short for a busy server if it is a millisecond, and for ever if it is a day.
+    """kazoo's connection, but for how long a handshake may take; it tells when the end of the session is answered.
+
+    For a handshake kazoo would wait as long as the session timeout that was asked for: too short for a busy server if
+    it is a millisecond, and for ever if it is a day.
     """
 
     def _invoke(self, timeout_s: float, request: Any, xid: int | None = None) -> Any:
@@ -173,6 +176,12 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no t
         if isinstance(request, Connect) and answer[0].time_out > 0:
             self.handler.grant(answer[0].time_out)
         return answer
+
+    def _read_socket(self, read_timeout_s: float) -> Any:
+        response = super()._read_socket(read_timeout_s)
+        if response == CLOSE_RESPONSE:
+            self.handler.was_closed = True
+        return response
 
 
 class Answer:

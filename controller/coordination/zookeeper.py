@@ -143,8 +143,6 @@ class ZooKeeperSession:
         self._is_closed = False
         self._has_multi_read = True
         """Until a server says otherwise: those before 3.6 do."""
-        self.was_ended = False
-        """Whether the session was closed while ZooKeeper could hear of it."""
         self._expiry_callbacks: list[Callable[[], None]] = []
         self._data_watches: dict[str, dict[Watcher, None]] = {}
         self._child_watches: dict[str, dict[Watcher, None]] = {}
@@ -225,6 +223,11 @@ class ZooKeeperSession:
         """The id and password of this session; None before the server has granted one."""
         client_id = self._client.client_id
         return None if client_id is None else SessionCredentials(*client_id)
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether ZooKeeper has answered that the session is closed."""
+        return self._handler.was_closed
 
     # -- reading
 
@@ -372,7 +375,6 @@ class ZooKeeperSession:
         if self._is_closed:
             return
         self._is_closed = True
-        self.was_ended = self.is_connected
         self._forget()
         self._handler.stop_heartbeats()
         await asyncio.to_thread(self._stop_client)

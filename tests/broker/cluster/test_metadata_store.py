@@ -2,11 +2,12 @@
 
 import asyncio
 import shutil
+import struct
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -24,11 +25,16 @@ from barnabas.storage.os_files import OsFiles
 from barnabas.threads import OneThread, OsThreads, Threads
 from barnabas.wire.errors import ErrorCode
 from tests.broker.running import ENVIRONMENT, running
+from tests.controller.coordination.proxy import Proxy
+from tests.controller.coordination.test_zookeeper_server import ServerUnderTest
 from tools.manual_timers import ManualTimers
 from tools.waiting import PATIENCE_S
 from tools.zookeeper import ZooKeeperServer
 
 T = TypeVar("T")
+
+CLOSE_SESSION: Final = -11
+"""ZooKeeper's type of the request that ends a session."""
 
 
 async def no_file() -> Path:
@@ -240,6 +246,14 @@ class Logs:
         self.directories = list(directories)
 
 
+def life_with(note: SessionNote, address: str) -> MetadataStore:
+    """The store of a broker as one life has it, over ZooKeeper at this address."""
+    config = load(options={"zookeeper.connect": address})
+    return MetadataStore(
+        config, ManualClock(), ManualTimers(), no_file, ENVIRONMENT.store_worker, lambda reason: None, note=note
+    )
+
+
 @pytest.mark.java
 def test_a_former_life_that_was_killed_is_registered_no_longer_than_the_next_one_needs(tmp_path: Path) -> None:
     """Its session would go on for seconds; a life that stopped leaves nothing to end."""
@@ -249,26 +263,20 @@ def test_a_former_life_that_was_killed_is_registered_no_longer_than_the_next_one
     notes: dict[int, SessionNote] = {}
 
     async def live(zookeeper: ZooKeeperServer) -> None:
-        config = load(options={"log.dirs": str(tmp_path), "zookeeper.connect": zookeeper.address})
+        def life(*directories: Path, address: str = zookeeper.address) -> MetadataStore:
+            notes[0] = SessionNote(Logs(*directories), boots[0], lambda: False)
+            return life_with(notes[0], address)
 
-        def life(*directories: Path) -> MetadataStore:
-            note = notes[0] = SessionNote(Logs(*directories), boots[0], lambda: False)
-            return MetadataStore(
-                config, ManualClock(), ManualTimers(), no_file, ENVIRONMENT.store_worker, lambda reason: None, note=note
-            )
-
-        killed = life(tmp_path)
-        session = await killed.open()
-        await notes[0].lacks_nothing()
-        await session.create("/registration", ephemeral=True)
-        await killed.stay_out()
-        expired = asyncio.Event()
-        session.on_expired(expired.set)
+        async with Proxy(zookeeper.address) as way:
+            killed = life(tmp_path, address=way.address)
+            session = await killed.open()
+            await notes[0].lacks_nothing()
+            await session.create("/registration", ephemeral=True)
+            await killed.stay_out()
         (tmp_path / "new").mkdir()
         next_one = life(tmp_path / "new", tmp_path)
         found = await next_one.open()
         assert await found.exists("/registration") is None
-        await expired.wait()
         assert not notes[0].may_lack_records, "what that life wrote is in the page cache at least"
         await next_one.close()
         assert not note_file.exists()
@@ -297,6 +305,68 @@ def test_a_former_life_that_was_killed_is_registered_no_longer_than_the_next_one
         asyncio.run(asyncio.wait_for(live(zookeeper), PATIENCE_S))
 
 
+class UnansweredEnds(Proxy):
+    """The way to a server, which breaks when a session is to be ended, some times before or after the server hears."""
+
+    def __init__(self, upstream: str, breaks: Iterable[str]) -> None:
+        super().__init__(upstream)
+        self.breaks = list(breaks)
+
+    async def forward(
+        self, reader: asyncio.StreamReader, up_writer: asyncio.StreamWriter, writer: asyncio.StreamWriter
+    ) -> None:
+        is_first = True  # which is the handshake, and has no type
+        while True:
+            head = await reader.readexactly(4)
+            frame = await reader.readexactly(int.from_bytes(head, "big"))
+            is_end = not is_first and struct.unpack_from(">i", frame, 4) == (CLOSE_SESSION,)
+            how = self.breaks.pop(0) if is_end and self.breaks else ""
+            if how != "before":
+                up_writer.write(head + frame)
+            if how:
+                writer.transport.abort()
+                return
+            is_first = False
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("breaks", [["before"], ["after"], ["before", "after"]])
+async def test_the_session_of_a_former_life_is_ended_although_the_connection_breaks(
+    tmp_path: Path, breaks: list[str]
+) -> None:
+    """Nobody knows then whether it was ended."""
+    async with ServerUnderTest() as server:
+        address = f"127.0.0.1:{server.port}"
+        note = SessionNote(Logs(tmp_path), "boot", lambda: True)
+        async with Proxy(address) as way:
+            killed = life_with(note, way.address)
+            await (await killed.open()).create("/registration", ephemeral=True)
+            await killed.stay_out()
+        async with UnansweredEnds(address, breaks) as way:
+            next_one = life_with(note, way.address)
+            found = await next_one.open()
+            assert await found.exists("/registration") is None
+            assert way.breaks == []
+            await next_one.close()
+        assert not (tmp_path / SESSION_FILE).exists()
+        await killed.close()
+
+
+@pytest.mark.anyio
+async def test_whose_end_was_not_answered_leaves_its_note(tmp_path: Path) -> None:
+    """The session may go on, and the next life has to end it."""
+    async with ServerUnderTest() as server, UnansweredEnds(f"127.0.0.1:{server.port}", ["before"]) as way:
+        note = SessionNote(Logs(tmp_path), "boot", lambda: True)
+        life = life_with(note, way.address)
+        await life.open()
+        await life.close()
+        assert (tmp_path / SESSION_FILE).exists()
+        next_one = life_with(note, way.address)
+        await next_one.open()
+        await next_one.close()
+        assert not (tmp_path / SESSION_FILE).exists()
+
+
 class HeldFiles(OsFiles):
     """Whoever looks into a log's directory waits until the test says go on."""
 
@@ -322,11 +392,14 @@ def test_the_cluster_hears_that_a_killed_broker_is_gone_before_the_next_life_has
             )
             assert [outcome.error for outcome in created] == [ErrorCode.NONE]
         assert not (tmp_path / SESSION_FILE).exists(), "it has ended its session itself"
-        killed = await ZooKeeperSession.open(zookeeper.address)
+        async with Proxy(zookeeper.address) as way:
+            killed = await ZooKeeperSession.open(way.address)
+            await killed.create("/registration", ephemeral=True)
+            assert killed.credentials is not None
+            await SessionNote(Logs(tmp_path), ENVIRONMENT.boot_id(), lambda: False).write(killed.credentials)
+        other = await ZooKeeperSession.open(zookeeper.address)
         gone = asyncio.Event()
-        killed.on_expired(gone.set)
-        assert killed.credentials is not None
-        await SessionNote(Logs(tmp_path), ENVIRONMENT.boot_id(), lambda: False).write(killed.credentials)
+        assert await other.exists("/registration", lambda event: gone.set()) is not None
 
         files = HeldFiles()
 
@@ -338,6 +411,7 @@ def test_the_cluster_hears_that_a_killed_broker_is_gone_before_the_next_life_has
         async with running(tmp_path, replace(ENVIRONMENT, files=files), **configs) as broker:
             assert broker.replicas.partition("t", 0) is not None
         await letting
+        await other.close()
         await killed.close()
 
     with ZooKeeperServer() as zookeeper:
