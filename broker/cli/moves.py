@@ -34,7 +34,8 @@ SETTLE_S = 5.0
 """How long brokers may take to tell what the controller has done."""
 
 SETTLE_WHERE_SLOW_S = 30.0
-"""The same, while who is asked tells of partitions as they were when they moved: it has heard nothing since."""
+"""The same, while who is asked tells of partitions as they were when they moved: it has heard nothing since. And how
+long replicas that are to lead may take to be in sync again."""
 
 Throttle = Annotated[
     int | None,
@@ -204,8 +205,9 @@ async def _started(client: KafkaClient, targets: Mapping[TopicPartition, Replica
 
 
 async def _not_led_as_planned(client: KafkaClient, partitions: Collection[TopicPartition]) -> list[str]:
-    """Partitions that could not be given to their preferred leaders, in words."""
-    results = await elect(client, partitions) if partitions else {}
+    """Partitions that could not be given to their preferred leaders, in words. These were in sync when they were
+    planned, or had moved; under load they may not be just now."""
+    results = await elect(client, partitions, wait_s=SETTLE_WHERE_SLOW_S) if partitions else {}
     return [f"cannot elect a leader of {partition_text(each)}: {why}" for each, why in results.items() if why]
 
 

@@ -99,10 +99,32 @@ async def reassign(
 
 
 async def elect(
-    client: KafkaClient, partitions: Iterable[TopicPartition] | None, election_type: int = PREFERRED
+    client: KafkaClient,
+    partitions: Collection[TopicPartition] | None,
+    election_type: int = PREFERRED,
+    *,
+    wait_s: float = 0.0,
 ) -> dict[TopicPartition, str | None]:
     """Have partitions (None: all) led by their first replicas, or by any that is left (UNCLEAN). What keeps each from
-    it, or None; those that need no election are left out. Errors: ClientError."""
+    it, or None; those that need no election are left out. So long it is tried again where the first replica is not in
+    sync: it may have lagged behind for a moment. Errors: ClientError."""
+    loop = asyncio.get_running_loop()
+    found = answers = await _elect(client, partitions, election_type)
+    until_s = loop.time() + wait_s
+    while True:
+        partitions = [each for each, (code, _) in answers.items() if code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]
+        if not partitions or loop.time() >= until_s:
+            break
+        await asyncio.sleep(POLL_S)
+        answers = await _elect(client, partitions, election_type)
+        found = {**found, **answers}
+    return {each: _words(*answer) for each, answer in found.items() if answer[0] != ErrorCode.ELECTION_NOT_NEEDED}
+
+
+async def _elect(
+    client: KafkaClient, partitions: Iterable[TopicPartition] | None, election_type: int
+) -> dict[TopicPartition, tuple[int, str | None]]:
+    """The error codes, and messages, of one request."""
     request = ElectLeadersRequest(election_type=election_type, topic_partitions=None, timeout_ms=_TIMEOUT_MS)
     if partitions is not None:
         topics: dict[str, TopicPartitions] = {}
@@ -112,10 +134,9 @@ async def elect(
     response = await client.send_to_controller(request, wait_s=_TIMEOUT_MS / 1000)
     check(response.error_code, "cannot elect leaders")
     return {
-        (each.topic, part.partition_id): _words(part.error_code, part.error_message)
+        (each.topic, part.partition_id): (part.error_code, part.error_message)
         for each in response.replica_election_results
         for part in each.partition_result
-        if part.error_code != ErrorCode.ELECTION_NOT_NEEDED
     }
 
 

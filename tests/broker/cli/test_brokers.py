@@ -17,16 +17,22 @@ from confluent_kafka import Producer
 
 from barnabas.testing import Broker, Cluster
 from tools import children
-from tools.waiting import PATIENCE_S
+from tools.waiting import PATIENCE_S, wait_until
 
 Run = Callable[..., Any]
+Start = Callable[..., subprocess.Popen[bytes]]
+
+LAG_MS = int(PATIENCE_S * 1000)
+LAG_MS_SHORT = 500
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 
 @pytest.fixture
-def broker() -> Iterator[Cluster]:
-    with Cluster(4) as running:
+def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """No follower lags behind for so long that it is not in sync, however busy the machine, unless a test asks for
+    that."""
+    with Cluster(4, replica_lag_time_max_ms=getattr(request, "param", LAG_MS)) as running:
         yield running
 
 
@@ -205,6 +211,7 @@ def test_a_broker_that_joins_gets_its_share_under_load(broker: Cluster, run: Run
         done = run("brokers", "rebalance", "--yes", "--throttle", "100000000")
         assert done.status == 0, done.err
     assert "the throttle is taken away" in done.err
+    broker.wait_heard()
     replicas, leads = shares(run)
     assert replicas == [12, 12, 12, 12]
     assert max(leads) - min(leads) <= 1
@@ -260,6 +267,35 @@ def test_where_others_lead_leaders_are_elected(broker: Cluster, run: Run) -> Non
     assert run("brokers", "rebalance", "--yes").status == 0
     broker.wait_heard()
     assert broker.leader("stages", 2) == preferred
+
+
+@pytest.mark.parametrize("broker", [LAG_MS_SHORT], indirect=True)
+def test_leaders_that_have_lagged_behind_are_waited_for(broker: Cluster, run: Run, start: Start) -> None:
+    broker.create_topic("stages", 1, 2)
+    preferred = broker.leader("stages", 0)
+    broker.brokers[preferred].stop()
+    broker.brokers[preferred].start()
+    leader = broker.leader("stages", 0)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": 1})
+    with broker.faults.hold("ElectLeaders") as hold:
+        rebalance = start("brokers", "rebalance", "--yes")
+        hold.wait_held(timeout=PATIENCE_S)
+        with broker.faults.hold("Fetch", from_brokers=True, broker=leader) as lagging:
+            lagging.wait_held(timeout=PATIENCE_S)
+            producer.produce("stages", "one that it has not")
+            assert producer.flush(PATIENCE_S) == 0
+            wait_until(lambda: in_sync(run) == [leader], "a follower that lags behind")
+            hold.release()
+            wait_until(lambda: rebalance.poll() is not None or (hold.hits, hold.held) == (2, 1), "another attempt")
+            assert rebalance.poll() is None, "it has given up"
+    assert children.wait(rebalance) == 0
+    broker.wait_heard()
+    assert broker.leader("stages", 0) == preferred
+
+
+def in_sync(run: Run) -> list[int]:
+    """The replicas of the partition that are in sync."""
+    return list(run("topics", "describe", "stages", "--json").json[0]["partitions"][0]["isr"])
 
 
 def test_a_broker_that_is_away_has_to_be_seen_to_first(broker: Cluster, run: Run) -> None:
