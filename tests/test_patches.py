@@ -31,6 +31,8 @@ ALLOWED: Final = {
     ("tests/broker/client/test_client.py", "client"): "one client's own send: an answer that no broker gives",
     ("tests/testing/test_broker.py", "'tempfile.tempdir'"): "where temporary directories are, which is there to be set",
     ("compat_tests/java_tools/test_shared_jvm.py", "py4j.java_gateway"): "puts back what Spark changes there",
+    ("compat_tests/spark/shared_spark.py", "SparkContext"): "forgets a Java process that was killed",
+    ("compat_tests/spark/shared_spark.py", "SparkSession"): "as SparkContext",
     ("compat_tests/spark/pipelines/test_archive.py", "ArchiveLog"): "an example's job that dies before it commits",
     ("compat_tests/spark/pipelines/test_archive.py", "FileSystem"): "an example's job that is overtaken by another",
     ("compat_tests/spark/pipelines/test_archive.py", "archive"): "as FileSystem",

@@ -1,6 +1,6 @@
-"""One Spark session for the folder, with the data frames that read from and write to the cluster under test."""
+"""A Spark session that the folder shares, with the data frames that read from and write to the cluster under test."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,33 @@ def quick_settings() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def shared_spark() -> Iterator[Any]:
     try:
         find_java()
     except JavaMissing as missing:
         tool_missing(missing)
+    from compat_tests.spark.shared_spark import SharedSpark
     from spark_examples.session import spark_session
 
-    session = spark_session("compat_tests", quick_settings())
-    yield session
-    session.stop()
+    shared = SharedSpark(lambda: spark_session("compat_tests", quick_settings()))
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture
+def spark(shared_spark: Any) -> Any:
+    return shared_spark.session()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Whatever ends a test early may have interrupted what it asked of Java."""
+    shared = getattr(item, "funcargs", {}).get("shared_spark")
+    if shared is not None and call.excinfo is not None:
+        shared.has_failed()
+    return (yield)
 
 
 class Kafka:
@@ -80,7 +97,7 @@ def run_to_end(writer: Any, checkpoint: Path) -> None:
     assert query.exception() is None, query.exception()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def kafka(spark: Any, cluster: Any) -> Kafka:
     return Kafka(spark, cluster.bootstrap_servers)
 
