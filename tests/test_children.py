@@ -8,6 +8,8 @@ import pytest
 
 from tools import children
 
+pytestmark = pytest.mark.live
+
 
 def python(program: str) -> list[str]:
     return [sys.executable, "-c", program]

@@ -113,6 +113,7 @@ def on_this_machine(brokers: Mapping[str, Any], zookeeper: str) -> list[dict[str
     return found
 
 
+@pytest.mark.live
 @pytest.mark.slow
 def test_the_broker_of_one_serves(tmp_path: Path) -> None:
     [environment] = on_this_machine(brokers_of("compose.yaml"), zookeeper="")
@@ -131,6 +132,7 @@ def wait_known(broker: Composed, topic: str, partitions: int) -> None:
         )
 
 
+@pytest.mark.live
 @pytest.mark.slow
 def test_of_the_brokers_of_a_cluster_one_may_be_lost(tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]

@@ -10,6 +10,8 @@ import pytest
 from tools.server_process import ServerProcess
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.live
+
 SERVES = "print('ready', flush=True); signal.pause()"
 STOPS = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
 STAYS = "signal.signal(signal.SIGTERM, signal.SIG_IGN); "

@@ -44,6 +44,7 @@ def test_a_cut_keeps_what_was_synced_and_nothing_else(disk: CuttableDisk) -> Non
     assert not unsynced.exists() or unsynced.read_bytes() == b""
 
 
+@pytest.mark.live
 @pytest.mark.full
 def test_nothing_acknowledged_is_lost_with_the_flush_before_it() -> None:
     least = Amount(acknowledged=1_000, transactions=10, commits=10)
@@ -51,11 +52,13 @@ def test_nothing_acknowledged_is_lost_with_the_flush_before_it() -> None:
     assert result.is_clean, (dict(result.findings.anomalies), result.problems)
 
 
+@pytest.mark.live
 @pytest.mark.full
 def test_without_the_flush_acknowledged_records_are_lost() -> None:
     assert power_cuts(1, flush=False, seed=SEED, cut_every_s=2, quiet=True).lost
 
 
+@pytest.mark.live
 @pytest.mark.full
 def test_a_flush_that_does_not_wait_for_the_disk_is_found() -> None:
     assert power_cuts(1, flush=True, plant="fsync-is-a-no-op", seed=SEED, cut_every_s=2, quiet=True).lost

@@ -51,6 +51,7 @@ def start_again(broker: ServerProcess, registration: Registration) -> float:
     return took_s - waited_s
 
 
+@pytest.mark.live
 @pytest.mark.alone
 @pytest.mark.java
 @pytest.mark.timeout(900)

@@ -100,6 +100,7 @@ def test_nothing_is_lost_doubled_or_torn_under_kill_9(
         }
 
 
+@pytest.mark.live
 @pytest.mark.full
 def test_a_long_run_is_made_of_rounds() -> None:
     result = soak(
@@ -109,6 +110,7 @@ def test_a_long_run_is_made_of_rounds() -> None:
     assert (result.rounds, result.crashes) == (2, 4)  # one under load and one without in each
 
 
+@pytest.mark.live
 @pytest.mark.full
 def test_a_kind_of_worker_that_gets_nothing_done_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.soak.run.PATIENCE_S", 1.0)
@@ -154,6 +156,7 @@ def test_a_planted_loss_is_found() -> None:
     assert "lost-newest" in result.findings.anomalies
 
 
+@pytest.mark.live
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -170,6 +173,7 @@ def test_planted_bugs_are_found(bug: str, anomaly: str) -> None:
     assert anomaly in look_for(bug, FEW_WORKERS, reply_loss=0.02).findings.anomalies
 
 
+@pytest.mark.live
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_a_recovery_that_checks_no_batch_is_found() -> None:
@@ -179,6 +183,7 @@ def test_a_recovery_that_checks_no_batch_is_found() -> None:
         assert "unknown-value" in result.findings.anomalies
 
 
+@pytest.mark.live
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -189,6 +194,7 @@ def test_planted_bugs_of_compaction_are_found(bug: str, anomaly: str) -> None:
     assert anomaly in look_for(bug, KEYED_WORKERS).findings.anomalies
 
 
+@pytest.mark.live
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -204,6 +210,7 @@ def test_commits_that_move_back_are_found(bug: str, committer: type[Worker]) -> 
     assert result.findings.is_valid
 
 
+@pytest.mark.live
 @pytest.mark.full
 def test_transactions_that_stay_open_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.soak.run.TRANSACTION_TIMEOUT_S", Deserter.TIMEOUT_S)

@@ -16,6 +16,7 @@ MOST_OF_MANY_S = {"SIGTERM": 3.0, "SIGKILL": SESSION_S + 6.0, "SIGKILL, start": 
 the client and ZooKeeper share two processors."""
 
 
+@pytest.mark.live
 @pytest.mark.alone
 @pytest.mark.timeout(1_800)
 @pytest.mark.java

@@ -51,6 +51,7 @@ def test_where_it_is_found() -> None:
     assert "BROKER://kafka:9092 " in beside._start_script()
 
 
+@pytest.mark.live
 @pytest.mark.slow
 def test_its_start_script_starts_a_broker(tmp_path: Path) -> None:
     """With a file and ports of this machine."""
@@ -72,6 +73,7 @@ def test_its_start_script_starts_a_broker(tmp_path: Path) -> None:
     assert re.match(r"ready: PLAINTEXT://docker\.example:32768,BROKER://within\.example:9092 ", ready)
 
 
+@pytest.mark.live
 def test_without_testcontainers_it_says_what_to_install() -> None:
     script = "import sys; sys.modules['testcontainers'] = None; import barnabas.testing.containers"
     done = children.run([sys.executable, "-c", script], capture_output=True, text=True)

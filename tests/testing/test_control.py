@@ -23,6 +23,8 @@ from tools.barnabas_process import BarnabasControl
 from tools.reference_loop import assert_within, work_s
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.live
+
 CALL = re.compile(r"""\.(?:get|post|delete|refused|ask|done)\(\s*(?:"[A-Z]+", )?f?"([^"]*)\"""")
 """What a test asks for, in its own text."""
 

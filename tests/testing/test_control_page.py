@@ -24,12 +24,14 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing-other-languages.m
 SERVE, *CURLS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.live
 def test_it_begins_with_the_server(process: BarnabasControl) -> None:
     """Which is started here, with other ports."""
     assert SERVE == "barnabas serve --listen 127.0.0.1:9092 --control 127.0.0.1:8099\n"
     assert process._command()[-5:] == ["serve", "--listen", process.bootstrap_servers, "--control", "127.0.0.1:0"]
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("block", CURLS)
 def test_commands(process: BarnabasControl, block: str) -> None:
     if not shutil.which("curl"):
@@ -44,6 +46,7 @@ def test_commands(process: BarnabasControl, block: str) -> None:
     assert len(lines) > 2
 
 
+@pytest.mark.live
 def test_answers_are_as_shown(process: BarnabasControl) -> None:
     """The page has one, to the command above it."""
     control = ControlClient(process.url)
@@ -89,6 +92,7 @@ def barnabas_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("language", ["go", "java"])
 def test_a_server_ends_with_who_started_it(language: str, barnabas_in_path: None) -> None:
     """When its input ends, that is; and its output ends with it."""
@@ -105,6 +109,7 @@ def test_a_server_ends_with_who_started_it(language: str, barnabas_in_path: None
         ControlClient(url).ask("GET", "/brokers")
 
 
+@pytest.mark.live
 @pytest.mark.slow
 def test_go_starts_a_server(tmp_path: Path, barnabas_in_path: None) -> None:
     folder = tmp_path / "go_with_a_server"
@@ -132,6 +137,7 @@ func TestControl(t *testing.T) {
     assert run([program, "-test.v"], folder).count("--- PASS") == 1
 
 
+@pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.java
 def test_java_starts_a_server(tmp_path: Path, barnabas_in_path: None) -> None:
@@ -162,6 +168,7 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.live
 def test_no_two_test_runs_want_one_port() -> None:
     assert re.findall(r"barnabas serve --control", PAGE.read_text()) == ["barnabas serve --control"]  # its name
 

@@ -28,6 +28,8 @@ from tools.barnabas_process import BarnabasControl
 from tools.server_process import ROOT
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.live
+
 SERVE = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0"]
 JSON = {"Content-Type": "application/json"}
 

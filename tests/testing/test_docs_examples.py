@@ -15,6 +15,8 @@ from tools.jvm.java import JavaMissing, cache_folder, find_java, say
 from tools.reference_loop import assert_within, work_s
 from tools.required import tool_missing
 
+pytestmark = pytest.mark.live
+
 pytest_plugins = ["pytester"]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"

@@ -10,6 +10,8 @@ import pytest
 from tools import children
 from tools.required import tool_missing
 
+pytestmark = pytest.mark.live
+
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -40,6 +40,7 @@ def pytest_collection_modifyitems(config, items):
 """The clients take turns: the first recipe of a page is run with the first of them."""
 
 
+@pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.parametrize("clients", ["one client", pytest.param("each client", marks=pytest.mark.full)])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

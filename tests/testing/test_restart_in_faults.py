@@ -164,6 +164,7 @@ def test_nobody_waits_for_a_restart_to_stop_the_cluster() -> None:
     assert not cluster.is_running
 
 
+@pytest.mark.live
 def test_over_http_a_pause_ends_while_brokers_restart_and_so_does_the_server() -> None:
     with BarnabasControl() as process, ThreadPoolExecutor(1) as pool:
         control = ControlClient(process.url)

@@ -9,6 +9,8 @@ import pytest
 
 from tools import children
 
+pytestmark = pytest.mark.live
+
 ROOT = Path(__file__).resolve().parents[2]
 
 ROUND_TRIP = """
