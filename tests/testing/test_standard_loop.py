@@ -1,17 +1,12 @@
-"""Brokers of tests without uvloop, on the standard event loop: what the tests in this folder ask holds there, too."""
+"""Brokers of tests without uvloop, on the standard event loop. `make test-full` runs all tests of brokers so, too."""
 
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tools import children
-
-pytestmark = pytest.mark.live
-
-ROOT = Path(__file__).resolve().parents[2]
+from tools.gate.tiers import WITHOUT_UVLOOP
 
 ROUND_TRIP = """
 import sys
@@ -26,29 +21,8 @@ assert not any(name.startswith("uvloop.") for name in sys.modules)
 """
 
 
-@pytest.fixture
-def without_uvloop(tmp_path: Path) -> dict[str, str]:
-    """An environment of processes that find no uvloop, nor do those that they start."""
-    (tmp_path / "uvloop.py").write_text('raise ImportError("this process has no uvloop")\n')
-    return {**os.environ, "PYTHONPATH": str(tmp_path)}
-
-
-def test_a_broker_and_a_cluster(without_uvloop: dict[str, str]) -> None:
-    done = children.run([sys.executable, "-c", ROUND_TRIP], env=without_uvloop, capture_output=True, text=True)
+@pytest.mark.live
+def test_a_broker_and_a_cluster() -> None:
+    environment = {**os.environ, **WITHOUT_UVLOOP}
+    done = children.run([sys.executable, "-c", ROUND_TRIP], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("chosen", "timeout_s"),
-    [
-        pytest.param("not slow", 280, marks=pytest.mark.full, id="quick"),
-        pytest.param("slow and not full", 1_800, marks=[pytest.mark.full, pytest.mark.timeout(1_900)], id="slow"),
-    ],
-)
-def test_all_that_is(chosen: str, timeout_s: int, without_uvloop: dict[str, str]) -> None:
-    tests = ["tests/testing", "--ignore=tests/testing/test_standard_loop.py"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", chosen, "-n", "2", *tests],
-        cwd=ROOT, env=without_uvloop, capture_output=True, text=True, timeout=timeout_s, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr

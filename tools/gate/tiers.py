@@ -5,12 +5,14 @@ A test's markers say where it belongs (`tests/README.md`); nothing here names a 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 WORKERS: Final = 4
 """Many tests wait for something most of the time: four of them keep two processors busy."""
 ON_ZOOKEEPER: Final = MappingProxyType({"BARNABAS_COMPAT_TARGET": "barnabas-zookeeper"})
+WITHOUT_UVLOOP: Final = MappingProxyType({"PYTHONPATH": str(Path(__file__).with_name("without_uvloop"))})
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Part:
 
 
 EVERYWHERE: Final = ("compat_tests", "tests")
+ON_A_LOOP: Final = ("tests/broker", "tests/controller", "tests/testing")
 
 GATE: Final = (
     Part("beside others", "not full and not alone", EVERYWHERE, WORKERS),
@@ -36,5 +39,6 @@ FULL: Final = (
     Part("beside others", "not alone", EVERYWHERE, WORKERS),
     Part("alone", "alone", EVERYWHERE),
     Part("on ZooKeeper", "not alone", ("compat_tests",), WORKERS, ON_ZOOKEEPER),
+    Part("without uvloop", "not full and not alone", ON_A_LOOP, WORKERS, WITHOUT_UVLOOP),
 )
 TIERS: Final = MappingProxyType({"gate": GATE, "full": FULL})
