@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.coordinators.runtime import abs_java_hash
 from compat_tests.java_tools.kafka_tools import PATIENCE_MS
 from tools.waiting import PATIENCE_S
 
@@ -18,9 +19,11 @@ def formatted(tools: Any, cluster: Any) -> Callable[[str, str], list[str]]:
     """What a formatter of Kafka's prints of a group in the offsets topic: `formatted("Offsets", group)`."""
 
     def lines(kind: str, group: str) -> list[str]:
+        partition, count = partition_of(group, cluster.bootstrap_servers)
+        # By its partition the tool reads without a group: one of its own would write to the topic meanwhile.
         done = tools.run(
-            "kafka-console-consumer", "--topic", OFFSETS_TOPIC, "--from-beginning", "--timeout-ms", PATIENCE_MS,
-            "--max-messages", records_in(cluster.bootstrap_servers, OFFSETS_TOPIC),
+            "kafka-console-consumer", "--topic", OFFSETS_TOPIC, "--partition", partition, "--offset", "earliest",
+            "--timeout-ms", PATIENCE_MS, "--max-messages", count,
             "--formatter", f"org.apache.kafka.tools.consumer.{kind}MessageFormatter",
         )  # fmt: skip
         return [line for line in done.out.splitlines() if f'"group":"{group}"' in line]
@@ -28,24 +31,22 @@ def formatted(tools: Any, cluster: Any) -> Callable[[str, str], list[str]]:
     return lines
 
 
-def records_in(bootstrap_servers: str, topic: str) -> int:
-    """How many records a topic has now."""
+def partition_of(group: str, bootstrap_servers: str) -> tuple[int, int]:
+    """The partition of the offsets topic that holds a group, and how many records it has now."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
     settings = {"bootstrap.servers": bootstrap_servers, "group.id": "counts", "enable.partition.eof": True}
     consumer = Consumer({**settings, "enable.auto.commit": False})
     try:
-        partitions = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-        count, ended = 0, set()
-        while len(ended) < len(partitions):
-            for message in consumer.consume(1000, timeout=1):
-                if message.error() is None:
-                    count += 1
-                else:
-                    assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                    ended.add(message.partition())
-        return count
+        partitions = consumer.list_topics(OFFSETS_TOPIC, timeout=PATIENCE_S).topics[OFFSETS_TOPIC].partitions
+        partition, count = abs_java_hash(group) % len(partitions), 0
+        consumer.assign([TopicPartition(OFFSETS_TOPIC, partition, OFFSET_BEGINNING)])
+        while True:
+            [message] = consumer.consume(1, timeout=PATIENCE_S)
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                return partition, count
+            count += 1
     finally:
         consumer.close()
 
