@@ -209,6 +209,7 @@ def test_who_was_the_last_one_in_sync_and_comes_back_empty(operator: Operator) -
     assert (traffic.errors, traffic.read_errors, traffic.lost, traffic.doubled) == ([], [], 0, 0)
 
 
+@pytest.mark.full
 def test_one_of_several_disks_is_given_up(tmp_path: Path) -> None:
     if not shutil.which("curl"):
         tool_missing("no curl")

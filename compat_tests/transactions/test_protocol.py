@@ -471,6 +471,7 @@ def use_up_epochs(producer: TransactionalProducer, left: int) -> None:
     producer.become(Identity(producer_id, epoch))
 
 
+@pytest.mark.full
 def test_used_up_epochs_bring_another_producer_id(
     new_producer: NewProducer, connection: Connection, topic: str
 ) -> None:
@@ -496,6 +497,7 @@ def test_used_up_epochs_bring_another_producer_id(
     assert committed_values(connection, topic) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.full
 def test_used_up_epochs_of_version_2_bring_another_producer_id(
     new_producer: NewProducer, connection: Connection, topic: str
 ) -> None:

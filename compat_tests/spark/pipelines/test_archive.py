@@ -379,6 +379,7 @@ def test_two_jobs_that_change_the_archive(archived: Any, spark: Any, monkeypatch
     assert made.verdicts() == {}
 
 
+@pytest.mark.full
 def test_a_batch_whose_commit_spark_did_not_note(archived: Any, spark: Any) -> None:
     made = archived(900)
     before, last = made.rows(), made.state().through

@@ -328,12 +328,10 @@ MORE = {
     "flight_delays": "--lateness=1 day",  # 2,000 flights are two and a half days: so the first one is over
 }
 """Options of some."""
-IN_THE_GATE = ("stream_wordcount",)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in IN_THE_GATE else pytest.param(name, marks=pytest.mark.full) for name in SHOWN]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", SHOWN)
 def test_each_pipeline_shows_itself_with_one_command(name: str, start_program: Any, tmp_path: Path) -> None:
     more = [MORE[name].format(folder=tmp_path)] if name in MORE else []
     program = start_program(name, "--sample-flights=2000", *more)

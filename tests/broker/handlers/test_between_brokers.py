@@ -269,6 +269,7 @@ def replica_fetch(topics: int) -> FetchRequest:
     )
 
 
+@pytest.mark.full
 async def test_a_replica_may_ask_for_more_partitions_than_clients(tmp_path: Path) -> None:
     """With the first request of a connection, before any other has told whose that is."""
     fetch = replica_fetch(ELEMENTS_MAX // 2 + 1)
@@ -287,6 +288,7 @@ async def test_a_replica_may_ask_for_more_partitions_than_clients(tmp_path: Path
                 assert len(answer.responses) == ELEMENTS_MAX // 2 + 1
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_a_replica_may_follow_all_partitions_that_there_may_be_and_no_more(tmp_path: Path) -> None:
     async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:

@@ -751,7 +751,7 @@ def _committed(left: int) -> int:
     ("bounds", "states_min"),
     [
         ({"epochs": 2, "records": 1, "crashes": 1}, 10_000),
-        pytest.param({"epochs": 3, "records": 1, "crashes": 2}, 200_000, marks=pytest.mark.slow),
+        pytest.param({"epochs": 3, "records": 1, "crashes": 2}, 200_000, marks=pytest.mark.full),
         pytest.param(
             {"epochs": 3, "records": 4, "crashes": 2}, 18_000_000, marks=[pytest.mark.full, pytest.mark.timeout(7_200)]
         ),
