@@ -226,7 +226,7 @@ OPERATIONS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.live
 def test_operating_a_cluster(tmp_path: Path) -> None:
     """The blocks of docs/operations.md that look at a cluster and move its partitions, in the page's order, with a

@@ -22,6 +22,7 @@ def begin_what_nobody_waits_for() -> None:
     raise Interrupted
 
 
+@pytest.mark.full
 def test_after_one_that_is_interrupted_there_is_a_session_that_answers(
     shared_spark: Any, request: pytest.FixtureRequest
 ) -> None:

@@ -162,7 +162,7 @@ def test_configuration_by_file(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.full
 def test_spark_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BARNABAS_CACHE", str(CACHE))
     try:
