@@ -99,7 +99,7 @@ class Run:
     def _run_part(self, each: PartRun) -> None:
         record = self._file(each.part, "jsonl")
         each.resumed = len(read_outcomes(record))
-        beside = ["-p", "tools.gate.order", "-n", str(each.part.workers), "--max-worker-restart", "4",
+        beside = ["-p", "tools.gate.workers", "-n", str(each.part.workers), "--max-worker-restart", "4",
                   "--no-loadscope-reorder"] if each.part.workers else []  # fmt: skip
         began, busy = time.monotonic(), _children_s()
         each.status = self._pytest(
