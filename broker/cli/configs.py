@@ -13,10 +13,11 @@ from barnabas.broker.cli import completion
 from barnabas.broker.cli.command import Application
 from barnabas.broker.cli.output import (
     DEFAULT_BOOTSTRAP_SERVERS,
-    EXIT_FAILURE,
+    EXIT_USAGE,
     AsJson,
     BootstrapServers,
     Outcome,
+    complain,
     note,
     print_json,
     print_table,
@@ -25,7 +26,6 @@ from barnabas.broker.cli.output import (
     with_client,
 )
 from barnabas.broker.cli.values import key_values
-from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.configs import (
     BROKER,
     BROKER_LOGGER,
@@ -200,7 +200,7 @@ def check_file(
 ) -> None:
     """Say what `barnabas serve FILE` would make of a file, without starting anything.
 
-    Ends with status 1 if the broker would not start.
+    Ends with the status with which the broker would not start: 2.
 
     [bold]Examples[/bold]
 
@@ -212,7 +212,8 @@ def check_file(
     try:
         properties = read_properties_file(path)
     except ConfigError as error:
-        raise ClientError("; ".join(error.problems)) from error
+        complain("; ".join(error.problems))
+        raise typer.Exit(EXIT_USAGE) from error
     directories = {name: os.environ[name] for name in ("HOME", "XDG_DATA_HOME") if name in os.environ}
     resolution = resolve(properties=properties, environ=os.environ if environment else directories)
     config = resolution.config
@@ -235,7 +236,7 @@ def check_file(
                 say(_listener_text(listener))
         say("the file cannot be used" if config is None else "the file can be used")
     if config is None:
-        raise typer.Exit(EXIT_FAILURE)
+        raise typer.Exit(EXIT_USAGE)
 
 
 def _listener_text(listener: Listener) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXIT_FAILURE = 1
+EXIT_USAGE = 2
 
 # Not a terminal: a program or a file reads it, so nothing may be cut or wrapped.
 _UNLIMITED_WIDTH = 10_000
@@ -169,6 +170,7 @@ def end_with(failures: Sequence[str]) -> None:
 __all__ = [
     "DEFAULT_BOOTSTRAP_SERVERS",
     "EXIT_FAILURE",
+    "EXIT_USAGE",
     "AsJson",
     "BootstrapServers",
     "ClientError",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import barnabas
 from barnabas.broker.cli.cluster_directory import not_of_one_broker
 from barnabas.broker.configuration.config import BrokerConfig, ConfigError, Resolution, parse_address, resolve
-from barnabas.broker.configuration.properties import PropertiesError, decode_properties, parse_properties
+from barnabas.broker.configuration.properties import Properties, PropertiesError, decode_properties, parse_properties
 from barnabas.broker.observability import logs
 from barnabas.clock import SystemClock
 
@@ -168,7 +168,7 @@ def listener_of(address: str) -> str:
     return f"PLAINTEXT://[{host}]:{port}" if host and ":" in host else f"PLAINTEXT://{host}:{port}"
 
 
-def read_properties_file(path: Path) -> dict[str, str]:
+def read_properties_file(path: Path) -> Properties:
     """The keys and values of a properties file. Errors: ConfigError that names the file."""
     try:
         return parse_properties(decode_properties(path.read_bytes()))

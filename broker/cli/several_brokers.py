@@ -167,7 +167,10 @@ def _beyond(config: BrokerConfig | None, count: int) -> Iterator[str]:
     assert config is not None
     for key, consequence in (
         (BrokerConfig.default_replication_factor, "no topic can be created that does not name a factor of its own"),
-        (BrokerConfig.min_insync_replicas, "records that are sent with acks=all are refused (NOT_ENOUGH_REPLICAS)"),
+        (
+            BrokerConfig.min_insync_replicas,
+            "acks=all takes every replica of a topic, and is refused while one of them is out of sync",
+        ),
         (BrokerConfig.offsets_topic_replication_factor, "consumer groups wait for more brokers"),
         (BrokerConfig.transaction_state_log_replication_factor, "transactions wait for more brokers"),
         (BrokerConfig.transaction_state_log_min_isr, "transactions wait for more brokers"),

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from barnabas.broker.cli.output import EXIT_FAILURE, complain
+from barnabas.broker.cli.output import EXIT_FAILURE, EXIT_USAGE, complain
 
 DEFAULT_ADDRESS = "127.0.0.1:2181"
-EXIT_USAGE = 2
 
 
 def zookeeper(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -36,6 +36,7 @@ from barnabas.broker.configuration.keys import (
     ZOOKEEPER_REFUSED,
 )
 from barnabas.broker.configuration.listeners import NO_SECURITY, PORT_MAX, ListenerResolver
+from barnabas.broker.configuration.properties import Properties
 from barnabas.broker.configuration.tables.broker import BrokerKeys
 
 OPTION: Final = "command line"
@@ -208,6 +209,7 @@ def resolve(
         ),
         environ,
         options_as_given or {},
+        properties.lines if isinstance(properties, Properties) else {},
     ).run()
 
 
@@ -254,9 +256,12 @@ class _Resolver:
         layers: Iterable[tuple[str, Mapping[str, str]]],
         environ: Mapping[str, str],
         options_as_given: Mapping[str, str],
+        lines: Mapping[str, Sequence[int]],
     ) -> None:
         self.environ = environ
         self.options_as_given = options_as_given
+        self.lines = lines
+        """Of the file, by key."""
         self.errors: list[str] = []
         self.warnings: list[str] = []
         self.notes: list[str] = []
@@ -278,6 +283,7 @@ class _Resolver:
 
     def run(self) -> Resolution:
         self._check_keys()
+        self._check_repetitions()
         self._unify_node_id()
         self.values: dict[str, ConfigValue] = {}
         for key in [key for key in self.raw if key in BROKER_KEYS]:
@@ -334,15 +340,26 @@ class _Resolver:
             # Whoever typed an option may never have heard of the key.
             reason = f"{self.options_as_given[key]}: {reason.rpartition(f' for configuration {key}: ')[2]}"
         elif where in (FILE, ENVIRONMENT, OVERRIDE):
-            reason = f"{reason} (from {'' if where == OVERRIDE else 'the '}{where})"
+            reason = f"{reason} (from {'' if where == OVERRIDE else 'the '}{where}{self._line(key)})"
         self.errors.append(reason)
         self.judged.add(key)
 
     def _warn(self, key: str, what: str) -> None:
         """What is wrong with a key that nothing worse was said of."""
         if key not in self.judged:
-            self.warnings.append(f"{key} {what}")
+            line = self._line(key)
+            self.warnings.append(f"{key} {what} (the file{line})" if line else f"{key} {what}")
             self.judged.add(key)
+
+    def _line(self, key: str) -> str:
+        """Where a key stands, if what counts of it is the file's."""
+        return f", line {self.lines[key][-1]}" if self.sources.get(key) == FILE and key in self.lines else ""
+
+    def _check_repetitions(self) -> None:
+        for key, lines in self.lines.items():
+            if len(lines) > 1:
+                told = f"{', '.join(map(str, lines[:-1]))} and {lines[-1]}"
+                self.warnings.append(f"{key} stands at the lines {told} of the file: the last one counts")
 
     def _parse(self, key: str) -> None:
         definition = BROKER_KEYS[key]
@@ -472,7 +489,7 @@ class _Resolver:
             return
         for key, consequence in (
             ("default.replication.factor", "no topic can be created that does not name a factor of its own"),
-            ("min.insync.replicas", "records that are sent with acks=all are refused (NOT_ENOUGH_REPLICAS)"),
+            ("min.insync.replicas", "its topics have one replica, which is enough for acks=all"),
         ):
             if self._number(key) > 1:
                 self._warn(key, f"of {self.value(key)}: without zookeeper.connect a broker is alone, so {consequence}")

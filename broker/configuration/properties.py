@@ -21,6 +21,13 @@ _KEY: Final = re.compile(r"(?:\\.|[^\\=: \t\f])*", re.DOTALL)
 _SEPARATOR: Final = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 
 
+class Properties(dict[str, str]):
+    """Keys and values. `lines`: at which each key stands, the last one of which counts."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, list[int]] = {}
+
+
 class PropertiesError(ValueError):
     """A malformed escape; the text tells the line."""
 
@@ -33,15 +40,17 @@ def decode_properties(data: bytes) -> str:
         return data.decode("iso-8859-1")
 
 
-def parse_properties(text: str) -> dict[str, str]:
+def parse_properties(text: str) -> Properties:
     r"""All keys and values of `text`. Errors: PropertiesError where `\u` is not followed by four hexadecimal digits."""
-    properties = {}
+    properties = Properties()
     for number, line in _logical_lines(text):
         match = _KEY.match(line)
         assert match is not None
         separator = _SEPARATOR.match(line, match.end())
         assert separator is not None
-        properties[_unescape(match[0], number)] = _unescape(line[separator.end() :], number)
+        key = _unescape(match[0], number)
+        properties[key] = _unescape(line[separator.end() :], number)
+        properties.lines.setdefault(key, []).append(number)
     return properties
 
 

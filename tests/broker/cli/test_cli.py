@@ -28,6 +28,7 @@ from tools.command_line_reference import commands
 from tools.waiting import PATIENCE_S
 
 Run = Callable[..., Any]
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
 # --- help ----------------------------------------------------------------------------------------
@@ -184,8 +185,10 @@ def test_config_check(run: Run, tmp_path: Path) -> None:
     assert "the file can be used" in good.out
     path.write_text("num.partitions=none\nssl.keystore.location=/x\n")
     bad = run("config", "check", str(path), "--json")
-    assert bad.status == 1
+    assert bad.status == 2
     assert (bad.json["usable"], len(bad.json["errors"])) == (False, 2)
+    places = [error.rpartition("(")[2] for error in bad.json["errors"]]
+    assert places == ["from the file, line 1)", "from the file, line 2)"]
     path.write_text("a=\\u12\n")
     assert "line 1" in run("config", "check", str(path)).err
     assert "cannot read" in run("config", "check", str(tmp_path / "missing")).err
@@ -199,12 +202,30 @@ def test_config_check_tells_of_copies_that_one_broker_cannot_keep(run: Run, tmp_
     reason = "without zookeeper.connect a broker is alone, so"
     assert done.out.splitlines()[:2] == [
         f"warning: default.replication.factor of 3: {reason} no topic can be created that does not name a factor of its"
-        " own",
-        f"warning: min.insync.replicas of 2: {reason} records that are sent with acks=all are refused"
-        " (NOT_ENOUGH_REPLICAS)",
+        " own (the file, line 2)",
+        f"warning: min.insync.replicas of 2: {reason} its topics have one replica, which is enough for acks=all"
+        " (the file, line 3)",
     ]
     path.write_text("broker.id=7\ndefault.replication.factor=1\nmin.insync.replicas=1\n")
     assert "warning" not in run("config", "check", str(path)).out
+
+
+def test_config_check_tells_of_keys_that_come_twice(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=3\n# again\nnum.partitions=4\nlog.retention.hours=1\nnum.partitions=none\n")
+    done = run("config", "check", str(path))
+    assert done.status == 2
+    assert "warning: num.partitions stands at the lines 1, 3 and 5 of the file: the last one counts" in done.out
+    assert "(from the file, line 5)" in done.out
+
+
+@pytest.mark.parametrize("text", ["num.partitions=none\n", "a=\\u12\n", None], ids=["value", "escape", "no file"])
+def test_config_check_ends_as_a_start_would(run: Run, start: Start, tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "server.properties"
+    if text is not None:
+        path.write_text(text)
+    serve = start("serve", str(path))
+    assert run("config", "check", str(path)).status == serve.wait(PATIENCE_S) == 2
 
 
 def test_a_factor_above_the_brokers_tells_how_many_there_are(run: Run) -> None:
