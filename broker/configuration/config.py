@@ -59,6 +59,7 @@ _NO_ZOOKEEPER_SECURITY: Final = "connections to ZooKeeper are plain, without TLS
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\s:\[\]/]*)):([0-9]{1,5})")
 _ZOOKEEPER_SERVER: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]/,]+)(?::[0-9]{1,5})?")
+_BITNAMI: Final = "KAFKA_CFG_"
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
 
@@ -216,15 +217,17 @@ def resolve(
 def environment_configs(environ: Mapping[str, str]) -> dict[str, str]:
     """The keys set by `KAFKA_...` variables, as in the official image: `_` is a dot, `__` an underscore, `___` a dash.
 
-    CLUSTER_ID, by which the image formats its storage, becomes the cluster id. Source: KafkaDockerWrapper.scala.
+    `KAFKA_CFG_...`, as in Bitnami's image, is the same, and counts where the other form is not set. CLUSTER_ID, by which
+    the official image formats its storage, becomes the cluster id. Source: KafkaDockerWrapper.scala; libkafka.sh.
     """
     configs = {}
-    for variable, text in environ.items():
+    for variable, text in sorted(environ.items(), key=lambda item: not item[0].startswith(_BITNAMI)):
         if not variable.startswith("KAFKA_") or variable in ENVIRONMENT_SKIPPED:
             continue
         if variable.startswith(ENVIRONMENT_SKIPPED_PREFIXES):
             continue
-        key = variable[6:].lower().replace("_", ".").replace("...", "-").replace("..", "_")
+        name = variable.removeprefix(_BITNAMI).removeprefix("KAFKA_")
+        key = name.lower().replace("_", ".").replace("...", "-").replace("..", "_")
         configs[key] = text
     if environ.get("CLUSTER_ID"):
         configs.setdefault("barnabas.cluster.id", environ["CLUSTER_ID"])

@@ -243,6 +243,26 @@ def test_environment_names_are_those_of_the_official_image() -> None:
     ) == {"a.b_c": "1", "x-y": "2", "barnabas.cluster.id": "abc"}
 
 
+def test_environment_names_of_bitnamis_image() -> None:
+    """As its page on Docker Hub starts one broker."""
+    config = load(
+        environ={
+            **HOME,
+            "KAFKA_CFG_NODE_ID": "0",
+            "KAFKA_CFG_PROCESS_ROLES": "controller,broker",
+            "KAFKA_CFG_LISTENERS": "PLAINTEXT://127.0.0.1:9192,CONTROLLER://127.0.0.1:9193",
+            "KAFKA_CFG_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "KAFKA_CFG_CONTROLLER_QUORUM_VOTERS": "0@127.0.0.1:9193",
+            "KAFKA_CFG_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+            "KAFKA_CFG_NUM_PARTITIONS": "5",
+            "KAFKA_NUM_PARTITIONS": "6",
+        }
+    )
+    assert (config.node_id, config.num_partitions) == (0, 6), "the official form counts where both are set"
+    assert [listener.port for listener in config.listeners] == [9192]
+    assert config.warnings == ()
+
+
 def test_cluster_id_of_the_environment() -> None:
     assert load(environ={**HOME, "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw"}).cluster_id == "4L6g3nShT-eMCtK--X86sw"
     assert load(environ={**HOME, "CLUSTER_ID": ""}).cluster_id is None
