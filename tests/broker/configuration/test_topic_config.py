@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.configuration.config import load
+from barnabas.broker.configuration.config import load, resolve
 from barnabas.broker.configuration.definitions import INTERNAL, LONG_MAX, parse, to_text
-from barnabas.broker.configuration.keys import BROKER_KEYS
+from barnabas.broker.configuration.keys import BROKER_KEYS, REFUSED_KEYS, SECURITY_KEYS
 from barnabas.broker.configuration.live_config import LiveConfig
 from barnabas.broker.configuration.topics import (
     DEFAULT_CONFIG,
@@ -25,6 +25,7 @@ from barnabas.broker.configuration.topics import (
     ConfigEntry,
     ConfigSynonym,
     TopicConfigs,
+    broker_synonyms,
     created_topic_configs,
     internal_topic_configs,
     log_config,
@@ -419,3 +420,40 @@ def test_whatever_removes_records_has_a_value_with_which_it_removes_none() -> No
     assert deleting - set(KEPT_WHERE_BROKEN["topics"]) == {"delete.retention.ms", "min.compaction.lag.ms"}
     assert KEPT_WHERE_BROKEN["topics"]["cleanup.policy"] == "delete"
     assert set(KEPT_WHERE_BROKEN["topics"]) <= deleting
+
+
+# --- where keys of a broker come from -----------------------------------------------------------
+
+SAMPLES = {
+    "advertised.listeners": "PLAINTEXT://somewhere:1",
+    "broker.id": "7",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "barnabas.http.address": "127.0.0.1:1",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+}
+"""Of keys whose default is none, or not what is set."""
+
+
+def arguments(layer: str, name: str, text: str) -> dict[str, Mapping[str, str]]:
+    """Of `resolve`, with one key set in one place."""
+    if layer != "environ":
+        return {"environ": HOME, layer: {name: text}}
+    variable = name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
+    return {"environ": {**HOME, f"KAFKA_{variable}": text}}
+
+
+@pytest.mark.parametrize("layer", ["properties", "overrides", "environ"])
+def test_each_key_that_is_set_is_told_as_set(layer: str) -> None:
+    """Also to its default (ConfigHelper.createBrokerConfigEntry). Those that cannot be set are refused."""
+    told = 0
+    for name, key in BROKER_KEYS.items():
+        default = to_text(key.default)
+        text = SAMPLES.get(name, "1" if default is None else default)
+        resolution = resolve(**arguments(layer, name, text))
+        if resolution.config is None:
+            assert name in REFUSED_KEYS or name in SECURITY_KEYS, resolution.errors
+            continue
+        [first, *_] = BrokerLevels(resolution.config, {}, {}).synonyms(name, broker_synonyms(name), is_sensitive=False)
+        assert first == ConfigSynonym(name, text, STATIC_BROKER_CONFIG)
+        told += 1
+    assert told > 300
