@@ -268,6 +268,7 @@ def reset_offsets(
                 "old_offset": old.get(partition),
                 "new_offset": offset,
                 "error": errors.get(partition),
+                "executed": execute and partition not in errors,
             }
             for partition, offset in sorted(new.items())
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import typer
@@ -29,7 +30,7 @@ from barnabas.broker.cli.output import (
 )
 from barnabas.broker.cli.values import key_values
 from barnabas.broker.client.client import ClientError, KafkaClient, check
-from barnabas.broker.client.configs import TOPIC, alter_configs, describe_configs
+from barnabas.broker.client.configs import TOPIC, alter_configs, describe_configs, meant_instead
 from barnabas.broker.client.errors import timed_out
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -166,12 +167,15 @@ def create(
 
     async def work(client: KafkaClient) -> list[Outcome]:
         response = await client.send_to_controller(request, may_repeat=False)
-        return [_created(topic, if_not_exists, validate_only, len(client.node_ids())) for topic in response.topics]
+        brokers = len(client.node_ids())
+        return [_created(topic, configs, if_not_exists, validate_only, brokers) for topic in response.topics]
 
     report(with_client(bootstrap_servers, work), as_json)
 
 
-def _created(topic: CreatableTopicResult, if_not_exists: bool, validate_only: bool, broker_count: int) -> Outcome:
+def _created(
+    topic: CreatableTopicResult, configs: Collection[str], if_not_exists: bool, validate_only: bool, broker_count: int
+) -> Outcome:
     error = ErrorCode.of(topic.error_code)
     if error is ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
         return Outcome({"topic": topic.name, "created": False}, f"{topic.name} exists already")
@@ -179,7 +183,7 @@ def _created(topic: CreatableTopicResult, if_not_exists: bool, validate_only: bo
         why = f"{topic.error_message or error.message} ({error.name})"
         if error is ErrorCode.INVALID_REPLICATION_FACTOR:
             why += f"; the cluster has {counted(broker_count, 'broker')}"
-        why += timed_out(error, "it may still be created")
+        why += meant_instead(error, configs) + timed_out(error, "it may still be created")
         return Outcome({"topic": topic.name, "created": False}, f"cannot create {topic.name}: {why}", is_failure=True)
     done = "could be" if validate_only else "is"
     return Outcome({"topic": topic.name, "created": not validate_only}, f"{topic.name} {done} created")

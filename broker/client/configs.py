@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from barnabas.broker.client.client import ANSWER_S, KafkaClient
+from barnabas.broker.client.client import ANSWER_S, KafkaClient, similar
 from barnabas.broker.client.errors import ClientError, check, timed_out
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_configs import (
@@ -39,6 +39,16 @@ def resource_text(resource: ConfigResource) -> str:
     """A resource as messages to people name it."""
     kind, name = resource
     return f"{_KINDS.get(kind, kind)} {name}" if name else "all brokers"
+
+
+def meant_instead(code: int, keys: Iterable[str]) -> str:
+    """Of keys of a topic that were refused: which may have been meant in place of those that nobody knows."""
+    if code != ErrorCode.INVALID_CONFIG:
+        return ""
+    from barnabas.broker.configuration.topics import TOPIC_KEYS  # commands that succeed need not wait for it
+
+    found = [other for key in keys if key not in TOPIC_KEYS for other in similar(key, TOPIC_KEYS)]
+    return f"; did you mean {', '.join(found)}?" if found else ""
 
 
 def _node_of(resource: ConfigResource) -> int | None:
@@ -126,4 +136,6 @@ async def alter_configs(
     result = response.responses[0]
     message = result.error_message or ErrorCode.of(result.error_code).message
     message += timed_out(result.error_code, "the change may still come into effect")
+    if kind == TOPIC:
+        message += meant_instead(result.error_code, [config.name for config in configs])
     check(result.error_code, f"cannot change {resource_text((kind, name))}", message)

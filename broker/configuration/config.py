@@ -217,8 +217,8 @@ def resolve(
 def environment_configs(environ: Mapping[str, str]) -> dict[str, str]:
     """The keys set by `KAFKA_...` variables, as in the official image: `_` is a dot, `__` an underscore, `___` a dash.
 
-    `KAFKA_CFG_...`, as in Bitnami's image, is the same, and counts where the other form is not set. CLUSTER_ID, by which
-    the official image formats its storage, becomes the cluster id. Source: KafkaDockerWrapper.scala; libkafka.sh.
+    `KAFKA_CFG_...`, as in Bitnami's image, is the same, and counts where the other form is not set. CLUSTER_ID, by
+    which the official image formats its storage, becomes the cluster id. Source: KafkaDockerWrapper.scala, libkafka.sh.
     """
     configs = {}
     for variable, text in sorted(environ.items(), key=lambda item: not item[0].startswith(_BITNAMI)):

@@ -19,7 +19,7 @@ from xdist.scheduler import LoadScopeScheduling
 SPARK: Final = "compat_tests/spark/"
 
 
-class Scheduler(LoadScopeScheduling):
+class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
     """A worker gets a file at a time, but all files of Spark at once."""
 
     def _split_scope(self, nodeid: str) -> str:

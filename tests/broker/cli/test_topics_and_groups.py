@@ -102,6 +102,12 @@ def test_configs(run: Run) -> None:
         ).status
         == 0
     )
+    for command in (
+        ["configs", "alter", "topic", "configured", "--set", "retention_ms=5"],
+        ["topics", "alter", "configured", "--config", "retention_ms=5"],
+        ["topics", "create", "misconfigured", "--config", "retention_ms=5"],
+    ):
+        assert "; did you mean retention.ms?" in run(*command).err, command
     bad = run("configs", "alter", "topic", "configured", "--set", "retention.ms=soon")
     assert (bad.status, "Not a number of type LONG" in bad.err) == (1, True)
     assert run("configs", "alter", "brokers", "--set", "log.retention.ms=7").status == 0
@@ -302,8 +308,11 @@ def test_reset_offsets_tells_where_it_moves_to_an_end(run: Run, settled: str) ->
         "barnabas: settled-1 ends at 0: that is taken instead of 2",
         "barnabas: nothing was changed: add --execute to do it",
     ]
+    assert [each["executed"] for each in done.json] == [False, False]
     last = run("groups", "reset-offsets", settled, "-t", "settled:0", "--to-offset", "-1", "--json")
     assert moved(last) == [("settled", 0, 3, 2)]
+    done = run("groups", "reset-offsets", settled, "-t", "settled:0", "--to-offset", "1", "--json", "--execute")
+    assert [each["executed"] for each in done.json] == [True]
 
 
 def test_reset_offsets_says_what_it_cannot_do_before_it_starts(broker: Broker, run: Run, settled: str) -> None:
