@@ -69,6 +69,9 @@ REMOTE = {
 
 LOCAL = {"check": ["."], "configs check": ["/dev/null"], "version": [], "serve": ["--help"], "zookeeper": ["--help"]}
 
+OWN_HOST = "127.0.0.2"
+"""Clients of other tests, and of former ones, look for brokers at any port of 127.0.0.1: who connects here is ours."""
+
 
 def commands(command: object = None, name: str = "") -> Iterator[str]:
     command = typer.main.get_command(app) if command is None else command
@@ -145,9 +148,9 @@ def test_a_start_that_is_interrupted_is_finished_and_undone(tmp_path: Path) -> N
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_start_that_waits_for_zookeeper_is_given_up(number: signal.Signals, tmp_path: Path) -> None:
     """Not after `zookeeper.connection.timeout.ms`."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with socket.create_server((OWN_HOST, 0)) as silent:
         silent.settimeout(PATIENCE_S)
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        address = f"{OWN_HOST}:{silent.getsockname()[1]}"
         command = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0", "--zookeeper", address]
         command += ["--data-dir", str(tmp_path), "--override", "zookeeper.connection.timeout.ms=600000"]
         process = subprocess.Popen(
@@ -173,9 +176,9 @@ TWICE = ("consume", "produce", "topics list")
 def test_while_a_broker_is_asked(command: str, times: int) -> None:
     """One that never answers, so that the command waits for it. The second signal may come while the command ends, or
     find that it has ended."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with socket.create_server((OWN_HOST, 0)) as silent:
         silent.settimeout(PATIENCE_S)
-        line = [*command.split(), *REMOTE[command], "-b", f"127.0.0.1:{silent.getsockname()[1]}"]
+        line = [*command.split(), *REMOTE[command], "-b", f"{OWN_HOST}:{silent.getsockname()[1]}"]
         process = subprocess.Popen(
             [sys.executable, "-m", "barnabas", *line],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
