@@ -20,8 +20,8 @@ order: command-line options, `--override`, environment variables, the properties
 check FILE` says what is wrong with a file without starting.
 
 Environment variables are named as in Kafka's official image: `KAFKA_` and the key in upper case, with `_` for a dot,
-`__` for an underscore and `___` for a dash. `KAFKA_CFG_`, as in Bitnami's image, is the same, and counts where the other
-form is not set. `CLUSTER_ID` becomes the cluster id.
+`__` for an underscore and `___` for a dash. `KAFKA_CFG_`, as in Bitnami's image, is the same, and counts where the
+other form is not set. `CLUSTER_ID` becomes the cluster id.
 
 Unknown keys are warned of; keys that ask for what is not there (TLS, SASL, ACLs) are errors. Keys of KRaft and of
 tiered storage are accepted, listed by DescribeConfigs with Kafka's defaults, and have no effect.

@@ -206,17 +206,7 @@ def _run(config: BrokerConfig, environment: Environment | None, other: Run | Non
 
     from barnabas.broker.cli.process import run
     from barnabas.broker.event_loops import new_event_loop
-    from barnabas.controller.bootstrap import ClusterIdMismatch
-    from barnabas.controller.coordination.interface import CoordinationError
-    from barnabas.controller.registration import BrokerIdInUse
-    from barnabas.controller.znodes import DamagedZnode
-    from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch
-    from barnabas.wire.errors import ApiError
 
-    refusals = (
-        ApiError, BrokerIdInUse, ClusterIdMismatch, ConfigError, CoordinationError, DamagedZnode,
-        DirectoryLocked, DirectoryMismatch, OSError,
-    )  # fmt: skip
     try:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         runner = asyncio.Runner(loop_factory=new_event_loop)
@@ -226,8 +216,7 @@ def _run(config: BrokerConfig, environment: Environment | None, other: Run | Non
             # asyncio ends its threads from a new one; if there is none to be had, they end with the process.
             with contextlib.suppress(RuntimeError):
                 runner.close()
-    except refusals as error:
-        # What an operator can do something about: one sentence, no traceback.
+    except refusals_of_a_start() as error:
         logger.critical("%s", _sentence(error, config))
     except KeyboardInterrupt:
         return EXIT_FAILURE  # before the broker handles signals itself
@@ -236,6 +225,21 @@ def _run(config: BrokerConfig, environment: Environment | None, other: Run | Non
     finally:
         logs.tell_what_is_due(SystemClock().now_ms() / 1000, is_end=True)
     return EXIT_FAILURE
+
+
+def refusals_of_a_start() -> tuple[type[Exception], ...]:
+    """Why a broker may not start that somebody can do something about: one sentence, no traceback."""
+    from barnabas.controller.bootstrap import ClusterIdMismatch
+    from barnabas.controller.coordination.interface import CoordinationError
+    from barnabas.controller.registration import BrokerIdInUse
+    from barnabas.controller.znodes import DamagedZnode
+    from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch
+    from barnabas.wire.errors import ApiError
+
+    return (
+        ApiError, BrokerIdInUse, ClusterIdMismatch, ConfigError, CoordinationError, DamagedZnode,
+        DirectoryLocked, DirectoryMismatch, OSError,
+    )  # fmt: skip
 
 
 def _sentence(error: Exception, config: BrokerConfig) -> str:

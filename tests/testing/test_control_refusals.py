@@ -25,7 +25,7 @@ from barnabas.testing.control.verbs import VERBS
 from tests.testing.control_client import ControlClient
 from tools import children
 from tools.barnabas_process import BarnabasControl
-from tools.server_process import ROOT
+from tools.server_process import ROOT, free_ports
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.live
@@ -173,6 +173,17 @@ def test_a_port_that_is_taken(process: BarnabasControl, control: ControlClient) 
     status, content = control.ask("POST", "/brokers", port=port)
     assert status == 409
     assert "in use" in content["error"]
+
+
+def test_a_zookeeper_out_of_reach(process: BarnabasControl, control: ControlClient) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    configs = {"zookeeper.connect": address, "zookeeper.connection.timeout.ms": 100}
+    status, content = control.ask("POST", "/brokers", configs=configs)
+    assert status == 409
+    told = f"POST /brokers: no connection to ZooKeeper at {address} within 100 ms (zookeeper.connection.timeout.ms)"
+    assert content == {"error": told}
+    assert [each["name"] for each in control.done("GET", "/brokers")["brokers"]] == ["main"]
+    assert "Traceback" not in process.log_text()
 
 
 def test_answers_are_in_the_words_of_http(control: ControlClient) -> None:

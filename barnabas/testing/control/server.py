@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from barnabas.broker.cli.serve import refusals_of_a_start
 from barnabas.broker.configuration.config import ConfigError, parse_address
 from barnabas.network import BoundSocket, OsNetwork
 from barnabas.testing.control import openapi
@@ -242,7 +243,7 @@ def _refusal(verb: Verb, asked: Asked, error: Exception) -> web.Response:
         raise Refused(400, _line(str(error))) from error
     if isinstance(error, ValueError | TypeError):
         raise Refused(400, _line(f"{verb.name}: {error}")) from error
-    if isinstance(error, RuntimeError | OSError):
+    if isinstance(error, (RuntimeError, *refusals_of_a_start())):
         raise Refused(409, _line(f"{verb.name}: {error}")) from error
     raise error
 
