@@ -53,7 +53,7 @@ test-image: $(INSTALLED_FOR_TESTS) ## Build and try the container image; as root
 test-full: prepare ## Run everything at length; goes on where it was interrupted (ARGS=--anew does not)
 	@$(GATE) full $(ARGS) $(PYTEST_ARGS)
 
-check: lint ## Run lint, types, layers and the fast tests (under 2 minutes)
+check: lint ## Run lint, types, layers and the fast tests
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
 	$(PYTEST) -p tools.gate.workers -n 4 --max-worker-restart 0 --no-loadscope-reorder tests -q -m "not slow and not full and not alone and not java and not spark" $(PYTEST_ARGS)

@@ -200,7 +200,7 @@ def check_file(
 ) -> None:
     """Say what `barnabas serve FILE` would make of a file, without starting anything.
 
-    Ends with the status with which the broker would not start: 2.
+    Ends with status 2, as `serve` does, if the broker would not start.
 
     [bold]Examples[/bold]
 
