@@ -1,7 +1,22 @@
 """What a leader checks and changes before it appends a batch.
 
 Two depths. The header is always checked, and its CRC. The records are opened only where a feature needs them, or where
-the header itself looks as if the timestamps were out of range; for all other batches header and CRC are believed.
+the header leaves room for doubt; for all other batches header and CRC are believed. Field by field, for a topic with
+CreateTime and all settings at their defaults:
+
+================= ====================================================================================================
+field             checked against the records, which Kafka always opens
+================= ====================================================================================================
+max_timestamp     computed anew where it is less than the base timestamp, where the base timestamp lies before 2001, and
+                  where a lone record has another base timestamp; a wrong one of other batches is stored
+base_timestamp    never changed: the records' timestamps are relative to it
+timestamp type    a batch that claims LogAppendTime is opened, and refused
+record_count      compared with last_offset_delta, not with the records
+attributes        a codec that is not the records' is stored, and no consumer can read them
+keys              opened on compacted topics only
+================= ====================================================================================================
+
+`barnabas.validate.records` opens all.
 
 Nothing here depends on the log's end, so a batch that has to be opened can be validated in a thread before it is
 appended: `validate_batch` touches only its arguments. Base offset and leader epoch are assigned by the log afterwards.
@@ -44,6 +59,9 @@ _MAGIC_POSITION: Final = 16
 _HEADER_SIZE_UP_TO_MAGIC: Final = 17
 _MINIMUM_LENGTH: Final = 14
 _UNKNOWN_CODEC: Final = 5
+PRESENT_MS: Final = 10**12
+"""Timestamps have had thirteen digits since September 2001. Smaller ones are made up, by tests mostly, and clients that
+write thirteen digits right may get these wrong: kafkajs sorts timestamps as text to find the largest."""
 MAX_RECORD_ERRORS: Final = 1000
 """More per-record errors than this are counted but not listed: a reply should not outgrow its request."""
 
@@ -240,7 +258,8 @@ def needs_record_validation(header: RecordBatchHeader, config: LogConfig, now_ms
 
     `message.timestamp.before.max.ms` bounds every record and the header does not know the oldest one, so any value but
     the default opens them. `message.timestamp.after.max.ms` bounds the newest, which the header does know: it is only
-    doubted when it says that there is something to refuse, so that the refusal names the records.
+    doubted when it says that there is something to refuse, so that the refusal names the records, and where timestamps
+    are none of the present.
     """
     return bool(
         config.validate_records
@@ -248,7 +267,9 @@ def needs_record_validation(header: RecordBatchHeader, config: LogConfig, now_ms
         or config.uses_log_append_time
         or config.message_timestamp_before_max_ms < NO_LIMIT
         or header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
+        or header.base_timestamp < PRESENT_MS
         or header.max_timestamp < header.base_timestamp
+        or (header.record_count == 1 and header.max_timestamp != header.base_timestamp)
         or header.attributes & TIMESTAMP_TYPE_MASK
         or (config.compression_type is not None and config.compression_type != header.attributes & CODEC_MASK)
     )

@@ -24,6 +24,8 @@ _INPUT_SIZE: Final = 64 * 1024
 """What gzip and lz4 get at once, in bytes. Both keep a copy of what they were given and have not read, and make a new
 one with every chunk they yield."""
 
+_GZIP_MEMBER_START: Final = b"\x1f\x8b\x08"
+_GZIP_MEMBER_SIZE_MIN: Final = 18
 _GZIP_WINDOW_BITS: Final = 31
 """zlib's way of saying: gzip container, 32 KiB window."""
 
@@ -167,7 +169,9 @@ def iter_decompressed(
 
 
 def _iter_gzip(view: memoryview) -> Iterator[bytes]:
-    """Decompress one or more gzip members."""
+    """Decompress one or more gzip members; behind the first one, what cannot be another is ignored, as by Java's
+    `GZIPInputStream`.
+    """
     import zlib
 
     position = 0
@@ -188,7 +192,7 @@ def _iter_gzip(view: memoryview) -> Iterator[bytes]:
                 raise CorruptBatch("gzip data is truncated")
             pending = stream.unconsumed_tail
         position -= len(stream.unused_data)
-        if position == len(view):
+        if len(view) - position <= _GZIP_MEMBER_SIZE_MIN or bytes(view[position : position + 3]) != _GZIP_MEMBER_START:
             return
 
 

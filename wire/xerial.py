@@ -11,7 +11,8 @@ length       4     bytes of the compressed block that follows
 block        n     one raw snappy block, 32 KiB before compression
 ============ ===== ==================================================
 
-Integers are big-endian. A stream may be the concatenation of several, each with its header.
+Integers are big-endian. A stream may be the concatenation of several, each with its header. Fewer than four bytes
+behind the last block, and what begins like the magic and goes on otherwise, are the end of it and no fault.
 
 Source: snappy-java `SnappyOutputStream`, `SnappyInputStream`, `SnappyCodec`.
 """
@@ -65,15 +66,17 @@ def iter_decompressed(data: memoryview, max_bytes: int) -> Iterator[bytearray]:
         return
     position = 0
     size = len(data)
-    while position < size:
-        if bytes(data[position : position + len(MAGIC)]) == MAGIC:
+    while size - position >= _LENGTH.size:
+        if bytes(data[position : position + _LENGTH.size]) == MAGIC[: _LENGTH.size]:
+            if size - position < len(HEADER):
+                raise CorruptBatch("snappy stream ends inside its header")
+            if bytes(data[position : position + len(MAGIC)]) != MAGIC:
+                return
             position = _read_header(data, position)
             continue
-        if size - position < 4:
-            raise CorruptBatch("snappy stream ends inside a block length")
         length = _LENGTH.unpack_from(data, position)[0]
         position += 4
-        if not 0 <= length <= size - position:
+        if not 0 < length <= size - position:
             raise CorruptBatch(f"snappy block of {length} bytes where {size - position} are left")
         yield _decompress_block(data[position : position + length], max_bytes)
         position += length
@@ -81,13 +84,10 @@ def iter_decompressed(data: memoryview, max_bytes: int) -> Iterator[bytearray]:
 
 def _read_header(data: memoryview, position: int) -> int:
     """Check the stream header at `position` and return where it ends."""
-    end = position + len(HEADER)
-    if end > len(data):
-        raise CorruptBatch("snappy stream ends inside its header")
     version = _LENGTH.unpack_from(data, position + len(MAGIC))[0]
     if version < _MINIMUM_VERSION:
         raise CorruptBatch(f"snappy stream has version {version}")
-    return end
+    return position + len(HEADER)
 
 
 def _decompress_block(block: memoryview, max_bytes: int) -> bytearray:

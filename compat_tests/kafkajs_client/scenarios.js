@@ -172,6 +172,14 @@ const scenarios = {
     return { byTime: byTime[0].offset, committed: offset, low, high, listed, after }
   },
 
+  // kafkajs sorts timestamps as text: of 1 to 12 its batch says that 9 is the largest.
+  async timestampsOfOtherLengths ({ topic }) {
+    const timestamps = Array.from({ length: 12 }, (_, index) => `${index + 1}`)
+    await (await producer()).send({ topic, messages: timestamps.map(timestamp => ({ value: timestamp, timestamp })) })
+    const [{ offset }] = await (await admin()).fetchTopicOffsetsByTimestamp(topic, 10)
+    return { offset }
+  },
+
   async cluster () {
     const { brokers, clusterId, controller } = await (await admin()).describeCluster()
     return { brokers, clusterId, controller }

@@ -118,6 +118,10 @@ def test_offsets_of_topics_and_groups(scenario: Scenario, topic: str, group: str
     }
 
 
+def test_timestamps_whose_largest_the_client_does_not_know(scenario: Scenario, topic: str) -> None:
+    assert scenario("timestampsOfOtherLengths", topic=topic) == {"offset": "9"}
+
+
 def test_the_cluster_describes_itself(scenario: Scenario, cluster: Any) -> None:
     answer = scenario("cluster")
 

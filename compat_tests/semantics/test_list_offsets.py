@@ -1,16 +1,20 @@
 """ListOffsets: the special timestamps, times inside compressed batches, errors."""
 
+import struct
 from collections.abc import Callable
 
 import pytest
 
 from barnabas.wire.compression import CompressionType
+from barnabas.wire.crc import crc32c
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from compat_tests.semantics.client import Connection, batch_of, produce_batch, topic_metadata
+from barnabas.wire.record_batch import parse_header
+from compat_tests.semantics.client import Connection, batch_of, fetch_partition, produce_batch, topic_metadata
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 CODECS = list(CompressionType)
+CRC_POSITION, MAX_TIMESTAMP_POSITION = 17, 35
 
 
 def offset_for(
@@ -42,6 +46,22 @@ def test_earliest_and_latest_in_every_version(topic: str, connection: Connection
     assert offset_for(connection, topic, EARLIEST, version=version) == (0, -1, 0)
     assert offset_for(connection, topic, LATEST, version=version) == (0, -1, 2)
     assert offset_for(connection, topic, LATEST, version=max(version, 2), isolation_level=1) == (0, -1, 2)
+
+
+@pytest.mark.parametrize("compression", CODECS)
+@pytest.mark.parametrize("claimed", [2000, 9000])
+def test_a_header_that_contradicts_its_records(
+    topic: str, connection: Connection, compression: CompressionType, claimed: int
+) -> None:
+    """The largest timestamp is that of the records, for who looks for a time and for who reads."""
+    batch = batch_of([b"x"] * 3, timestamps=[1000, 5000, 2000], compression=compression)
+    struct.pack_into(">q", batch, MAX_TIMESTAMP_POSITION, claimed)
+    struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_POSITION + 4 :]))
+    assert produce_batch(connection, topic, batch).error_code == 0
+    produce_batch(connection, topic, batch_of([b"x"], timestamps=[6000]))
+    expected = {3000: (5000, 1), 5001: (6000, 3), 6001: (-1, -1), MAX_TIMESTAMP: (6000, 3)}
+    assert {time: offset_for(connection, topic, time)[1:] for time in expected} == expected
+    assert parse_header(fetch_partition(connection, topic, 0).records).max_timestamp == 5000
 
 
 @pytest.mark.parametrize("compression", CODECS)

@@ -63,10 +63,10 @@ class Work(NamedTuple):
         )
 
 
-PRODUCE = Work(56, 2_390)
+PRODUCE = Work(56, 2_410)
 PRODUCE_OF_FULL_BATCH = Work(58, 2_490)
 """Two calls for the index entries that so many bytes get, none for the records."""
-IDEMPOTENT_PRODUCE = Work(62, 2_600)
+IDEMPOTENT_PRODUCE = Work(62, 2_620)
 PRODUCE_RECORDED = Work(145, 5_000)
 """While somebody looks at what clients ask (`Broker.recorded`)."""
 PRODUCE_AFTER_FLUSH = Work(215, 5_350)

@@ -256,6 +256,27 @@ def test_a_max_timestamp_before_the_first_is_corrected() -> None:
     assert result.max_timestamp == NOW
 
 
+@pytest.mark.parametrize("claimed", [2000, 9000])
+@pytest.mark.parametrize("codec", CompressionType)
+def test_the_largest_of_timestamps_that_are_none_of_the_present_is_computed(
+    codec: CompressionType, claimed: int
+) -> None:
+    records = [Record(i, timestamp, None, b"v") for i, timestamp in enumerate([1000, 5000, 2000])]
+    result = append(changed(build_batch(records, compression=codec), ">q", 35, claimed))
+    check_result(result, records)
+    assert result.max_timestamp == 5000
+    assert not result.rewritten
+
+
+@pytest.mark.parametrize("codec", CompressionType)
+@pytest.mark.parametrize("claimed", [NOW - 1, NOW + 1])
+def test_the_largest_timestamp_of_a_lone_record_is_its_own(codec: CompressionType, claimed: int) -> None:
+    records = [Record(0, NOW, b"k", b"v" * 50)]
+    result = append(changed(build_batch(records, compression=codec), ">q", 35, claimed))
+    check_result(result, records)
+    assert result.max_timestamp == NOW
+
+
 def test_records_without_timestamp() -> None:
     records = [Record(i, -1, None, b"v") for i in range(3)]
     for options in ({}, {"validate_records": True}, {"message_timestamp_before_max_ms": 1}):

@@ -78,12 +78,25 @@ def produced_batches() -> Iterator[bytes]:
             payload = build_batch([record._replace(key=b"k") for record in records[:count]])[61:]
             yield bytes(assemble_batch(header, compress(codec, payload)))
         yield bytes(build_batch([Record(0, NOW, b"k", bytes(6000))], compression=codec))
+        keyed_payload = bytes(keyed[61:])
+        for more in (b"\0", b"\xff\xff\xff", bytes(20), b"neither a frame nor a member", keyed_payload):
+            yield bytes(assemble_batch(parse_header(keyed), keyed_payload + more))
     rng = random.Random(1)
     for _ in range(60):
         batch = build_batch(records)
         for _ in range(rng.randrange(1, 3)):
             batch[rng.randrange(61, len(batch))] = rng.randrange(256)
         yield resealed(batch)
+
+
+def contradicting_batches() -> Iterator[bytes]:
+    """Batches whose header does not know the largest timestamp, and leaves room to doubt it."""
+    made_up = [Record(i, timestamp, b"k", b"v") for i, timestamp in enumerate((1000, 5000, 2000))]
+    for codec in CompressionType:
+        for largest in (-1, 0, 1000, 2000, 5000, 9000, NOW):
+            yield changed(build_batch(made_up, compression=codec), ">q", 35, largest)
+        for largest in (NOW - 1, NOW + 1, NOW - HOUR):
+            yield changed(build_batch([Record(0, NOW, b"k", b"v")], compression=codec), ">q", 35, largest)
 
 
 def ours(batch: bytes, config: LogConfig) -> str:
@@ -145,6 +158,7 @@ def is_known_difference(our_answer: str, their_answer: str) -> bool:
 def test_kafka_agrees() -> None:
     assert LogConfig().message_timestamp_before_max_ms == NO_LIMIT
     cases = [(batch, config) for batch in produced_batches() for config in CONFIGS]
+    cases += [(batch, LogConfig()) for batch in contradicting_batches()]
     answers = theirs(cases)
     assert len(answers) == len(cases)
     differences = [

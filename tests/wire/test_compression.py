@@ -248,6 +248,36 @@ def test_snappy_is_read_raw_and_concatenated() -> None:
     assert decompress(CompressionType.SNAPPY, stream + stream, 8) == b"onceonce"
 
 
+@pytest.mark.parametrize(
+    ("codec", "more"),
+    [
+        (CompressionType.SNAPPY, b"\0"),
+        (CompressionType.SNAPPY, b"\xff\xff\xff"),
+        (CompressionType.SNAPPY, xerial.HEADER.replace(b"PP", b"QQ") + b"ignored"),
+        (CompressionType.GZIP, b"\0"),
+        (CompressionType.GZIP, b"ignored, however many bytes there are"),
+        (CompressionType.GZIP, b"\x1f\x8b\x08 not enough"),
+        (CompressionType.LZ4, b"\0"),
+    ],
+)
+def test_bytes_behind_the_end_are_ignored_where_java_ignores_them(codec: CompressionType, more: bytes) -> None:
+    assert decompress(codec, compress(codec, SAMPLES[2]) + more, MIB) == SAMPLES[2]
+
+
+@pytest.mark.parametrize(
+    ("codec", "more"),
+    [
+        (CompressionType.SNAPPY, xerial.MAGIC),
+        (CompressionType.SNAPPY, b"\0\0\0\1"),
+        (CompressionType.GZIP, gzip.compress(b"cut off")[:-1]),
+        (CompressionType.ZSTD, b"\0"),
+    ],
+)
+def test_bytes_behind_the_end_are_refused_where_java_refuses_them(codec: CompressionType, more: bytes) -> None:
+    with pytest.raises(CorruptBatch):
+        decompress(codec, compress(codec, SAMPLES[2]) + more, MIB)
+
+
 @pytest.mark.parametrize("length", [2**31 - 1, -1, -(2**31), 100])
 def test_snappy_block_lengths_are_not_believed(length: int) -> None:
     with pytest.raises(CorruptBatch):
