@@ -50,7 +50,7 @@ test: prepare ## Run the gate, what every change must pass: ours, and every fore
 test-image: $(INSTALLED_FOR_TESTS) ## Build and try the container image; as root on Debian with an engine of its own if none answers
 	BARNABAS_REQUIRE_ALL=1 $(BIN)/python -m tools.container_engine $(BIN)/python -m pytest tests/test_image.py $(PYTEST_ARGS)
 
-test-full: prepare ## Run everything at length; goes on where it was interrupted (ARGS=--anew does not)
+test-full: prepare ## Run what takes longer; goes on where it was interrupted (ARGS=--anew does not)
 	@$(GATE) full $(ARGS) $(PYTEST_ARGS)
 
 check: lint ## Run lint, types, layers and the fast tests

@@ -168,16 +168,27 @@ def test_half_a_line_of_a_killed_run_is_passed_over(tmp_path: Path) -> None:
     assert list(outcomes.read_outcomes(record)) == ["a"]
 
 
-@pytest.mark.parametrize("has", [(), ("alone",), ("full",), ("alone", "full")])
-def test_markers_choose_one_part_of_a_tier(has: tuple[str, ...]) -> None:
-    """The parts on ZooKeeper run tests a second time."""
+@pytest.mark.parametrize(
+    ("has", "gate", "full"),
+    [
+        ((), ["beside others"], []),
+        (("hypothesis",), ["beside others"], ["at length"]),
+        (("full",), [], ["at length"]),
+        (("full", "hypothesis"), [], ["at length"]),
+        (("alone",), [], ["alone"]),
+        (("alone", "full"), [], ["alone"]),
+        (("alone", "hypothesis"), [], ["alone"]),
+    ],
+)
+def test_markers_choose_the_part(has: tuple[str, ...], gate: list[str], full: list[str]) -> None:
+    """The parts on ZooKeeper and without uvloop run tests a second time."""
 
     def parts(tier: Sequence[Part]) -> list[str]:
-        given = {name: name in has for name in ("alone", "full")}
+        given = {name: name in has for name in ("alone", "full", "hypothesis")}
         return [part.name for part in tier if not part.environment and eval(part.markers, {}, given)]
 
-    assert parts(tiers.FULL) == ["alone" if "alone" in has else "beside others"]
-    assert parts(tiers.GATE) == ([] if has else ["beside others"])
+    assert parts(tiers.GATE) == gate
+    assert parts(tiers.FULL) == full
 
 
 def test_a_run_without_a_test_is_no_success(tmp_path: Path, said: list[str]) -> None:

@@ -62,10 +62,9 @@ class Cell(NamedTuple):
 
 IN_SHORT = [Cell("broker", "hard", True, ORACLE_VERSION)]
 MATRIX = [
-    Cell(*each)
-    for each in itertools.product(
-        ("broker", "copier"), ("hard", "clean"), (True, False), (ORACLE_VERSION, ZOOKEEPER_ERA_VERSION)
-    )
+    *(Cell(*each, ORACLE_VERSION) for each in itertools.product(("broker", "copier"), ("hard", "clean"), (True, False))),
+    Cell("broker", "hard", True, ZOOKEEPER_ERA_VERSION),
+    Cell("copier", "clean", False, ZOOKEEPER_ERA_VERSION),
 ]
 
 

@@ -238,7 +238,7 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
 
 
 @pytest.mark.parametrize(
-    ("examples", "steps"), [(40, 25), pytest.param(5000, 30, marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
+    ("examples", "steps"), [(40, 25), pytest.param(1000, 30, marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
 )
 def test_any_sequence_of_operations(tools, examples, steps):
     case = machine_class(tools).TestCase

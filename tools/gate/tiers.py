@@ -36,9 +36,11 @@ GATE: Final = (
     Part("on ZooKeeper", "store and not full and not alone", ("compat_tests",), environment=ON_ZOOKEEPER),
 )
 FULL: Final = (
-    Part("beside others", "not alone", EVERYWHERE, WORKERS),
+    # Property tests have other examples than in the gate.
+    Part("at length", "(full or hypothesis) and not alone", EVERYWHERE, WORKERS),
     Part("alone", "alone", EVERYWHERE),
-    Part("on ZooKeeper", "not alone", ("compat_tests",), WORKERS, ON_ZOOKEEPER),
+    # What stays the same with another metadata store: Spark's own work, and what takes long.
+    Part("on ZooKeeper", "not full and not alone and not spark", ("compat_tests",), WORKERS, ON_ZOOKEEPER),
     Part("without uvloop", "not full and not alone", ON_A_LOOP, WORKERS, WITHOUT_UVLOOP),
 )
 TIERS: Final = MappingProxyType({"gate": GATE, "full": FULL})

@@ -18,7 +18,6 @@ import pytest
 
 from compat_tests.conftest import ROOT
 from compat_tests.spark.conftest import SHORT_LIVED_JAVA, quick_settings
-from spark_examples.flights import FLIGHTS
 from tools.waiting import PATIENCE_S, wait_until
 
 FULL_SIZE_S = 4 * PATIENCE_S
@@ -41,8 +40,10 @@ def mounted(spark: Any, tmp_path: Path, topic_prefix: str) -> str:
 
 
 def sizes(small: int) -> pytest.MarkDecorator:
-    """For tests with `flights`: so many of them, and all of the year with `full`."""
-    return pytest.mark.parametrize("flights", [small, pytest.param(FLIGHTS, marks=pytest.mark.full)], indirect=True)
+    """For tests with `flights`: so many of them, and with `full` those of four months. The demonstration has all of the
+    year.
+    """
+    return pytest.mark.parametrize("flights", [small, pytest.param(110_000, marks=pytest.mark.full)], indirect=True)
 
 
 @pytest.fixture(scope="session")
