@@ -62,7 +62,10 @@ class Cell(NamedTuple):
 
 IN_SHORT = [Cell("broker", "hard", True, ORACLE_VERSION)]
 MATRIX = [
-    *(Cell(*each, ORACLE_VERSION) for each in itertools.product(("broker", "copier"), ("hard", "clean"), (True, False))),
+    *(
+        Cell(*each, ORACLE_VERSION)
+        for each in itertools.product(("broker", "copier"), ("hard", "clean"), (True, False))
+    ),
     Cell("broker", "hard", True, ZOOKEEPER_ERA_VERSION),
     Cell("copier", "clean", False, ZOOKEEPER_ERA_VERSION),
 ]

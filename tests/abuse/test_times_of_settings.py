@@ -106,8 +106,8 @@ FEW = 6
 
 
 def few_at_a_time(settings: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
-    """Groups of settings of different keys that go together. A setting that makes a broker spin may be hidden by another
-    one, so the groups are small and mixed; each setting by itself would take a broker of its own.
+    """Groups of settings of different keys that go together. A setting that makes a broker spin may be hidden by
+    another one, so the groups are small and mixed; each setting by itself would take a broker of its own.
     """
     groups: list[dict[str, str]] = []
     for name, value in sorted(settings, key=lambda each: hashlib.sha256(repr(each).encode()).digest()):
