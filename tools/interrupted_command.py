@@ -44,6 +44,8 @@ POINT: Final = "{point}"
 LONG_S: Final = 1.0
 """An event loop that would wait for longer has nothing to do."""
 
+LONG_WAIT: Final = "a long wait"
+
 MAIN, THREAD, POLL = "main", "thread", "poll"
 
 
@@ -170,7 +172,7 @@ class Trap:
         self._counts.poll += 1
         wait = functools.partial(poll, timeout_s, maximum)
         ready: list[tuple[int, int]]
-        if self._spring(POLL, self._counts.poll, f"a wait of {timeout_s:g} s"):
+        if self._spring(POLL, self._counts.poll, LONG_WAIT if timeout_s > LONG_S else "a short wait"):
             # One call in C, so that Python has no step between the two.
             ready = list(map(operator.call, (self._raise_in_c, wait)))[1]
         else:
