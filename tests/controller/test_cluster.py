@@ -26,6 +26,7 @@ from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 from tests.bugs import Bug
 from tests.controller.cluster import IN_BOTH_STORES, Cluster
+from tools.parameters import gate_takes_each
 
 pytestmark = IN_BOTH_STORES
 
@@ -255,21 +256,24 @@ REGISTRATION = json.loads(znodes.encode_broker(BrokerRegistration(2, (EndPoint("
 
 @pytest.mark.parametrize(
     "changed",
-    [
-        b"",
-        b"{}",
-        b"\xff",
-        {"rack": "r" * 32_768},
-        {"rack": "\ud800"},
-        {"endpoints": []},
-        {"endpoints": ["PLAINTEXT://h:99999999999"]},
-        {"endpoints": ["PLAINTEXT://" + "h" * 32_768 + ":9092"]},
-        {"endpoints": ["PLAINTEXT://h:1"] * 3},
-        {"features": {"transaction.version": {"min_version": -(2**31), "max_version": 2**31 - 1}}},
-        {"features": {"f" * 32_768: {"min_version": 0, "max_version": 1}}},
-        {"damaged": [["t", 2**31 - 1], ["no topic", -1], ["t", 0]]},
-        {"may_lack_records": True},
-    ],
+    gate_takes_each(
+        2,
+        [
+            b"",
+            b"{}",
+            b"\xff",
+            {"rack": "r" * 32_768},
+            {"rack": "\ud800"},
+            {"endpoints": []},
+            {"endpoints": ["PLAINTEXT://h:99999999999"]},
+            {"endpoints": ["PLAINTEXT://" + "h" * 32_768 + ":9092"]},
+            {"endpoints": ["PLAINTEXT://h:1"] * 3},
+            {"features": {"transaction.version": {"min_version": -(2**31), "max_version": 2**31 - 1}}},
+            {"features": {"f" * 32_768: {"min_version": 0, "max_version": 1}}},
+            {"damaged": [["t", 2**31 - 1], ["no topic", -1], ["t", 0]]},
+            {"may_lack_records": True},
+        ],
+    ),
     ids=lambda changed: repr(changed)[:40],
 )
 @pytest.mark.parametrize("whose", [1, 2])
@@ -299,46 +303,49 @@ TOPIC = {"version": 3, "partitions": {"0": [2, 1, 3]}, "adding_replicas": {}, "r
 
 @pytest.mark.parametrize(
     ("path", "changed"),
-    [
-        *[
-            (znodes.partition_state_path("t", 0), found)
-            for found in (
-                b"",
-                b"{}",
-                STATE | {"leader_epoch": 2**31 - 1},
-                STATE | {"leader_epoch": znodes.LEADER_EPOCH_MAX},
-                STATE | {"leader_epoch": -1},
-                STATE | {"controller_epoch": 2**31 - 1},
-                STATE | {"controller_epoch": -(2**31)},
-                STATE | {"isr": []},
-                STATE | {"isr": [7]},
-                STATE | {"isr": [2, 2, 2]},
-                STATE | {"leader": 3, "isr": [1]},
-                STATE | {"leader": 7, "isr": [7, 1, 2, 3]},
-                STATE | {"leader_recovery_state": 9},
-                STATE | {"left_isr": [-5, 2**31 - 1]},
-                STATE | {"registrations_zxid": 2**63 - 1},
-            )
+    gate_takes_each(
+        2,
+        [
+            *[
+                (znodes.partition_state_path("t", 0), found)
+                for found in (
+                    b"",
+                    b"{}",
+                    STATE | {"leader_epoch": 2**31 - 1},
+                    STATE | {"leader_epoch": znodes.LEADER_EPOCH_MAX},
+                    STATE | {"leader_epoch": -1},
+                    STATE | {"controller_epoch": 2**31 - 1},
+                    STATE | {"controller_epoch": -(2**31)},
+                    STATE | {"isr": []},
+                    STATE | {"isr": [7]},
+                    STATE | {"isr": [2, 2, 2]},
+                    STATE | {"leader": 3, "isr": [1]},
+                    STATE | {"leader": 7, "isr": [7, 1, 2, 3]},
+                    STATE | {"leader_recovery_state": 9},
+                    STATE | {"left_isr": [-5, 2**31 - 1]},
+                    STATE | {"registrations_zxid": 2**63 - 1},
+                )
+            ],
+            *[
+                (znodes.topic_path("t"), found)
+                for found in (
+                    b"",
+                    b"{}",
+                    TOPIC | {"partitions": {"0": []}},
+                    TOPIC | {"partitions": {"0": [2, 2]}},
+                    TOPIC | {"partitions": {"0": [-1]}},
+                    TOPIC | {"partitions": {"0": [2, 1, 3], "5": [1]}},
+                    TOPIC | {"partitions": {"0": [2, 1, 3], "1": [2**31 - 1]}},
+                    TOPIC | {"adding_replicas": {"0": [2, 1, 3]}},
+                    TOPIC | {"removing_replicas": {"0": [2, 1, 3]}},
+                    TOPIC | {"topic_id": "x" * 22},
+                )
+            ],
+            *[(znodes.CONTROLLER_EPOCH, found) for found in (b"", b"-1", b"%d" % (2**31 - 1), b"9" * 5_000)],
+            *[(znodes.CONTROLLER, found) for found in (b"", b"{}", b'{"brokerid":-2147483648}', b'{"brokerid":7}')],
+            *[(znodes.config_path("topics", "t"), found) for found in (b"{}", b"[", b'{"version":1,"config":{"k":7}}')],
         ],
-        *[
-            (znodes.topic_path("t"), found)
-            for found in (
-                b"",
-                b"{}",
-                TOPIC | {"partitions": {"0": []}},
-                TOPIC | {"partitions": {"0": [2, 2]}},
-                TOPIC | {"partitions": {"0": [-1]}},
-                TOPIC | {"partitions": {"0": [2, 1, 3], "5": [1]}},
-                TOPIC | {"partitions": {"0": [2, 1, 3], "1": [2**31 - 1]}},
-                TOPIC | {"adding_replicas": {"0": [2, 1, 3]}},
-                TOPIC | {"removing_replicas": {"0": [2, 1, 3]}},
-                TOPIC | {"topic_id": "x" * 22},
-            )
-        ],
-        *[(znodes.CONTROLLER_EPOCH, found) for found in (b"", b"-1", b"%d" % (2**31 - 1), b"9" * 5_000)],
-        *[(znodes.CONTROLLER, found) for found in (b"", b"{}", b'{"brokerid":-2147483648}', b'{"brokerid":7}')],
-        *[(znodes.config_path("topics", "t"), found) for found in (b"{}", b"[", b'{"version":1,"config":{"k":7}}')],
-    ],
+    ),
     ids=lambda found: repr(found)[-40:],
 )
 async def test_what_is_changed_later_keeps_nobody_from_being_the_controller(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.broker.cli.completion import repair_bash_words
 from barnabas.testing import Broker
@@ -30,13 +30,15 @@ def filled(broker: Broker) -> Broker:
     for topic in ("trips", "trips-by-day", "weather"):
         producer.produce(topic, b"x")
     producer.commit_transaction(PATIENCE_S)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "trip-readers"})
+    consumer.commit(offsets=[TopicPartition("trips", 0, 0)], asynchronous=False)
+    consumer.close()
     return broker
 
 
 @pytest.fixture
 def propose(filled: Broker, run: Run, monkeypatch: pytest.MonkeyPatch) -> Propose:
     """What is proposed for the last word of a line, which may be empty, as the script for bash asks."""
-    run("groups", "reset-offsets", "trip-readers", "-t", "trips", "--to-earliest", "--execute")
 
     def words(line: str) -> list[str]:
         typed = line.split(" ")

@@ -25,6 +25,7 @@ from tools.required import tool_missing
 from tools.waiting import PATIENCE_S
 
 Run = Callable[..., Any]
+Example = Callable[[str, Path, str], tuple[int, str, str]]
 
 EXAMPLES = [(path, line) for path, command in commands() for line in examples(command)]
 SERVE = [line for path, line in EXAMPLES if path == "barnabas serve"]
@@ -56,16 +57,24 @@ def test_each_command_has_examples_that_begin_with_it() -> None:
         assert [line for line in examples(command) if re.search(singular_or_plural, line)], path
 
 
+@pytest.fixture(scope="module")
+def transactional_id(broker: Broker) -> str:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "reader-7"})
+    producer.init_transactions(PATIENCE_S)
+    return "reader-7"
+
+
 @pytest.fixture
-def folder(broker: Broker, run: Run, tmp_path: Path) -> Path:
+def folder(broker: Broker, transactional_id: str, run: Run, tmp_path: Path) -> Path:
     """What the examples need is there: topics with records, a group, a transactional id, files."""
-    run("topics", "create", "journeys", "couples", "trial-1", "trial-2", "duplicate", "-p", "4", "--if-not-exists")
+    there = broker.topic_names()
+    for name in ("journeys", "couples", "trial-1", "trial-2", "duplicate"):
+        if name not in there:
+            broker.create_topic(name, partitions=4)
     lines = "".join(f"journey {number}\n" for number in range(1_300)).encode()
     if run("topics", "offsets", "journeys:0", "--json").json[0]["latest"] < 1_300:
         assert run("produce", "journeys", "-p", "0", "-q", "--key", "k", stdin=lines).status == 0
     assert run("groups", "reset-offsets", "reader", "-t", "journeys", "--to-earliest", "--execute").status == 0
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "reader-7"})
-    producer.init_transactions(PATIENCE_S)
     (tmp_path / "journeys.jsonl").write_bytes(lines)
     (tmp_path / "tipped.txt").write_text("a:1\nb:NULL\n")
     (tmp_path / "server.properties").write_text("node.id=5\nnum.partitions=7\n")
@@ -82,33 +91,32 @@ def other_names(line: str, broker: Broker) -> str:
     return line.replace("~/.local/share/barnabas/1", kept).replace("/var/lib/kafka/data", kept)
 
 
-def in_shell(line: str, folder: Path, broker: Broker | BarnabasBrokers) -> tuple[int, str, str]:
-    """Status, output and errors."""
-    environ = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "BARNABAS_BOOTSTRAP_SERVER": broker.bootstrap_servers,
-    }
-    done = children.run(
-        ["bash", "-euo", "pipefail", "-c", line],
-        cwd=folder, env=environ, capture_output=True, text=True,
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def example(run: Run, monkeypatch: pytest.MonkeyPatch) -> Example:
+    """Status, output and errors of a line: in a shell where it has a pipe, else in this process."""
+
+    def ended(line: str, folder: Path, bootstrap_servers: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("BARNABAS_BOOTSTRAP_SERVER", bootstrap_servers)
+        if "|" in line:
+            environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+            done = children.run(
+                ["bash", "-euo", "pipefail", "-c", line], cwd=folder, env=environ, capture_output=True, text=True
+            )
+            return done.returncode, done.stdout, done.stderr
+        monkeypatch.chdir(folder)
+        here = run(*shlex.split(line)[1:])
+        return here.status, here.out, here.err
+
+    return ended
 
 
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("line", OTHERS)
-def test_an_example(broker: Broker, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
-    """In a shell where it has a pipe, else in this process."""
+def test_an_example(broker: Broker, example: Example, folder: Path, line: str) -> None:
     if "jq" in line and not shutil.which("jq"):
         tool_missing("jq is not installed (Debian: apt-get install jq)")
-    changed = other_names(line, broker)
-    if "|" in line:
-        status, out, err = in_shell(changed, folder, broker)
-    else:
-        monkeypatch.chdir(folder)
-        done = run(*shlex.split(changed)[1:])
-        status, out, err = done.status, done.out, done.err
+    status, out, err = example(other_names(line, broker), folder, broker.bootstrap_servers)
     if line.startswith(NOT_THERE):
         assert (status, out) == (1, "")
         assert err == "barnabas: no transaction of journeys-3 is open since offset 1042\n"
@@ -127,13 +135,14 @@ def several() -> Iterator[BarnabasBrokers]:
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("line", SEVERAL)
-def test_an_example_of_several_brokers(several: BarnabasBrokers, tmp_path: Path, line: str) -> None:
+def test_an_example_of_several_brokers(several: BarnabasBrokers, example: Example, tmp_path: Path, line: str) -> None:
     """Those with the ids 1 to 5. Nobody is there to be asked."""
-    created = in_shell("barnabas topics create journeys -p 4 -r 2 --if-not-exists", tmp_path, several)
+    servers = several.bootstrap_servers
+    created = example("barnabas topics create journeys -p 4 -r 2 --if-not-exists", tmp_path, servers)
     assert created[0] == 0, created
     asks_nobody = any(option in line for option in ("--yes", "--json", "--cancel"))
-    status, out, err = in_shell(
-        line.replace("flights", "journeys") + ("" if asks_nobody else " --yes"), tmp_path, several
+    status, out, err = example(
+        line.replace("flights", "journeys") + ("" if asks_nobody else " --yes"), tmp_path, servers
     )
     assert status == 0, out + err
     assert out + err != ""

@@ -166,12 +166,17 @@ def test_a_start_that_waits_for_zookeeper_is_given_up(number: signal.Signals, tm
 
 
 TWICE = ("consume", "produce", "topics list")
+IN_THE_GATE = {(command, 1) for command in [*REMOTE][::4]} | {("consume", 1), ("produce", 1), ("topics list", 2)}
 
 
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize(
-    ("command", "times"), [*((command, 1) for command in REMOTE), *((command, 2) for command in TWICE)]
+    ("command", "times"),
+    [
+        pytest.param(command, times, marks=() if (command, times) in IN_THE_GATE else pytest.mark.full)
+        for command, times in [*((command, 1) for command in REMOTE), *((command, 2) for command in TWICE)]
+    ],
 )
 def test_while_a_broker_is_asked(command: str, times: int) -> None:
     """One that never answers, so that the command waits for it. The second signal may come while the command ends, or

@@ -11,6 +11,7 @@ import pytest
 
 from barnabas.testing import Broker
 from tools import children
+from tools.parameters import gate_takes_each
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 
@@ -50,7 +51,7 @@ def closed(*descriptors: int) -> Callable[[], None]:
     return close
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", gate_takes_each(3, COMMANDS))
 def test_a_full_standard_output_is_told_in_one_line(command: str, servers: str) -> None:
     with open("/dev/full", "w") as full:
         ended = run(command, servers, stdout=full)
@@ -60,7 +61,7 @@ def test_a_full_standard_output_is_told_in_one_line(command: str, servers: str) 
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", gate_takes_each(3, COMMANDS))
 def test_nobody_sees_what_goes_to_a_closed_standard_output(command: str, servers: str) -> None:
     ended = run(command, servers, preexec_fn=closed(1))
     assert (ended.returncode, ended.stderr) == (0, "")

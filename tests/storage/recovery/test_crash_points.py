@@ -612,7 +612,7 @@ def crash_while_recovering(scene, every, samples):
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENES, ids=lambda scenario: scenario.__name__)
 def test_a_crash_during_recovery_is_recovered_from(scenario):
-    states = crash_while_recovering(play(scenario), every=25 if scenario is compaction else 17, samples=0)
+    states = crash_while_recovering(play(scenario), every=40 if scenario is compaction else 25, samples=0)
     print(f"{scenario.__name__}: {states} states of a disk during recovery, seed {SEED}")
     assert states > 20
 
@@ -776,27 +776,31 @@ def compaction_not_announced(patch):
     patch.setattr(LogManager, "checkpoint_clean_offset", write_at_the_end)
 
 
+def at_length(scenario, plant):
+    return pytest.param(scenario, plant, marks=pytest.mark.full)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "plant"),
     [
         (append_and_roll, segments_not_synced),
-        (append_and_roll, names_not_synced),
-        (append_and_roll, recovery_syncs_nothing),
+        at_length(append_and_roll, names_not_synced),
+        at_length(append_and_roll, recovery_syncs_nothing),
         (append_and_roll, checksums_not_compared),
-        (append_and_roll, recovery_point_passes_unsynced_indexes),
+        at_length(append_and_roll, recovery_point_passes_unsynced_indexes),
         (checkpoints_and_deletion, replaced_without_syncing_the_name),
-        (checkpoints_and_deletion, checkpoints_written_in_place),
+        at_length(checkpoints_and_deletion, checkpoints_written_in_place),
         (truncation, truncation_keeps_the_recovery_point),
-        pytest.param(truncations_together, truncation_keeps_the_recovery_point, marks=pytest.mark.full),
+        at_length(truncations_together, truncation_keeps_the_recovery_point),
         (starts_anew, anew_but_the_log_start_stays),
-        (compaction, cleaned_segments_not_synced),
-        (compaction, swap_not_synced),
-        (compaction, swapped_log_gets_its_name_last),
+        at_length(compaction, cleaned_segments_not_synced),
+        at_length(compaction, swap_not_synced),
+        at_length(compaction, swapped_log_gets_its_name_last),
         (compaction, start_keeps_what_a_swap_replaces),
-        (compaction, start_ignores_cleaned_files),
-        (compaction, start_leaves_cleaned_files),
-        (compaction, cleans_what_is_not_on_the_disk),
+        at_length(compaction, start_ignores_cleaned_files),
+        at_length(compaction, start_leaves_cleaned_files),
+        at_length(compaction, cleans_what_is_not_on_the_disk),
         (first_compaction, compaction_not_announced),
         (topics_come_and_go, clean_marker_comes_back),
         (topics_come_and_go, clean_marker_too_early),
