@@ -42,6 +42,7 @@ CORRELATION_ID_SIZE = 4
 REPLICA_FETCH_VERSION = 17
 INSTRUCTIONS_ALLOWANCE = 1.0 if sys.version_info[:2] == (3, 11) else 1.3
 """Each Python has instructions of its own; the limits are counts of 3.11."""
+AT_LENGTH = [pytest.param(partitions, marks=pytest.mark.full) for partitions in (10, 1_000)]
 RECORD = Record(0, 1_700_000_000_000, None, b"x" * 100, [], 0)
 FULL_BATCH_RECORDS = 100
 FULL_BATCH = build_batch([RECORD._replace(offset=offset) for offset in range(FULL_BATCH_RECORDS)])
@@ -230,7 +231,7 @@ def test_fetch(counter: Counter, size: int, most: Work, tmp_path: Path) -> None:
     assert work.is_within(most)
 
 
-@pytest.mark.parametrize("partitions", [10, 100, pytest.param(1_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("partitions", [100, *AT_LENGTH])
 def test_a_fetch_of_a_session(counter: Counter, partitions: int) -> None:
     """What a consumer of several partitions sends, KIP-227: the request names only what changed."""
     with running() as broker:
@@ -239,7 +240,7 @@ def test_a_fetch_of_a_session(counter: Counter, partitions: int) -> None:
     assert work.is_within(FETCH_OF_SESSION)
 
 
-@pytest.mark.parametrize("partitions", [10, 100, pytest.param(1_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("partitions", [100, *AT_LENGTH])
 def test_a_fetch_of_a_session_from_a_rack(counter: Counter, partitions: int) -> None:
     """A consumer that would be sent to a nearer replica, KIP-392, if there were one."""
     settings = {"racks": ("a", "b"), "replica_selector_class": RACK_AWARE_SELECTOR}
@@ -279,7 +280,7 @@ def work_per_fetch_of_session(
         return least_work(counter, fetch_again)
 
 
-@pytest.mark.parametrize("partitions", [10, 100, pytest.param(1_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("partitions", [100, *AT_LENGTH])
 def test_an_idle_fetch_of_a_session(counter: Counter, partitions: int) -> None:
     """Nothing is new in any partition, and the consumer does not wait for it."""
     with running() as broker:
@@ -298,7 +299,7 @@ def test_an_idle_fetch_of_a_session(counter: Counter, partitions: int) -> None:
     assert work.is_within(IDLE_FETCH_OF_SESSION)
 
 
-@pytest.mark.parametrize("partitions", [10, 100, pytest.param(1_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("partitions", [100, *AT_LENGTH])
 def test_a_fetch_of_a_session_that_waits_for_a_record(counter: Counter, partitions: int) -> None:
     """As below, and the record comes to one of the partitions that a session follows."""
     with running() as broker:
@@ -379,7 +380,7 @@ def test_a_produce_that_is_replicated(counter: Counter) -> None:
     assert work.is_within(REPLICATED_PRODUCE)
 
 
-@pytest.mark.parametrize("partitions", [3, 30, 100, pytest.param(1_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("partitions", [3, 100, *AT_LENGTH])
 def test_an_idle_fetch_of_a_follower(counter: Counter, partitions: int) -> None:
     """In a session of its own, so that nothing else asks meanwhile."""
     with brokers_at_rest(counter, 2, 2 * partitions) as (leader, led):

@@ -44,7 +44,7 @@ def simulate_all(brokers: int, seeds: range, seconds: float) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("brokers", "seeds"), [(1, range(2)), (3, range(1, 3)), (5, range(1, 2))])
+@pytest.mark.parametrize(("brokers", "seeds"), [(1, range(1)), (3, range(1, 2)), (5, range(1, 2))])
 def test_whatever_fails_nothing_is_wrong(brokers: int, seeds: range) -> None:
     """A few seeds, which hold for any: what happens in them changes with the code."""
     assert simulate_all(brokers, seeds, 20)["acknowledged"]
