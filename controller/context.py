@@ -19,7 +19,7 @@ from barnabas.controller.operations.topics import PARTITIONS_MAX, TopicDefaults,
 from barnabas.controller.partition_fsm import PartitionStateMachine, PartitionStatus
 from barnabas.controller.refusals import Refusals
 from barnabas.controller.sessions import StoreSessions
-from barnabas.controller.state import ClusterState, TopicPartition
+from barnabas.controller.state import ClusterState, LogEnd, TopicPartition
 from barnabas.controller.znodes import DEFAULT_ENTITY
 from barnabas.timers import Timers
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -90,6 +90,8 @@ class ControllerContext:
         self.cluster = ClusterState()
         self.machine = PartitionStateMachine()
         self.deletions = Deletions()
+        self.log_ends: dict[TopicPartition, dict[int, LogEnd]] = {}
+        """What replicas have told, by broker, of partitions whose states are lost."""
         self.left_out: frozenset[str] = frozenset()
         """Topics whose znode cannot be read."""
         self.leader_balance: LeaderBalance | None = None

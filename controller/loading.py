@@ -12,8 +12,9 @@ from typing import NamedTuple
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import CoordinationStore, Delete, SetData, Stat, Watcher
 from barnabas.controller.operations.broker_changes import registered
-from barnabas.controller.operations.plan import OperationGroup, parent_paths, restored_states, state_update
+from barnabas.controller.operations.plan import OperationGroup, parent_paths, state_creations, state_update
 from barnabas.controller.state import (
+    NO_ZNODE,
     NOBODY,
     BrokerRegistration,
     ClusterState,
@@ -133,8 +134,8 @@ async def with_states(
 ) -> LoadedStates:
     """The topics with the states of their partitions, read together, and the writes that put back the states that
     somebody has deleted or garbled, as they were `known`, but in a new leader epoch: the znode's version, which is the
-    partition epoch, may have begun anew, and the leader would take that for an older state. A partition whose state
-    cannot be read, and is not known, gets one without a leader.
+    partition epoch, may have begun anew, and the leader would take that for an older state. One that is not known is
+    lost: the partition has no leader until its replicas have told what they have (`operations/lost_states.py`).
 
     A broker whose life began, at an epoch in `lives`, after a state was decided that has it lead was elected in a
     former life: zxids order both (`znodes.decided_zxid`). So do they for `brokers` that may lack records: one that came
@@ -146,7 +147,8 @@ async def with_states(
     wanted = [(topic, partition) for topic in topics for partition in topic.assignments]
     answers = await store.get_many([znodes.partition_state_path(topic.name, partition) for topic, partition in wanted])
     states: dict[TopicPartition, PartitionState] = {}
-    lost: dict[TopicPartition, PartitionState] = {}
+    deleted: dict[TopicPartition, PartitionState] = {}
+    missing: list[TopicPartition] = []
     garbled: dict[TopicPartition, OperationGroup] = {}
     outlived: list[TopicPartition] = []
     unproven: dict[TopicPartition, list[int]] = {}
@@ -156,8 +158,12 @@ async def with_states(
         key = (topic.name, partition)
         before = _known_state(known.get(topic.name), topic, partition)
         if answer is None:
-            if before is not None:
-                states[key] = lost[key] = before._replace(leader_epoch=before.leader_epoch + 1, partition_epoch=0)
+            if before is None:
+                missing.append(key)
+            elif before.is_lost:
+                states[key] = before._replace(partition_epoch=NO_ZNODE)
+            else:
+                states[key] = deleted[key] = before._replace(leader_epoch=before.leader_epoch + 1, partition_epoch=0)
             continue
         try:
             states[key] = znodes.decode_partition_state(*key, answer[0], answer[1].version)
@@ -172,20 +178,23 @@ async def with_states(
                     unproven.setdefault(key, []).append(member)
         except znodes.DamagedZnode as error:
             version = answer[1].version
-            if before is None or not before.isr:
-                logger.error("%s-%d gets a new state: %s", *key, error)
-                states[key] = znodes.rebuilt_partition_state(topic.assignments[partition].replicas, version)
+            if before is None or before.is_lost:
+                logger.error("the state of %s-%d is lost: %s", *key, error)
+                states[key] = znodes.lost_partition_state(version)
                 continue
             logger.error("the state of %s-%d is written anew: %s", *key, error)
             found = before._replace(partition_epoch=version)
             states[key] = found._replace(leader_epoch=found.leader_epoch + 1, partition_epoch=version + 1)
             garbled[key] = (state_update(*key, found, states[key]),)
-    repairs = [*garbled.values(), *(await _restoration(store, lost) if lost else [])]
+    repairs = [*garbled.values(), *(await _restoration(store, deleted) if deleted else [])]
+    for key in await _had_states(store, missing) if missing else []:
+        states[key] = znodes.lost_partition_state()
+        logger.error("the state of %s-%d is lost: somebody has deleted its znode", *key)
     complete = [
         topic.with_partitions({p: states[topic.name, p] for p in topic.assignments if (topic.name, p) in states})
         for topic in topics
     ]
-    return LoadedStates(complete, repairs, outlived, unproven, alone, [*garbled, *lost])
+    return LoadedStates(complete, repairs, outlived, unproven, alone, [*garbled, *deleted])
 
 
 def _known_state(known: TopicState | None, topic: TopicState, partition: int) -> PartitionState | None:
@@ -193,15 +202,32 @@ def _known_state(known: TopicState | None, topic: TopicState, partition: int) ->
     return known.partitions.get(partition) if known is not None and known.topic_id == topic.topic_id else None
 
 
-async def _restoration(store: CoordinationStore, lost: Mapping[TopicPartition, PartitionState]) -> list[OperationGroup]:
+async def _had_states(store: CoordinationStore, missing: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """The partitions without a state that may have had one: a znode above it has lost a child, as the numbers of its
+    changes and of its children tell. The others are new, also where who created them got no further. (Kafka takes all
+    for new.)
+    """
+    parents = [
+        [znodes.topic_path(name), znodes.partitions_path(name), znodes.partition_path(name, index)]
+        for name, index in missing
+    ]
+    paths = list(dict.fromkeys(path for each in parents for path in each))
+    answers = dict(zip(paths, await store.get_many(paths), strict=True))
+    poorer = {path for path, answer in answers.items() if answer and answer[1].cversion > answer[1].num_children}
+    return [key for key, each in zip(missing, parents, strict=True) if not poorer.isdisjoint(each)]
+
+
+async def _restoration(
+    store: CoordinationStore, deleted: Mapping[TopicPartition, PartitionState]
+) -> list[OperationGroup]:
     """The writes that create anew the states of partitions that somebody has deleted. Where that is another controller,
     which deletes the topic, this one is none any more, and its writes are refused."""
     logger.warning(
-        "the states of %d partitions, %s-%d first, are gone: writing them anew", len(lost), *next(iter(lost))
+        "the states of %d partitions, %s-%d first, are gone: writing them anew", len(deleted), *next(iter(deleted))
     )
-    paths = parent_paths(lost)
+    paths = parent_paths(deleted)
     existing = {path for path, answer in zip(paths, await store.get_many(paths), strict=True) if answer is not None}
-    return restored_states(lost, existing)
+    return state_creations(deleted, existing)
 
 
 async def _children_with_data(

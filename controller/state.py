@@ -11,6 +11,9 @@ NO_LEADER = -1
 LEADER_DURING_DELETE = -2
 """Leader told to brokers for the partitions of a topic that is being deleted (`LeaderAndIsr.LEADER_DURING_DELETE`)."""
 
+NO_ZNODE = -1
+"""Partition epoch of a state that stands in no znode."""
+
 NOBODY = -1
 """In place of the replica that has left an ISR last."""
 
@@ -132,6 +135,11 @@ class PartitionState(NamedTuple):
     recovery_state: RecoveryState = RecoveryState.RECOVERED
     left_isr: tuple[int, ...] = ()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody knows who was in sync: the znode of the state is gone, or cannot be read."""
+        return not self.isr
+
     def with_isr(self, isr: tuple[int, ...]) -> "PartitionState":
         """The state with another ISR."""
         if isr == self.isr:
@@ -155,6 +163,16 @@ class PartitionState(NamedTuple):
     def last_to_leave(self) -> int:
         """The replica that has left the ISR last, and has what was committed before; NOBODY if that is not known."""
         return self.left_isr[-1] if self.left_isr else NOBODY
+
+
+class LogEnd(NamedTuple):
+    """What a replica has of a partition whose state is lost, told while nobody leads: the last leader epoch that wrote
+    to its log, and where the log ends. In this order, the log with the greatest end has all that was committed in any.
+    One that is not `is_certain` may have had more."""
+
+    last_epoch: int
+    end_offset: int
+    is_certain: bool = True
 
 
 class TopicState(NamedTuple):

@@ -16,6 +16,7 @@ from barnabas.controller.coordination.interface import Create, Operation, SetDat
 from barnabas.controller.operations.topics import check_topic_name
 from barnabas.controller.state import (
     NO_LEADER,
+    NO_ZNODE,
     BrokerRegistration,
     EndPoint,
     PartitionState,
@@ -386,15 +387,16 @@ def decided_zxid(payload: bytes, mzxid: int) -> int:
     return mzxid if found is None else min(mzxid, int(found[1]))
 
 
-def rebuilt_partition_state(replicas: Sequence[int], version: int) -> PartitionState:
-    """The state of a partition whose znode is damaged: it has no leader, until one is elected.
+def lost_partition_state(version: int = NO_ZNODE) -> PartitionState:
+    """What is known of the state of a partition whose znode is damaged, or gone: nobody leads, and nobody knows who was
+    in sync.
 
-    Its leader epoch is the znode's `version`, at least: each write of the znode raises the leader epoch by one at most,
-    so no greater one was ever given out. An only replica was in sync; of several nobody knows which were, so the ISR is
-    empty.
+    Its leader epoch is the damaged znode's `version`, at least: each write of the znode raises the leader epoch by one
+    at most, so no greater one was ever given out.
     """
-    isr = tuple(replicas) if len(replicas) == 1 else ()
-    return PartitionState(leader=NO_LEADER, leader_epoch=version, isr=isr, controller_epoch=0, partition_epoch=version)
+    return PartitionState(
+        leader=NO_LEADER, leader_epoch=max(version, 0), isr=(), controller_epoch=0, partition_epoch=version
+    )
 
 
 # -- /config

@@ -32,6 +32,7 @@ class PartitionState:
 
     `is_leader` is whether this broker leads; `leader_epoch_start_offset` where its log ended when it was elected.
     `commits_alone` is whether it leads and nobody else has a replica, so that what its log has is committed.
+    `knew_isr` is whether a controller has told one since this broker hosts the partition.
     `replication_factor` is how many of the replicas count when some lag: not those that a reassignment adds.
     """
 
@@ -40,6 +41,7 @@ class PartitionState:
         "controller_epoch",
         "is_leader",
         "isr",
+        "knew_isr",
         "leader",
         "leader_epoch",
         "leader_epoch_start_offset",
@@ -60,12 +62,16 @@ class PartitionState:
         self.replicas: Sequence[int] = ()
         self.replication_factor = 0
         self.isr: Sequence[int] = ()
+        self.knew_isr = False
         self.commits_alone = False
 
     # --- the controller's word --------------------------------------------------------------------
 
     def is_outdated(self, told: "LeaderAndIsrPartitionState") -> bool:
-        """Whether a LeaderAndIsr request is of an earlier leader epoch than the one that is known."""
+        """Whether a LeaderAndIsr request is of an earlier leader epoch than the one that is known. One without an ISR,
+        as the controller has lost the state, is of a later one, or a repetition: it ends what was before."""
+        if told.leader_epoch == self.leader_epoch and not told.isr:
+            return bool(self.isr)
         return told.leader_epoch < self.leader_epoch
 
     def outlives(self, told: "StopReplicaPartitionState") -> bool:
@@ -93,6 +99,7 @@ class PartitionState:
         self.replicas = tuple(told.replicas)
         self.replication_factor = len(self.replicas) - len(told.adding_replicas)
         self.isr = tuple(told.isr)
+        self.knew_isr = self.knew_isr or bool(told.isr)
         self.commits_alone = self.is_leader and self.replicas == self.isr == (self.node_id,)
         if is_elected:
             return RoleChange.ELECTED

@@ -182,14 +182,30 @@ class ReplicaManager:
                 if self.fetchers is not None:
                     await self._end_following(topic, state, self.fetchers)
                 error = self._apply(topic, state)
-                errors.partition_errors.append(
-                    LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=error)
-                )
+                answer = LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=error)
+                if not state.isr:
+                    self._tell_log_end(topic.topic_name, answer)
+                errors.partition_errors.append(answer)
                 await turns.after_one()
             response.topics.append(errors)
         if self._log_manager.may_lack_logs:
             await self.threads.call(self._write_lost_logs)
         return response
+
+    def _tell_log_end(self, topic: str, answer: LeaderAndIsrPartitionError) -> None:
+        """Tell the controller, which has lost the state of a partition, what this broker knows of it: the leader epoch
+        in any case, and where the log ends once nobody appends to it any more.
+
+        *Source*: none in Kafka; `controller/operations/lost_states.py`.
+        """
+        partition = self._partitions.get((topic, answer.partition_index))
+        if partition is None or answer.error_code not in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH):
+            return
+        answer.known_leader_epoch = partition.state.leader_epoch
+        if answer.error_code == ErrorCode.NONE:
+            answer.last_epoch = partition.log.leader_epochs.latest_epoch
+            answer.log_end_offset = partition.log.log_end_offset
+            answer.knew_isr = partition.state.knew_isr
 
     async def _reopen(self, request: LeaderAndIsrRequest) -> None:
         """Logs that lacked room or descriptors when they were opened: their partitions' roles are given again and

@@ -11,6 +11,7 @@ from barnabas.controller.context import ControllerContext
 from barnabas.controller.controller_election import Deposed
 from barnabas.controller.operations.announcement import take_offline, tell
 from barnabas.controller.operations.deletion import note_deleted
+from barnabas.controller.operations.lost_states import take_log_ends
 from barnabas.controller.operations.retries import bring_opened_online
 from barnabas.controller.requests import UNKNOWN_BROKER_EPOCH
 from barnabas.controller.state import EPOCH_DURING_DELETE, ClusterState, TopicPartition
@@ -67,6 +68,7 @@ async def _take_roles(
         await tell(context, plan)
     opened = [partition for partition in asked if partition in offline and partition not in failed]
     await bring_opened_online(context, broker_id, opened)
+    await take_log_ends(context, broker_id, command, response, newly_failed)
     context.refusals.confirm(broker_id, asked.keys() - failed, context.cluster)
     context.refusals.finish_served(context.cluster)
 
@@ -103,7 +105,7 @@ def refused_roles(
     failed = []
     for topic_id, refusal in [(t.topic_id, error) for t in response.topics for error in t.partition_errors]:
         error = ErrorCode.of(refusal.error_code)
-        if error is ErrorCode.NONE:
+        if error is ErrorCode.NONE or refusal.known_leader_epoch >= 0:  # which it was asked for
             continue
         name = names.get(topic_id)
         partition = (name or "?", refusal.partition_index)

@@ -245,6 +245,8 @@ async def _lose(context: ControllerContext, lost: Collection[int]) -> None:
     context.adopt(plan)
     for broker_id in lost:
         context.refusals.never_served.pop(broker_id, None)
+        for log_ends in context.log_ends.values():
+            log_ends.pop(broker_id, None)
         context.deletions.lost(broker_id, context.cluster.brokers)
     await tell(context, plan)
 

@@ -7,17 +7,20 @@
 import logging
 from collections.abc import Collection
 from enum import Enum
+from types import MappingProxyType
 
 from barnabas.controller.admin_request import AdminRequest
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell
+from barnabas.controller.operations.elections import LogEnds
 from barnabas.controller.operations.leadership import (
+    leader_for_lost,
     leader_for_offline,
     marked_if_alone,
     preferred_leader,
     replicas_of,
 )
-from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.operations.plan import Plan, parent_paths, state_writes, without_znode
 from barnabas.controller.state import NO_LEADER, ClusterState, PartitionState, TopicPartition
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -38,9 +41,14 @@ class ElectionType(Enum):
 
 
 def elected(
-    cluster: ClusterState, partition: TopicPartition, election_type: ElectionType, controller_epoch: int
+    cluster: ClusterState,
+    partition: TopicPartition,
+    election_type: ElectionType,
+    controller_epoch: int,
+    log_ends: LogEnds = MappingProxyType({}),
 ) -> PartitionState:
-    """The state of a partition with the leader that is asked for.
+    """The state of a partition with the leader that is asked for. One whose state is lost has to wait until the live
+    replicas have told what they have.
 
     Raises: ApiError UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
     ELIGIBLE_LEADERS_NOT_AVAILABLE.
@@ -62,7 +70,13 @@ def elected(
         return new
     if state is not None and state.leader != NO_LEADER:
         raise ApiError(ErrorCode.ELECTION_NOT_NEEDED)
-    new = None if state is None else leader_for_offline(replicas, state, live, controller_epoch, unclean=True)
+    if state is None:
+        new = None
+    elif state.is_lost:
+        ends = log_ends.get(partition, {})
+        new = leader_for_lost(replicas, state, ends, live, controller_epoch, unclean=True)
+    else:
+        new = leader_for_offline(replicas, state, live, controller_epoch, unclean=True)
     if new is None:
         raise ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
     return new
@@ -113,25 +127,23 @@ async def decide(
 ) -> tuple[Plan, ElectionResults]:
     """The plan of the elections that are possible, and the results once it is written. In the controller's task."""
     cluster, epoch = context.cluster, context.election.epoch
-    writes: list[OperationGroup] = []
     states: dict[TopicPartition, PartitionState] = {}
     results: ElectionResults = {}
     turns = Turns()  # nothing changes the cluster but the task that does this
     for partition in dict.fromkeys(partitions):
         await turns.after_one()
         try:
-            new = marked_if_alone(
-                partition[0], elected(cluster, partition, election_type, epoch), context.commits_alone
-            )
+            new = elected(cluster, partition, election_type, epoch, context.log_ends)
         except ApiError as error:
             results[partition] = error
             continue
         results[partition] = None
-        states[partition] = new
-        writes.append((state_update(*partition, cluster.topics[partition[0]].partitions[partition[1]], new),))
+        states[partition] = marked_if_alone(partition[0], new, context.commits_alone)
+    existing = await context.election.existing(parent_paths(without_znode(cluster, states)))
+    writes = tuple(state_writes(cluster, states, existing))
     if states:
         logger.info("%d partition(s) get another leader: asked for (%s)", len(states), election_type.name.lower())
-    return Plan(tuple(writes), cluster.with_states(states), tuple(states)), results
+    return Plan(writes, cluster.with_states(states), tuple(states)), results
 
 
 def _timed_out(

@@ -3,14 +3,16 @@
 *Source*: kafka 3.9.1 `PartitionStateMachine.triggerOnlinePartitionStateChange`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 
-from barnabas.controller import requests, znodes
+from barnabas.controller import requests
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.leadership import (
     CommitsAlone,
     first_leader,
+    leader_for_lost,
     leader_for_offline,
     leaderless,
     marked_if_alone,
@@ -19,13 +21,15 @@ from barnabas.controller.operations.leadership import (
 from barnabas.controller.operations.plan import (
     OperationGroup,
     Plan,
-    missing_znode,
     parent_paths,
-    state_creation,
-    state_update,
+    state_writes,
+    without_znode,
 )
 from barnabas.controller.partition_fsm import PartitionStatus
-from barnabas.controller.state import ClusterState, PartitionState, TopicPartition
+from barnabas.controller.state import ClusterState, LogEnd, PartitionState, TopicPartition
+
+LogEnds = Mapping[TopicPartition, Mapping[int, LogEnd]]
+"""By partition whose state is lost, what its replicas have told."""
 
 
 def plan_elections(
@@ -36,35 +40,32 @@ def plan_elections(
     controller_epoch: int,
     unclean: Callable[[str], bool],
     commits_alone: CommitsAlone,
+    log_ends: LogEnds = MappingProxyType({}),
 ) -> Plan:
-    """Give new and offline partitions a leader; an offline one that gets none is recorded as leaderless.
+    """Give new and offline partitions a leader; an offline one that gets none is recorded as leaderless, unless its
+    state is lost.
 
-    `existing` are those found among the `parent_paths` of new partitions; `unclean` tells whether a topic allows a
-    leader from outside the ISR.
+    `existing` are those found among the `parent_paths` of partitions without a znode; `unclean` tells whether a topic
+    allows a leader from outside the ISR.
     """
-    writes: list[OperationGroup] = []
     states: dict[TopicPartition, PartitionState] = {}
-    parents_written: set[str] = set()
     for name, partition in new:
         state = first_leader(*replicas_of(cluster, name, partition), controller_epoch)
-        if state is None:
-            continue
-        parent = znodes.partitions_path(name)
-        if parent not in parents_written:
-            parents_written.add(parent)
-            writes.append(missing_znode(existing, parent))
-        writes.append(state_creation(name, partition, state, existing))
-        states[name, partition] = state
+        if state is not None:
+            states[name, partition] = state
     for name, partition in offline:
         old = cluster.topics[name].partitions[partition]
         replicas, live = replicas_of(cluster, name, partition)
-        elected = leader_for_offline(replicas, old, live, controller_epoch, unclean=unclean(name))
-        state = elected or leaderless(old, controller_epoch)
+        if old.is_lost:
+            ends = log_ends.get((name, partition), {})
+            state = leader_for_lost(replicas, old, ends, live, controller_epoch, unclean=unclean(name))
+        else:
+            elected = leader_for_offline(replicas, old, live, controller_epoch, unclean=unclean(name))
+            state = elected or leaderless(old, controller_epoch)
         if state is not None:
-            state = marked_if_alone(name, state, commits_alone)
-            writes.append((state_update(name, partition, old, state),))
-            states[name, partition] = state
-    return Plan(tuple(writes), cluster.with_states(states), tuple(states), frozenset(new) & states.keys())
+            states[name, partition] = marked_if_alone(name, state, commits_alone)
+    writes = tuple(state_writes(cluster, states, existing))
+    return Plan(writes, cluster.with_states(states), tuple(states), frozenset(new) & states.keys())
 
 
 async def elect(
@@ -77,7 +78,7 @@ async def elect(
     """
     new = [p for p in partitions if context.machine.status(p) is PartitionStatus.NEW]
     offline = [p for p in partitions if context.machine.status(p) is PartitionStatus.OFFLINE]
-    existing = await context.election.existing(parent_paths(new))
+    existing = await context.election.existing(parent_paths(without_znode(context.cluster, [*new, *offline])))
     plan = plan_elections(
         context.cluster,
         new,
@@ -86,6 +87,7 @@ async def elect(
         context.election.epoch,
         context.unclean_election_is_allowed,
         context.commits_alone,
+        context.log_ends,
     )
     await context.election.write([*repairs, *plan.writes])
     context.adopt(plan)

@@ -13,6 +13,7 @@ from barnabas.controller.state import (
     NO_LEADER,
     NOBODY,
     ClusterState,
+    LogEnd,
     PartitionState,
     RecoveryState,
     ReplicaAssignment,
@@ -68,6 +69,38 @@ def leader_for_offline(
     # Who was in sync last is not there, or has lost its log: of those left, it is no better than another.
     gone = state.without_left((leader,))._replace(isr=(leader,))
     return _elected(gone, leader, (leader,), controller_epoch, RecoveryState.RECOVERING)
+
+
+def leader_for_lost(
+    assignment: Sequence[int],
+    state: PartitionState,
+    log_ends: Mapping[int, LogEnd],
+    live: Collection[int],
+    controller_epoch: int,
+    *,
+    unclean: bool,
+) -> PartitionState | None:
+    """Election where the state is lost, by what replicas have told while nobody leads. The first assigned one whose log
+    ends furthest leads, and those that end there, too, are in sync.
+
+    All replicas must have told, for certain: one that is away may have led in a later epoch, alone in the ISR. With
+    `unclean` those that are live will do, and only the leader is in sync, and marked as recovering. None if nobody may
+    lead.
+
+    *Source*: none in Kafka, which begins anew at epoch 0 with all live replicas in sync. The order of logs is that of
+    Raft's elections.
+    """
+    told = [replica for replica in assignment if replica in log_ends and replica in live]
+    if not told:
+        return None
+    furthest = max(log_ends[replica][:2] for replica in told)
+    in_sync = tuple(replica for replica in told if log_ends[replica][:2] == furthest)
+    is_alone = len(assignment) == 1  # nobody else has what it may have lost
+    if len(told) == len(assignment) and (is_alone or all(log_ends[replica].is_certain for replica in told)):
+        return _elected(state, in_sync[0], in_sync, controller_epoch, RecoveryState.RECOVERED)
+    if not unclean or len(told) < sum(replica in live for replica in assignment):
+        return None
+    return _elected(state, in_sync[0], in_sync[:1], controller_epoch, RecoveryState.RECOVERING)
 
 
 def without_replica(state: PartitionState, replica: int, controller_epoch: int) -> PartitionState | None:

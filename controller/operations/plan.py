@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import Check, Create, Operation, SetData
-from barnabas.controller.state import ClusterState, PartitionState, TopicPartition
+from barnabas.controller.state import NO_ZNODE, ClusterState, PartitionState, TopicPartition
 
 TRANSACTION_BYTES_MAX = 512 * 1024
 """Size at which writes continue in another transaction: half of what ZooKeeper takes in one message
@@ -66,11 +66,35 @@ def parent_paths(partitions: Iterable[TopicPartition]) -> list[str]:
     return list(paths)
 
 
-def restored_states(states: Mapping[TopicPartition, PartitionState], existing: Collection[str]) -> list[OperationGroup]:
-    """Writes that create the state znodes of partitions anew. `existing` are those found among their `parent_paths`."""
+def state_creations(states: Mapping[TopicPartition, PartitionState], existing: Collection[str]) -> list[OperationGroup]:
+    """The writes of states that stand in no znode. `existing` are those found among their `parent_paths`."""
     parents = dict.fromkeys(znodes.partitions_path(name) for name, _ in states)
     groups: list[OperationGroup] = [missing_znode(existing, parent) for parent in parents]
     return groups + [state_creation(*partition, state, existing) for partition, state in states.items()]
+
+
+def state_writes(
+    cluster: ClusterState, states: Mapping[TopicPartition, PartitionState], existing: Collection[str]
+) -> list[OperationGroup]:
+    """The writes of the next states of partitions: in their znodes, or, first, in new ones. `existing` are those found
+    among the `parent_paths` of the partitions `without_znode`."""
+    new = without_znode(cluster, states)
+    updates: list[OperationGroup] = []
+    for (name, index), state in states.items():
+        old = cluster.topics[name].partitions.get(index)
+        if old is not None and old.partition_epoch != NO_ZNODE:
+            updates.append((state_update(name, index, old, state),))
+    return [*state_creations({each: states[each] for each in new}, existing), *updates]
+
+
+def without_znode(cluster: ClusterState, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Those of these partitions whose state stands in no znode: they never had one, or it is lost."""
+    found = []
+    for name, index in partitions:
+        state = cluster.topics[name].partitions.get(index)
+        if state is None or state.partition_epoch == NO_ZNODE:
+            found.append((name, index))
+    return found
 
 
 def state_creation(name: str, partition: int, state: PartitionState, existing: Collection[str]) -> OperationGroup:

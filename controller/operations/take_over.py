@@ -104,6 +104,7 @@ class TakeOver:
         context.machine.load(context.cluster, outlived=loaded.outlived)
         context.deletions.begin_anew(context.cluster.deleting)
         context.refusals.forget()
+        context.log_ends.clear()
         context.left_out = frozenset(loaded.left_out)
         return loaded
 

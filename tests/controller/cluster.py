@@ -61,6 +61,8 @@ class AppliedCommands:
         self.roles: dict[TopicPartition, Any] = {}
         self.deleted: set[str] = set()
         self.errors: dict[TopicPartition, ErrorCode] = {}
+        self.log_ends: dict[TopicPartition, tuple[int, int]] = {}
+        """The last leader epochs in logs, and where they end; others are empty."""
         self.is_silent = False
         self.hangs = False
         self._speaks = asyncio.Event()
@@ -121,14 +123,28 @@ class AppliedCommands:
             for state in topic.partition_states:
                 partition = (topic.topic_name, state.partition_index)
                 assert state.leader in {-1, self.broker_id, *self.live}, "who lives is told before roles"
-                error = self.errors.get(partition, ErrorCode.NONE)
-                if error is ErrorCode.NONE:
-                    known = self.roles.get(partition)
-                    assert known is None or state.partition_epoch >= known.partition_epoch, "in the order of decisions"
-                    self.roles[partition] = state
-                answers.append(LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=error))
+                answers.append(self._take_role(partition, state))
             response.topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=answers))
         return response
+
+    def _take_role(self, partition: TopicPartition, told: Any) -> LeaderAndIsrPartitionError:
+        answer = LeaderAndIsrPartitionError(
+            partition_index=partition[1], error_code=self.errors.get(partition, ErrorCode.NONE)
+        )
+        known = self.roles.get(partition)
+        if answer.error_code:
+            return answer
+        if not told.isr:  # the state is lost
+            if known is not None and known.isr and known.leader_epoch >= told.leader_epoch:
+                answer.error_code = ErrorCode.STALE_CONTROLLER_EPOCH
+                answer.known_leader_epoch = known.leader_epoch
+                return answer
+            answer.known_leader_epoch, answer.knew_isr = told.leader_epoch, known is not None
+            answer.last_epoch, answer.log_end_offset = self.log_ends.get(partition, (-1, 0))
+        epochs = (told.leader_epoch, told.partition_epoch)
+        assert known is None or epochs >= (known.leader_epoch, known.partition_epoch), "in the order of decisions"
+        self.roles[partition] = told
+        return answer
 
     def _stop(self, command: StopReplicaRequest) -> StopReplicaResponse:
         response = StopReplicaResponse()

@@ -17,7 +17,7 @@ from pathlib import Path
 from tools.wiregen.definitions import parse
 from tools.wiregen.jars import read_definition
 from tools.wiregen.render import render_module, render_table, snake_case
-from tools.wiregen.selection import APIS, DATA
+from tools.wiregen.selection import APIS, DATA, OWN_FIELDS
 
 FOLDER = Path(__file__).resolve().parents[2] / "wire"
 TABLE = "api_table.py"
@@ -50,7 +50,9 @@ def modules() -> Iterator[tuple[str, str]]:
     requests = []
     for jar, apis in APIS.items():
         for api in apis:
-            request, response = [parse(read_definition(jar, api + kind)) for kind in ("Request", "Response")]
+            request, response = [
+                parse(read_definition(jar, api + kind), OWN_FIELDS) for kind in ("Request", "Response")
+            ]
             yield f"messages/{snake_case(api)}.py", render_module([request, response], source=jar)
             requests.append(request)
     for jar, names in DATA.items():

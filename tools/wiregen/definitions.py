@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 PRIMITIVES = {
@@ -68,12 +70,15 @@ class _Fresh:
 FRESH = _Fresh()
 
 
-def parse(text: str) -> Definition:
-    """Read one definition file."""
+OwnFields = Mapping[str, Sequence[dict[str, Any]]]
+
+
+def parse(text: str, own_fields: OwnFields = MappingProxyType({})) -> Definition:
+    """Read one definition file; structs get these fields at their ends."""
     tree = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
     common = {struct["name"]: struct["fields"] for struct in tree.get("commonStructs", ())}
     structs: dict[str, tuple[FieldDefinition, ...]] = {}
-    fields = _parse_fields(tree["fields"], common, structs)
+    fields = _parse_fields(tree["fields"], common, structs, own_fields)
     return Definition(
         name=tree["name"],
         api_key=tree.get("apiKey"),
@@ -85,7 +90,10 @@ def parse(text: str) -> Definition:
 
 
 def _parse_fields(
-    nodes: list[dict[str, Any]], common: dict[str, Any], structs: dict[str, tuple[FieldDefinition, ...]]
+    nodes: Sequence[dict[str, Any]],
+    common: dict[str, Any],
+    structs: dict[str, tuple[FieldDefinition, ...]],
+    own_fields: OwnFields,
 ) -> tuple[FieldDefinition, ...]:
     fields = []
     for node in nodes:
@@ -93,7 +101,8 @@ def _parse_fields(
         fields.append(field)
         if field.element not in PRIMITIVES and field.element not in structs:
             inner = node["fields"] if "fields" in node else common[field.element]
-            parsed = _parse_fields(inner, common, structs)
+            inner = [*inner, *own_fields.get(field.element, ())]
+            parsed = _parse_fields(inner, common, structs, own_fields)
             structs[field.element] = parsed
     return tuple(fields)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 CLIENTS_4 = "kafka-clients-4.3.0.jar"
 CLIENTS_3 = "kafka-clients-3.9.1.jar"
 GROUP_COORDINATOR = "kafka-group-coordinator-4.3.0.jar"
@@ -39,3 +41,17 @@ DATA = {
     TRANSACTION_COORDINATOR: ["TransactionLogKey", "TransactionLogValue"],
 }
 """Other messages by jar: one module each."""
+
+OWN_FIELDS: dict[str, list[dict[str, Any]]] = {
+    "LeaderAndIsrPartitionError": [
+        {"name": name, "type": type_name, "versions": "5+", "taggedVersions": "5+", "tag": tag, "default": default}
+        for tag, name, type_name, default in [
+            (10_000, "KnownLeaderEpoch", "int32", "-1"),
+            (10_001, "LastEpoch", "int32", "-1"),
+            (10_002, "LogEndOffset", "int64", "-1"),
+            (10_003, "KnewIsr", "bool", "false"),
+        ]
+    ],
+}
+"""What our brokers say to each other beyond Kafka's definitions, by struct: tagged fields, which Kafka's brokers pass
+over. Their tags are far above those that Kafka gives out."""

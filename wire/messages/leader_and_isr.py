@@ -131,11 +131,15 @@ class LeaderAndIsrRequest(Message):
 
 
 class LeaderAndIsrPartitionError(Message):
-    __slots__ = ("topic_name", "partition_index", "error_code")
+    __slots__ = ("topic_name", "partition_index", "error_code", "known_leader_epoch", "last_epoch", "log_end_offset", "knew_isr")
     FIELDS = (
         Field("topic_name", "string", "0-4", default="", ignorable=True),
         Field("partition_index", "int32", "0+", default=0),
         Field("error_code", "int16", "0+", default=0),
+        Field("known_leader_epoch", "int32", "5+", default=-1, tag=10000),
+        Field("last_epoch", "int32", "5+", default=-1, tag=10001),
+        Field("log_end_offset", "int64", "5+", default=-1, tag=10002),
+        Field("knew_isr", "bool", "5+", default=False, tag=10003),
     )
 
     def __init__(
@@ -144,10 +148,18 @@ class LeaderAndIsrPartitionError(Message):
         topic_name: str = "",
         partition_index: int = 0,
         error_code: int = 0,
+        known_leader_epoch: int = -1,
+        last_epoch: int = -1,
+        log_end_offset: int = -1,
+        knew_isr: bool = False,
     ) -> None:
         self.topic_name = topic_name
         self.partition_index = partition_index
         self.error_code = error_code
+        self.known_leader_epoch = known_leader_epoch
+        self.last_epoch = last_epoch
+        self.log_end_offset = log_end_offset
+        self.knew_isr = knew_isr
 
 
 class LeaderAndIsrTopicError(Message):

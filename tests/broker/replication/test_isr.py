@@ -52,6 +52,18 @@ def test_an_earlier_leader_epoch_is_outdated() -> None:
     assert [state.is_outdated(told(leader_epoch=epoch)) for epoch in (4, 5, 6)] == [True, False, False]
 
 
+def test_a_state_that_the_controller_has_lost_ends_a_leadership_in_a_later_epoch_alone() -> None:
+    """Its partition epoch says nothing. Told again, it is answered again."""
+    state = PartitionState(NODE_ID)
+    assert not state.knew_isr
+    state.become_leader_or_follower(told(leader_epoch=5, partition_epoch=9), 0)
+    lost = [told(leader=-1, leader_epoch=epoch, partition_epoch=-1, isr=[]) for epoch in (4, 5, 6)]
+    assert [state.is_outdated(each) for each in lost] == [True, True, False]
+    assert state.become_leader_or_follower(lost[2], 0) is RoleChange.RESIGNED
+    assert not state.is_outdated(lost[2])
+    assert state.knew_isr
+
+
 @pytest.mark.parametrize(
     ("current_leader_epoch", "error"),
     [

@@ -77,6 +77,10 @@ class Cluster:
         await until(lambda: broker.controller.broker_epoch > epoch)
         await self.settle()
 
+    async def session(self) -> EmbeddedSession:
+        """Another session with the metadata store, as an administrator's tool has one."""
+        return await self._store.session()
+
     async def settle(self) -> None:
         """Wait until all have heard what the controller decided, and done it."""
         await until(lambda: unsettled(list(self.brokers.values())) is None)

@@ -17,13 +17,16 @@ from barnabas.controller.state import (
     BrokerRegistration,
     ClusterState,
     EndPoint,
+    LogEnd,
     PartitionState,
     RecoveryState,
     ReplicaAssignment,
     TopicState,
 )
+from barnabas.controller.znodes import lost_partition_state
 
 EPOCH = 7
+RECOVERED, RECOVERING = RecoveryState.RECOVERED, RecoveryState.RECOVERING
 
 
 def state(leader: int, isr: tuple[int, ...], recovery: RecoveryState = RecoveryState.RECOVERED) -> PartitionState:
@@ -80,6 +83,49 @@ def test_leader_for_offline(
     if elected is not None:
         unclean_result = elected.leader not in isr
         assert elected.recovery_state is (RecoveryState.RECOVERING if unclean_result else RecoveryState.RECOVERED)
+
+
+@pytest.mark.parametrize(
+    ("log_ends", "live", "unclean", "expected"),
+    [
+        # all have told: a later epoch goes before more records, and who ends there, too, is in sync
+        ({1: (5, 90), 2: (6, 70), 3: (6, 70)}, {1, 2, 3}, False, (2, (2, 3), RECOVERED)),
+        ({1: (6, 70), 2: (6, 71), 3: (5, 90)}, {1, 2, 3}, True, (2, (2,), RECOVERED)),
+        ({1: (-1, 0), 2: (-1, 0), 3: (-1, 0)}, {1, 2, 3}, False, (1, (1, 2, 3), RECOVERED)),
+        # one is away, or has gone since it told
+        ({1: (5, 90), 2: (5, 91)}, {1, 2}, False, None),
+        ({1: (5, 90), 2: (5, 91), 3: (5, 91)}, {1, 2}, False, None),
+        ({1: (5, 90), 2: (5, 91)}, {1, 2}, True, (2, (2,), RECOVERING)),
+        # a live one has not told yet
+        ({1: (5, 90), 2: (5, 91)}, {1, 2, 3}, True, None),
+        ({}, {1, 2, 3}, True, None),
+        ({}, set(), True, None),
+    ],
+)
+def test_leader_for_lost(
+    log_ends: dict[int, tuple[int, int]], live: set[int], unclean: bool, expected: tuple[object, ...] | None
+) -> None:
+    lost = lost_partition_state(7)
+    told = {replica: LogEnd(*end) for replica, end in log_ends.items()}
+    elected = election.leader_for_lost((1, 2, 3), lost, told, live, EPOCH, unclean=unclean)
+    if expected is None:
+        assert elected is None
+    else:
+        assert elected is not None
+        assert (elected.leader, elected.isr, elected.recovery_state) == expected
+        assert (elected.leader_epoch, elected.partition_epoch, elected.controller_epoch) == (8, 8, EPOCH)
+
+
+def test_one_that_may_have_lost_records_keeps_the_others_waiting() -> None:
+    told = {1: LogEnd(6, 70), 2: LogEnd(6, 70, is_certain=False)}
+    lost = lost_partition_state()
+    assert election.leader_for_lost((1, 2), lost, told, {1, 2}, EPOCH, unclean=False) is None
+    elected = election.leader_for_lost((1, 2), lost, told, {1, 2}, EPOCH, unclean=True)
+    assert elected is not None
+    assert (elected.leader, elected.isr, elected.partition_epoch) == (1, (1,), 0)
+    elected = election.leader_for_lost((2,), lost, told, {2}, EPOCH, unclean=False)
+    assert elected is not None
+    assert elected.leader == 2, "nobody else has what it may have lost"
 
 
 def test_who_left_the_isr_last_is_elected_uncleanly() -> None:
