@@ -156,6 +156,7 @@ class ControllerContext:
     ) -> None:
         """Answer a request when the own broker knows of these partitions, which all were told, and each that a broker
         has refused by then has a leader that did not."""
+        self.refusals.expect(partitions, request)
         self.when_own_told(lambda: self.refusals.finish_when_served(partitions, request, answer, self.cluster), request)
 
     def end_retries(self) -> None:

@@ -44,6 +44,8 @@ class Refusals:
         self._unconfirmed: set[TopicPartition] = set()
         """Of which a broker refused a replica, and whose leader has not answered since: it may refuse, too."""
         self._waiters: list[_Waiter] = []
+        self._expected: dict[AdminRequest[Any], frozenset[TopicPartition]] = {}
+        """The partitions of requests whose answer waits for the own broker first."""
 
     def note(self, broker_id: int, new: Iterable[TopicPartition]) -> None:
         """A broker has refused partitions, among them these `new` ones: it is asked again after a while."""
@@ -83,12 +85,14 @@ class Refusals:
 
     def forget(self) -> None:
         """The cluster was read again, and brokers are told everything anew. What one refused in an earlier term it may
-        have served since, and lost: told as new, it would begin empty where others count on it."""
+        have served since, and lost: told as new, it would begin empty where others count on it. Who refuses by now is
+        not known, so that the leader of each partition that a request waits for has to answer."""
         self.stop()
         self._timer = None
         self._backoff.reset()
         self.never_served.clear()
-        self._unconfirmed.clear()
+        self._unconfirmed = {p for partitions in self._expected.values() for p in partitions}
+        self._unconfirmed.update(p for waiter in self._waiters for p in waiter.partitions)
 
     def stop(self) -> None:
         """Ask brokers no more for what they refused."""
@@ -100,6 +104,11 @@ class Refusals:
         for waiter in self._waiters:
             waiter.request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
         self._waiters.clear()
+        self._expected.clear()
+
+    def expect(self, partitions: Iterable[TopicPartition], request: AdminRequest[Any]) -> None:
+        """A request will wait for these partitions (`finish_when_served`), which brokers were told of."""
+        self._expected[request] = frozenset(partitions)
 
     def finish_when_served(
         self,
@@ -110,6 +119,7 @@ class Refusals:
     ) -> None:
         """Answer the request when each of the partitions that was refused has a leader that did not refuse it: now, or
         at a later `finish_served`."""
+        self._expected.pop(request, None)
         self._waiters.append(_Waiter(frozenset(partitions), request, answer))
         self.finish_served(cluster)
 

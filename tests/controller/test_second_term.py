@@ -151,3 +151,23 @@ async def test_what_brokers_refused_is_not_waited_for_where_another_controller_a
         assert not creating.done()
         await cluster.expire(1)
         assert [(outcome.name, outcome.error) for outcome in await creating] == [("t", ErrorCode.NONE)]
+
+
+async def test_what_a_broker_refused_is_waited_for_after_the_cluster_was_read_again(cluster: Cluster) -> None:
+    """Nobody knows then what it refuses, until it has answered."""
+    async with cluster:
+        await cluster.start(1, 2, 3)
+        cluster.broker(2).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
+        creating = asyncio.create_task(cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2,))])]))
+        await cluster.until(lambda: cluster.state().leader < 0)
+        cluster.broker(2).is_silent = True
+        told = len(cluster.broker(3).log)
+        await elect(cluster, 1)
+        await cluster.until(lambda: len(cluster.broker(3).log) > told + 2)
+        await cluster.settled()
+        assert not creating.done()
+        del cluster.broker(2).errors[T]
+        cluster.broker(2).speak_again()
+        await cluster.until(creating.done)
+        assert [(outcome.name, outcome.error) for outcome in await creating] == [("t", ErrorCode.NONE)]
+        assert cluster.state().leader == 2
