@@ -1,5 +1,6 @@
 """Which broker is the controller: the election, the controller's epoch, and the writes that only it may make."""
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -24,6 +25,12 @@ from barnabas.controller.sessions import StoreSessions
 logger = logging.getLogger(__name__)
 
 _ANOTHER_EPOCH: Final = "the controller's epoch is another one"
+
+_EPOCHS_UNSEEN_MAX: Final = 1_000
+"""So many controllers may have been elected, one after the other, without writing a state."""
+
+_VERSIONS_PASSED_MAX: Final = 1_000
+"""So many versions of a new znode are passed over at most, in one transaction."""
 
 _CLEARINGS_MAX: Final = 3
 """How often a transaction is tried again because there was something below a znode that it deletes: somebody may still
@@ -70,7 +77,8 @@ class ControllerElection:
         payload = znodes.encode_controller(self._broker_id, self._clock.now_ms())
         while True:
             try:
-                self.predecessor_epoch = await self._raise_epoch([Create(znodes.CONTROLLER, payload, ephemeral=True)])
+                election = Create(znodes.CONTROLLER, payload, ephemeral=True)
+                self.predecessor_epoch = await self._raise_epoch([election], unseen=_EPOCHS_UNSEEN_MAX)
                 return
             except ConnectionLost:
                 continue
@@ -86,31 +94,52 @@ class ControllerElection:
         Raises: CoordinationError.
         """
         own_epoch = self.epoch
-        await self._raise_epoch([])
+        await self._raise_epoch([], unseen=0)
         self.predecessor_epoch = own_epoch
 
-    async def _raise_epoch(self, before: list[Operation]) -> int:
+    async def _raise_epoch(self, before: list[Operation], *, unseen: int) -> int:
         """Write an epoch above all known ones, together with what comes `before`; returns the greatest of these. A
-        znode that is gone or damaged says nothing, so that this broker's own epoch counts.
+        znode that is gone or damaged says nothing: then this broker's own epoch counts, and those that states tell of,
+        and `unseen` ones may have come after them, as no epoch may be given out twice.
         """
         found = (await self._sessions.store.get_many([znodes.CONTROLLER_EPOCH]))[0]
-        epoch, version = self.epoch, 0
+        known, version = self.epoch, 0
+        is_told = False
         if found is not None:
             version = found[1].version
             try:
                 found_epoch = znodes.decode_controller_epoch(found[0])
                 if found_epoch == znodes.CONTROLLER_EPOCH_MAX:
                     raise znodes.DamagedZnode(znodes.CONTROLLER_EPOCH, found[0], "no epoch comes after this")
-                epoch = max(epoch, found_epoch)
+                known, is_told = max(known, found_epoch), True
             except znodes.DamagedZnode as error:
-                logger.error("the controller's epoch is written anew, above %d: %s", epoch, error)
-        operations = list(before)
+                logger.error("the controller's epoch is written anew: %s", error)
+        if not is_told:
+            known = max(known, await self._greatest_epoch_in_states())
+        epoch = known if is_told or known == 0 else known + unseen
+        operations, writes = list(before), 1
         if found is None:
             operations.append(Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch)))
-        operations.append(SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version))
+            # Its versions begin anew: the one that a former controller checks for must not come again.
+            writes = min(1 + epoch, _VERSIONS_PASSED_MAX)
+        raised = znodes.encode_controller_epoch(epoch + 1)
+        operations += [SetData(znodes.CONTROLLER_EPOCH, raised, version + passed) for passed in range(writes)]
         await self._sessions.store.multi(operations)
-        self.epoch, self._epoch_version = epoch + 1, version + 1
-        return epoch
+        self.epoch, self._epoch_version = epoch + 1, version + writes
+        return known
+
+    async def _greatest_epoch_in_states(self) -> int:
+        """The greatest epoch of a controller that has written a state which is there; 0 if none can be read."""
+        store = self._sessions.store
+        names = await self.children(znodes.TOPICS)
+        partitions = [(name, index) for name in names for index in await self.children(znodes.partitions_path(name))]
+        paths = [f"{znodes.partitions_path(name)}/{index}/state" for name, index in partitions]
+        epochs = [0]
+        for (name, _), answer in zip(partitions, await store.get_many(paths), strict=True):
+            if answer is not None:
+                with contextlib.suppress(znodes.DamagedZnode):
+                    epochs.append(znodes.decode_partition_state(name, 0, answer[0], answer[1].version).controller_epoch)
+        return max(epoch for epoch in epochs if epoch < znodes.CONTROLLER_EPOCH_MAX // 2)
 
     async def write(self, groups: Sequence[OperationGroup]) -> None:
         """Write a plan in few transactions, each refused as a whole if the epoch is over. What others have put below a

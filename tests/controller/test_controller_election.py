@@ -12,7 +12,7 @@ from barnabas.controller.coordination.interface import CoordinationStore, Create
 from barnabas.controller.operations.plan import TRANSACTION_BYTES_MAX
 from barnabas.controller.registration import Registration
 from barnabas.controller.sessions import StoreSessions
-from barnabas.controller.state import BrokerRegistration, EndPoint
+from barnabas.controller.state import BrokerRegistration, EndPoint, PartitionState
 from tools.manual_timers import ManualTimers
 
 Stores = Any
@@ -122,3 +122,29 @@ async def test_what_another_controller_deletes_meanwhile_has_no_children(stores:
         first.session.get_children = after_its_end
         with pytest.raises(Deposed):
             await first.election.write([(Delete("/t"),)])
+
+
+async def test_no_epoch_is_given_out_twice_where_its_znode_is_gone(stores: Stores, members: Any) -> None:
+    """Another broker is elected, which has never been the controller; one that wrote a state had a greater epoch, and
+    others after it have written nothing. What they still write is refused."""
+    async with stores:
+        first, second, _ = await members()
+        session = first.session
+        for path in znodes.with_ancestors([znodes.partition_path("t", 0)])[2:]:
+            await session.create(path)
+        await first.election.elect()
+        for _ in range(4):
+            await first.election.renew()
+        state = PartitionState(1, 0, (1,), controller_epoch=3, partition_epoch=0)
+        await first.election.write(
+            [(Create(znodes.partition_state_path("t", 0), znodes.encode_partition_state(state)),)]
+        )
+        for path in (znodes.CONTROLLER_EPOCH, znodes.CONTROLLER):
+            await session.delete(path)
+        await second.election.elect()
+        assert second.election.epoch > first.election.epoch == 5
+        for _ in range(5):
+            with pytest.raises(Deposed):
+                await first.election.write([(Create("/late"),)])
+            await second.election.renew()
+        assert await session.exists("/late") is None
