@@ -105,6 +105,8 @@ class ConfigRepository:
         self._unseen_listeners: list[ConfigListener] = []
         self._versions: dict[tuple[str, str], int] = {}
         """Those of znodes that were changed since they were created, as of the last reading."""
+        self._found: set[tuple[str, str]] = set()
+        """Entities that were there, with overrides or without, when everything was read last."""
         self._unseen: list[tuple[str, str]] = []
         """Entities that were something else between two readings, of which nobody was told yet."""
         self._last_change = -1
@@ -158,11 +160,13 @@ class ConfigRepository:
         await self.restore()
         await self._watch_changes()
         self._unread.clear()  # all that there is is read now
-        entities = dict.fromkeys(self._overrides)
-        for entity_type in ENTITY_TYPES:
-            for name in await self._store.get_children(f"{znodes.CONFIG}/{entity_type}"):
-                entities[entity_type, name] = None
-        changed = await self._read(list(entities))
+        found = {
+            (entity_type, name)
+            for entity_type in ENTITY_TYPES
+            for name in await self._store.get_children(f"{znodes.CONFIG}/{entity_type}")
+        }
+        changed = await self._read(list(dict.fromkeys([*self._overrides, *sorted(found)])))
+        self._found = found
         self._unseen.clear()
         return changed
 
@@ -184,6 +188,11 @@ class ConfigRepository:
     def overrides(self, entity_type: str, name: str) -> Mapping[str, str]:
         """The entity's overrides, read-only; empty if it has none. `name` may be "<default>"."""
         return self._overrides.get((entity_type, name), _NOTHING)
+
+    def was_found(self, entity_type: str, name: str) -> bool:
+        """Whether the entity was there when everything was read last: whatever changes it since comes with a
+        notification. A topic that was created since has come without."""
+        return (entity_type, name) in self._found
 
     def subscribe(self, listener: ConfigListener) -> None:
         """Call `listener(entity_type, name)` after each change of overrides, whoever made it. It must not raise."""
@@ -269,6 +278,7 @@ class ConfigRepository:
         for name in names:
             self.held_bytes -= stored_bytes(self._overrides.pop((entity_type, name), _NOTHING))
             self._versions.pop((entity_type, name), None)
+            self._found.discard((entity_type, name))
 
     async def _read(self, entities: list[tuple[str, str]]) -> list[tuple[str, str]]:
         found = await self._store.get_many([znodes.config_path(*entity) for entity in entities])

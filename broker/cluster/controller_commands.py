@@ -29,6 +29,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
 from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from barnabas.wire.names import ZERO_TOPIC_ID
 
 logger = logging.getLogger(__name__)
 
@@ -213,14 +214,15 @@ class ControllerCommands:
 
     def _topics_of_others(self, request: UpdateMetadataRequest) -> list[str]:
         """The topics that are new to this broker, and of which it has no log: their configs were read neither for one
-        nor at its start. Not those that go: nobody would forget what is read."""
-        if not self._metadata.is_complete:
-            return []
+        nor at its start, where it has not been told everything since. Not those that go: nobody would forget what is
+        read."""
         has_log, known_id = self._replicas.has_log, self._metadata.topic_id
+        is_complete, was_found = self._metadata.is_complete, self._configs.was_found
         return [
             topic.topic_name
             for topic in request.topic_states
-            if known_id(topic.topic_name) != topic.topic_id
+            if (known := known_id(topic.topic_name)) != topic.topic_id
+            and (is_complete or known != ZERO_TOPIC_ID or not was_found("topics", topic.topic_name))
             and not any(
                 state.leader == LEADER_DURING_DELETE or has_log(topic.topic_name, state.partition_index)
                 for state in topic.partition_states

@@ -18,6 +18,7 @@ from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.requests import FULL
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionState,
@@ -208,6 +209,31 @@ async def test_the_settings_of_topics_that_others_host_are_known(tmp_path: Path)
                 UpdateMetadataRequest(controller_epoch=broker.controller.epoch, topic_states=[topic])
             )
             assert broker.configs.overrides("topics", "t") == {}
+        await creator.close()
+
+
+async def test_so_are_those_of_topics_that_were_made_while_this_broker_started(tmp_path: Path) -> None:
+    """After it had read all settings, and before its first controller tells it of all topics."""
+    async with with_store(tmp_path) as (broker, store):
+        creator = await store.session()
+        for name in ("found", "made"):
+            await creator.create(znodes.config_path("topics", name), znodes.encode_config({"retention.ms": "5"}))
+            if name == "found":
+                await broker.configs.stop()
+                await broker.configs.start()
+        reads: list[str] = []
+        get_many = broker.configs._store.get_many
+        broker.configs._store.get_many = lambda paths, *rest: (reads.extend(paths), get_many(paths, *rest))[1]
+        commands = other_commands(broker, lambda: -1, broker.controller.registered)
+        partition = UpdateMetadataPartitionState(partition_index=0, leader=7, replicas=[7], isr=[7])
+        topics = [
+            UpdateMetadataTopicState(topic_name=name, topic_id=topic_id, partition_states=[partition])
+            for name, topic_id in (("found", TOPIC_ID), ("made", TOPIC_ID[::-1]))
+        ]
+        await commands.update_metadata(UpdateMetadataRequest(type=FULL, controller_epoch=9, topic_states=topics))
+        for name in ("found", "made"):
+            assert broker.configs.overrides("topics", name) == {"retention.ms": "5"}
+        assert reads == [znodes.config_path("topics", "made")], "what was read at the start is not read again"
         await creator.close()
 
 
