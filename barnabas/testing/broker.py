@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
@@ -21,6 +20,7 @@ from barnabas.storage.os_files import OsFiles, UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.broker_thread import BrokerThread
+from barnabas.testing.caller import Caller
 from barnabas.testing.contents import (
     CREATE_TOPICS_VERSION,
     SMALL_INTERNAL_TOPICS,
@@ -73,6 +73,7 @@ class Broker(Lifetime, Roles, Recordable):
         configs: Mapping[str, object] | None = None,
         **keywords: object,
     ) -> None:
+        self._made_by = Caller.now()
         self._overrides = given_configs(configs, keywords)
         self._given_data_dir = data_dir or self._overrides.get("log.dirs") or self._overrides.get("log.dir")
         self._has_own_clock = clock is not None
@@ -167,7 +168,7 @@ class Broker(Lifetime, Roles, Recordable):
             self.faults.clear()
         elif left := self.faults.of_state():
             told = f"{self.data_dir} keeps what only a broker that runs undoes: start() before stop(): {left}"
-            warnings.warn(told, stacklevel=3)
+            Caller.now().warn(told)
 
     def restart(self) -> None:
         """Stop cleanly (unless it was killed) and start again on the same data and the same port. Calls that are under
@@ -408,7 +409,7 @@ class Broker(Lifetime, Roles, Recordable):
         options = self._options()
         config = broker_config.load(options=options)
         for problem in config.warnings:  # above all a misspelt keyword, which no test would notice
-            warnings.warn(problem, stacklevel=3)
+            self._made_by.warn(problem)
         self._life = BrokerThread(config, environment, self._interception.attach, self._lines)
         socket_server = self._life.server.socket_server
         self._bootstrap_servers = socket_server.bootstrap_servers

@@ -11,7 +11,6 @@ import os
 import shutil
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -27,6 +26,7 @@ from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
+from barnabas.testing.caller import Caller
 from barnabas.testing.calls import Calls
 from barnabas.testing.cluster_broker import START_S, ClusterBroker, Sessions, cluster_does_not_run
 from barnabas.testing.contents import (
@@ -107,6 +107,7 @@ class Cluster(Lifetime, Roles, Recordable):
             raise ValueError(f"a cluster has 1 broker at least, not {brokers}")
         if racks and len(racks) != brokers:
             raise ValueError(f"{brokers} brokers stand in {brokers} racks, or in none, not in {len(racks)}")
+        self._made_by = Caller.now()
         replicas = str(min(brokers, 3))
         self._given = given_configs(configs, keywords)
         own_clock = {"barnabas.group.newcomer.delay.ms": "0"}  # which nobody may move: a rebalance must not wait for it
@@ -185,7 +186,7 @@ class Cluster(Lifetime, Roles, Recordable):
         """Tell what is wrong with keywords: a misspelt one, above all, which no test would notice."""
         given = {key: value for key, value in self._given.items() if key not in NEED_OTHERS}
         for problem in broker_config.load(options=given).warnings:
-            warnings.warn(problem, stacklevel=3)
+            self._made_by.warn(problem)
 
     def stop(self) -> None:
         """Stop all brokers cleanly, the last one first; their data goes. In a process that was forked from the

@@ -32,6 +32,12 @@ RESET_INI = "kafka_reset"
 RECORD_OPTION = "--kafka-record"
 RECORD_INI = "kafka_record"
 PACKAGE = "barnabas.testing."
+RAISING = ("barnabas.", "concurrent.futures.")
+"""Who raises errors of ours: TimeoutErrors are made anew where a thread gets them."""
+
+RUNNERS = ("_pytest.", "pluggy.")
+"""Whose frames pytest does not show: where they alone ask, a fixture of this plugin is what is shown."""
+
 REPORT_MODULE = "barnabas.testing.report"
 NAME_LENGTH_MAX = 200
 _numbers = count(1)
@@ -245,15 +251,25 @@ def kafka_cluster_of_session(request: pytest.FixtureRequest) -> Iterator[Cluster
 
 
 def _shorten(failure: pytest.ExceptionInfo[BaseException]) -> None:
-    """Have what a broker reports be shown where the test asked it: its way through the broker's threads says nothing
-    to the reader of a test."""
-    at = failure.tb
-    while isinstance(failure.value, TimeoutError) and at.tb_next is not None:
-        module = str(at.tb_next.tb_frame.f_globals.get("__name__", ""))
-        if module.startswith(PACKAGE) and module != __name__:
-            at.tb_next = None
-        else:
-            at = at.tb_next
+    """Have an error that Barnabas raises be shown where the test, or its fixture, asked for what is refused, or waited
+    for in vain: the way from there through the broker's threads says nothing to the reader of a test."""
+    entries = [failure.tb]
+    while (following := entries[-1].tb_next) is not None:
+        entries.append(following)
+    modules = [str(entry.tb_frame.f_globals.get("__name__", "")) for entry in entries]
+    if not modules[-1].startswith(RAISING) or not _is_told_in_a_line(failure.value):
+        return  # something else has raised it, such as a predicate of the test; or it may be a mistake of ours
+    for entry, asking, asked in zip(entries, modules, modules[1:], strict=False):
+        if asked.startswith(PACKAGE) and not asking.startswith(RUNNERS):
+            entry.tb_next = None
+            return
+
+
+def _is_told_in_a_line(error: BaseException) -> bool:
+    from barnabas.testing import ApiError, ConfigError
+
+    refusals = (ApiError, ConfigError, IndexError, RuntimeError, TypeError, ValueError)
+    return isinstance(error, (TimeoutError, *refusals))
 
 
 def _cluster_to_share(request: pytest.FixtureRequest) -> Iterator[Cluster]:

@@ -1,5 +1,6 @@
 """The pytest plugin, by running pytest in pytest."""
 
+import re
 import sys
 
 import pytest
@@ -506,3 +507,92 @@ def test_topics_that_tests_share_outlive_a_reset_that_a_test_asks_for(pytester: 
     """
     )
     run(pytester).assert_outcomes(passed=3)
+
+
+def test_an_error_of_misuse_is_shown_in_the_line_that_makes_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        def use(kafka_broker, what):
+            kafka_broker.create_topic("orders")
+            if what == "again":
+                kafka_broker.create_topic("orders")  # wrong
+            if what == "missing":
+                kafka_broker.topic("order").records()  # wrong
+            if what == "api":
+                kafka_broker.faults.fail("Produse", "NOT_LEADER_OR_FOLLOWER")  # wrong
+            if what == "times":
+                kafka_broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=0)  # wrong
+
+        @pytest.mark.kafka(reset=True)
+        @pytest.mark.parametrize("what", ["again", "missing", "api", "times"])
+        def test_misuse(kafka_broker, what):
+            use(kafka_broker, what)
+
+        def test_factory(kafka_broker_factory):
+            kafka_broker_factory(num_partitions="many")  # wrong
+
+        def test_cluster(kafka_cluster):
+            kafka_cluster.brokers[7]  # wrong
+    """)
+    result = run(pytester)
+    result.assert_outcomes(failed=6)
+    shown = result.stdout.str()
+    assert len(re.findall(r"  # wrong\n( +\^+\n)?E  ", shown)) == 6
+    assert "barnabas/testing/" not in shown
+
+
+def test_an_error_of_the_tests_own_is_shown_where_it_comes_from(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        class Wrong:
+            def __str__(self):
+                raise ValueError("mine")  # here
+
+        def test_configs(kafka_broker):
+            kafka_broker.create_topic("t", configs={"retention.ms": Wrong()})
+    """)
+    run(pytester).stdout.fnmatch_lines(['>*raise ValueError("mine")  # here'])
+
+
+def test_a_warning_of_a_key_points_at_the_line_that_has_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import asyncio
+        from barnabas.testing import Broker, Cluster
+
+        def test_factory(kafka_broker_factory):
+            kafka_broker_factory(num_partition=1)  # line 5
+
+        def test_with():
+            with Broker(num_partition=1):  # line 8
+                pass
+
+        def test_start_elsewhere():
+            broker = Broker(num_partition=1)  # line 12
+            broker.start()
+            broker.stop()
+
+        def test_async():
+            async def use():
+                async with Broker(num_partition=1):  # line 18
+                    pass
+
+            asyncio.run(use())
+
+        def test_cluster():
+            with Cluster(1, num_partition=1):  # line 24
+                pass
+    """)
+    result = pytester.runpytest_inprocess(*OPTIONS, "-W", "always")
+    result.assert_outcomes(passed=5, warnings=5)
+    file = "test_a_warning_of_a_key_points_at_the_line_that_has_it.py"
+    for line in (5, 8, 12, 18, 24):
+        result.stdout.fnmatch_lines([f"*{file}:{line}: UserWarning: num.partition is not a configuration of *"])
+
+
+def test_a_warning_of_a_key_of_the_configuration_file_points_at_its_fixture(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nkafka_broker_configs = num.partition=1")
+    pytester.makepyfile("def test_it(kafka_broker): pass")
+    result = pytester.runpytest_inprocess(*OPTIONS, "-W", "always")
+    result.stdout.fnmatch_lines(
+        ["*barnabas/testing/plugin.py:*: UserWarning: num.partition is not a configuration of *"]
+    )

@@ -1,0 +1,42 @@
+"""Where a test asked for something, for warnings: they are to point at a line that its author can change."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import FrameType
+from typing import Any, Final, NamedTuple, Self
+
+PACKAGE: Final = __name__.rpartition(".")[0] + "."
+RUNNERS: Final = ("_pytest.", "asyncio.", "threading")
+
+
+class Caller(NamedTuple):
+    """A line outside of this package."""
+
+    file: str
+    line: int
+    module: str
+    registry: dict[Any, Any]
+    """Which warnings its module has shown, as Python keeps them."""
+
+    @classmethod
+    def now(cls) -> Self:
+        """The line that has called this package. Where only an event loop, a thread or pytest has, as for a fixture, it
+        is a line of the package."""
+        frame = sys._getframe(1)
+        while (outer := frame.f_back) is not None and not _module(outer).startswith(RUNNERS):
+            if not _module(frame).startswith(PACKAGE):
+                break
+            frame = outer
+        values = frame.f_globals
+        registry = values.setdefault("__warningregistry__", {})
+        return cls(frame.f_code.co_filename, frame.f_lineno, _module(frame), registry)
+
+    def warn(self, told: str) -> None:
+        """Warn of what was asked for in that line."""
+        warnings.warn_explicit(told, UserWarning, self.file, self.line, self.module, self.registry)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
