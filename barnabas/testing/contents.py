@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
 from barnabas.testing import report
-from barnabas.testing.group import Group, check_group_may_be, find_group
+from barnabas.testing.group import Group, WantedGroup, find_group
 from barnabas.testing.requests import ask
 from barnabas.testing.topic import Led, Topic
 from barnabas.testing.waiting import check_may_block, check_wait, wait_until, with_timeout
@@ -124,56 +124,72 @@ class Contents(ABC):
 
         async def find() -> Group:
             server = await self.eventually(lambda: self.coordinating(group_id), f"nobody coordinates {group_id}")
-            return find_group(server.groups, group_id)
+            return find_group(server.groups, group_id, self._unread)
 
         return self.call(find())
 
     def wait_group(
-        self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout: float = 30.0
+        self,
+        group_id: str,
+        state: str = "Stable",
+        *,
+        members: int | None = None,
+        offsets: Mapping[tuple[str | Topic, int], int] | None = None,
+        lag: int | None = None,
+        timeout: float = 30.0,
     ) -> Group:
         """Wait until a group has this state and, if given, exactly so many members; returns the group.
 
-        Its clients hear of the state a moment later: "Stable" means that every assignment is there to be fetched.
-        `timeout` is in seconds of real time.
+        `offsets` are, by (topic, partition), what it has to have committed at least; `lag` is how much it may be behind
+        the ends of its partitions at most, see `Group`. Its clients hear of the state a moment later: "Stable" means
+        that every assignment is there to be fetched. `timeout` is in seconds of real time.
 
         Errors: TimeoutError, with what the group was instead; ValueError for a state that Kafka does not have, or not
-        with so many members; RuntimeError inside a running event loop, which this would block: await
-        `wait_group_async` there.
+        with so many members, or not with offsets; RuntimeError inside a running event loop, which this would block:
+        await `wait_group_async` there.
         """
         self.check_may_block("wait_group_async")
         check_wait(timeout)
-        check_group_may_be(state, members)
-        return self.call(self._wait_group(group_id, state, members, timeout))
+        return self.call(self._wait_group(group_id, WantedGroup.of(state, members, offsets, lag), timeout))
 
     async def wait_group_async(
-        self, group_id: str, state: str = "Stable", *, members: int | None = None, timeout: float = 30.0
+        self,
+        group_id: str,
+        state: str = "Stable",
+        *,
+        members: int | None = None,
+        offsets: Mapping[tuple[str | Topic, int], int] | None = None,
+        lag: int | None = None,
+        timeout: float = 30.0,
     ) -> Group:
         """As `wait_group`, without blocking the event loop that it is awaited on."""
         check_wait(timeout)
-        check_group_may_be(state, members)
-        return await self.call_async(self._wait_group(group_id, state, members, timeout))
+        return await self.call_async(self._wait_group(group_id, WantedGroup.of(state, members, offsets, lag), timeout))
 
-    async def _wait_group(self, group_id: str, state: str, members: int | None, timeout_s: float) -> Group:
+    async def _wait_group(self, group_id: str, wanted: WantedGroup, timeout_s: float) -> Group:
         def now() -> Group:
             server = self.coordinating(group_id)
-            return Group.dead(group_id) if server is None else find_group(server.groups, group_id)
+            return Group.dead(group_id) if server is None else find_group(server.groups, group_id, self._unread)
 
         def reached() -> Group | None:
             group = now()
-            return group if group.state == state and members in (None, len(group.members)) else None
+            return group if wanted.is_met(group) else None
 
         def listeners() -> Iterator[set[Callable[[], None]]]:
             return (server.groups.runtime.listeners for server in self.live_servers())
 
-        def found() -> str:
-            group = now()
-            wanted = state if members is None else f"{state} with {members}"
-            return f"group {group_id} is {group.state} with {len(group.members)} members, not {wanted}"
-
         try:
-            return await with_timeout(wait_until(reached, listeners, self.recheck_s), timeout_s, found)
+            waiting = wait_until(reached, listeners, self.recheck_s)
+            return await with_timeout(waiting, timeout_s, lambda: wanted.not_met(now()))
         except TimeoutError as error:
             raise report.explained(error, cast("Owner", self)) from None
+
+    def _unread(self, topic: str, partition: int, offset: int | None) -> int | None:
+        led = self.led_by_its_word(topic, partition)
+        if led is None:
+            return None
+        log = led.partition.log
+        return max(0, log.high_watermark - (log.log_start_offset if offset is None else offset))
 
     # --- who is asked, on the event loop ----------------------------------------------------------
 

@@ -1,11 +1,19 @@
 """A consumer group as a test sees it."""
 
-from dataclasses import dataclass
-from typing import Self
+from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from barnabas.broker.client.group import describe_assignment
 from barnabas.broker.coordinators.groups.service import GroupService
+from barnabas.testing.topic import topic_name
 from barnabas.testing.waiting import check_count
 from barnabas.wire.errors import ApiError
+
+if TYPE_CHECKING:
+    from barnabas.testing.topic import Topic
 
 NO_GROUP_STATE = "Dead"
 """Kafka's name for the state of a group that does not exist."""
@@ -32,6 +40,10 @@ class Group:
 
     `state` is Kafka's name: Empty, PreparingRebalance, CompletingRebalance, Stable or Dead (no such group). `offsets`
     are the committed ones by (topic, partition).
+
+    `lag` is how far they are behind the ends of their partitions, all together. A partition that a member is assigned
+    and that has no committed offset counts from its first record on, as to a consumer with
+    `auto.offset.reset=earliest`. It is None while a partition has no leader, which alone knows its end.
     """
 
     group_id: str
@@ -39,11 +51,59 @@ class Group:
     protocol_name: str
     members: tuple[GroupMember, ...]
     offsets: dict[tuple[str, int], int]
+    lag: int | None = 0
 
     @classmethod
     def dead(cls, group_id: str) -> Self:
         """What is told of a group that does not exist."""
         return cls(group_id, NO_GROUP_STATE, "", (), {})
+
+
+Unread = Callable[[str, int, int | None], int | None]
+"""How many offsets a partition has from a committed one on, or all where that is None; None while it has no leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedGroup:
+    """What a group is to be. Errors: ValueError, TypeError for what no group ever is."""
+
+    state: str
+    members: int | None
+    offsets: dict[tuple[str, int], int]
+    lag: int | None
+
+    @classmethod
+    def of(
+        cls, state: str, members: int | None, offsets: Mapping[tuple[str | Topic, int], int] | None, lag: int | None
+    ) -> Self:
+        """What a test asks for."""
+        check_group_may_be(state, members)
+        if lag is not None:
+            check_count("lag", lag, 0)
+        if state == NO_GROUP_STATE and (offsets or lag is not None):
+            raise ValueError(f"a group that is {state} has committed nothing: wait for the state Empty, or Stable")
+        return cls(state, members, _wanted_offsets(offsets or {}), lag)
+
+    def is_met(self, group: Group) -> bool:
+        """Whether the group is so. Others may have gone further than what is wanted of offsets and lag."""
+        return (
+            group.state == self.state
+            and self.members in (None, len(group.members))
+            and all(group.offsets.get(partition, -1) >= offset for partition, offset in self.offsets.items())
+            and (self.lag is None or (group.lag is not None and group.lag <= self.lag))
+        )
+
+    def not_met(self, group: Group) -> str:
+        """What the group is instead."""
+        is_so, wanted = [f"{len(group.members)} members"], [] if self.members is None else [str(self.members)]
+        if self.lag is not None:
+            is_so.append(f"lag {'unknown' if group.lag is None else group.lag}")
+            wanted.append(f"lag {self.lag}")
+        for (topic, partition), offset in self.offsets.items():
+            is_so.append(f"{topic}-{partition} at {group.offsets.get((topic, partition), 'no offset')}")
+            wanted.append(f"{topic}-{partition} at {offset}")
+        told = f"group {group.group_id} is {group.state} with {', '.join(is_so)}, not {self.state}"
+        return f"{told} with {', '.join(wanted)}" if wanted else told
 
 
 def check_group_may_be(state: str, members: int | None) -> None:
@@ -59,7 +119,19 @@ def check_group_may_be(state: str, members: int | None) -> None:
         raise ValueError(f"a group that is {state} has members: wait for the state Empty, or Dead, where none is left")
 
 
-def find_group(groups: GroupService, group_id: str) -> Group:
+def _wanted_offsets(offsets: Mapping[tuple[str | Topic, int], int]) -> dict[tuple[str, int], int]:
+    try:
+        wanted = {(topic_name(topic), partition): offset for (topic, partition), offset in offsets.items()}
+    except (AttributeError, TypeError, ValueError):
+        told = f'offsets are by topic and partition, as {{("orders", 0): 1}}, not {offsets!r:.100}'
+        raise TypeError(told) from None
+    for (_, partition), offset in wanted.items():
+        check_count("partition", partition, 0)
+        check_count("offset", offset, 0)
+    return wanted
+
+
+def find_group(groups: GroupService, group_id: str, unread: Unread) -> Group:
     """The group, "Dead" when there is none or its coordinator is not here yet. Broker's loop only."""
     try:
         found = groups.describe(group_id)
@@ -71,4 +143,7 @@ def find_group(groups: GroupService, group_id: str) -> Group:
     )
     summary = next(summary for summary in groups.summaries()[0] if summary.group_id == group_id)
     offsets = {(topic, partition): offset for topic, partition, offset in summary.offsets}
-    return Group(group_id, found.state, found.protocol_name, members, offsets)
+    assigned = {partition for member in members for partition in describe_assignment(member.assignment)}
+    behind = [unread(*partition, offsets.get(partition)) for partition in offsets.keys() | assigned]
+    lag = None if None in behind else sum(filter(None, behind))
+    return Group(group_id, found.state, found.protocol_name, members, offsets, lag)

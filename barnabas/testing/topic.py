@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from barnabas.broker.client.producer import partition_for
@@ -13,12 +12,13 @@ from barnabas.broker.server import Broker as Server
 from barnabas.storage.files import Buffer
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.testing import report
+from barnabas.testing.durations import Duration, whole_ms
 from barnabas.testing.requests import ask
-from barnabas.testing.waiting import check_wait, outliving
+from barnabas.testing.topic_changes import Ends, TopicChanges, ends_of, partitions_if_any, wait_for_offsets
+from barnabas.testing.waiting import check_wait, outliving, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.wire.names import TopicId
 from barnabas.wire.record_batch import RecordBatchHeader, iter_headers
 from barnabas.wire.records import ControlRecordType, build_batch, control_record_type, iter_records
 from barnabas.wire.records import Record as BatchRecord
@@ -52,10 +52,6 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-_Ends = dict[tuple[TopicId, int], int]
-"""Where the committed records of partitions end, by topic id and index."""
 
 
 class Led(NamedTuple):
@@ -96,19 +92,26 @@ class Topic:
 
         return self._owner.call(count())
 
-    def records(self, partition: int | None = None) -> list[Record]:
+    def records(self, partition: int | None = None, *, missing_ok: bool = False) -> list[Record]:
         """All committed records that the topic (or one partition) holds now, by partition and offset, decompressed.
+        With `missing_ok` a topic that does not exist (yet) holds none.
 
         Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION; of a cluster also LEADER_NOT_AVAILABLE for a partition that is
         offline.
         """
 
         async def ranges() -> list[_Range]:
+            if missing_ok and not self._exists():
+                return []
             known = self._owner.known_topic(self.name).partitions
             indexes = sorted(known) if partition is None else [partition]
             return [_range((await self._owner.leading(self.name, index)).partition) for index in indexes]
 
         return [record for found in self._owner.call(ranges()) for record in self._read(found)]
+
+    def _exists(self) -> bool:
+        """On the broker's loop."""
+        return any(self.name in server.metadata for server in self._owner.live_servers())
 
     def wait_records(self, count: int, *, timeout: float = 30.0) -> list[Record]:
         """Wait until the topic holds at least `count` committed records, and return all of them.
@@ -135,7 +138,7 @@ class Topic:
         deadline = loop.time() + timeout_s
         owner = self._owner
         changed = asyncio.Event()
-        ends: _Ends = {}
+        ends: Ends = {}
         is_over = False
 
         def is_of_another_broker() -> None:
@@ -146,7 +149,7 @@ class Topic:
             while True:
                 await brokers.has_one.wait()
                 changes = brokers.changes
-                ends = _ends(_partitions_if_any(owner, self.name))
+                ends = ends_of(partitions_if_any(owner, self.name))
                 records = None
                 try:
                     records = await self._records_if_any()
@@ -164,9 +167,54 @@ class Topic:
                     raise report.explained(error, cast("Owner", owner), described)
                 try:
                     async with asyncio.timeout_at(deadline):
-                        await _wait_for_offsets(owner, self.name, ends, count - held, changed)
+                        await wait_for_offsets(owner, self.name, ends, count - held, changed)
                 except TimeoutError:
                     is_over = True
+
+    def wait_silence(self, duration: Duration, *, timeout: float = 30.0) -> list[Record]:
+        """Wait until no record was committed for `duration`, a timedelta or ms, and return what the topic holds then;
+        nothing where there is no such topic. Each record begins the time anew. It is the broker's, as of
+        `faults.delay`: `clock.advance` shortens it. `timeout` is in seconds of real time.
+
+        Errors: TimeoutError, with what was there; ValueError, TypeError for a duration that is none; RuntimeError
+        inside a running event loop, which this would block: await `wait_silence_async` there.
+        """
+        self._owner.check_may_block("wait_silence_async")
+        check_wait(timeout)
+        return self._owner.call(self._wait_silence(whole_ms(duration), timeout))
+
+    async def wait_silence_async(self, duration: Duration, *, timeout: float = 30.0) -> list[Record]:
+        """As `wait_silence`, without blocking the event loop that it is awaited on."""
+        check_wait(timeout)
+        return await self._owner.call_async(self._wait_silence(whole_ms(duration), timeout))
+
+    async def _wait_silence(self, duration_ms: int, timeout_s: float) -> list[Record]:
+        def found() -> str:
+            held = sum(ends_of(partitions_if_any(self._owner, self.name)).values())
+            return f"topic {self.name} was not silent for {duration_ms} ms: its committed offsets are {held} by now"
+
+        try:
+            await with_timeout(self._until_silent(duration_ms), timeout_s, found)
+        except TimeoutError as error:
+            described = report.describe_records(await self._records_if_any() or [])
+            raise report.explained(error, cast("Owner", self._owner), described) from None
+        return await self._records_if_any() or []
+
+    async def _until_silent(self, duration_ms: int) -> None:
+        """Other brokers than before begin the time anew, too: what they hold is new."""
+        changed = asyncio.Event()
+        seen, until_ms = None, 0
+        with outliving(changed.set) as brokers, TopicChanges(self._owner, self.name, changed) as changes:
+            while True:
+                await brokers.has_one.wait()
+                changed.clear()
+                now_ms = self._owner.clock.monotonic_ms()
+                there_is = brokers.changes, ends_of(changes.partitions())
+                if there_is != seen:
+                    seen, until_ms = there_is, now_ms + duration_ms
+                if now_ms >= until_ms:
+                    return
+                await changes.wait(until_ms - now_ms)
 
     async def _records_if_any(self) -> list[Record] | None:
         """The records of the partitions that are led now, or None when there is no such topic or it went while it was
@@ -174,7 +222,7 @@ class Topic:
         records: list[Record] = []
         try:
             self._owner.known_topic(self.name)
-            for found in [_range(partition) for partition in _partitions_if_any(self._owner, self.name)]:
+            for found in [_range(partition) for partition in partitions_if_any(self._owner, self.name)]:
                 reading = _Reading(found, await _aborted(self._owner, self.name, found))
                 while not reading.is_over:
                     data = await _fetch(self._owner, self.name, found, reading.offset)
@@ -340,58 +388,6 @@ async def _fetch(owner: "Contents", topic: str, found: _Range, offset: int) -> F
         return partition.log.read(start, READ_BYTES, max_offset=found.end)
     except ColdRead as cold:
         return cold
-
-
-def _partitions_if_any(owner: "Contents", topic: str) -> list[Partition]:
-    """The partitions that are led, none of a topic that does not exist (yet) or is about to go."""
-    try:
-        led = [owner.led(topic, index) for index in sorted(owner.known_topic(topic).partitions)]
-    except ApiError:
-        return []
-    return [found.partition for found in led if found is not None]
-
-
-def _ends(partitions: Iterable[Partition]) -> _Ends:
-    return {(partition.topic_id, partition.index): partition.log.last_stable_offset for partition in partitions}
-
-
-async def _wait_for_offsets(owner: "Contents", topic: str, ends: _Ends, count: int, changed: asyncio.Event) -> None:
-    """Wait until the topic exists and at least `count` offsets are committed that were not when `ends` was taken; looks
-    whenever `changed` is set.
-
-    A topic that was deleted and created anew has other partitions, so all of its offsets are new.
-    """
-    watched: set[Partition] = set()
-
-    def progressed(partition: Partition) -> None:
-        changed.set()
-
-    def added(partition: Partition) -> int:
-        seen = ends.get((partition.topic_id, partition.index), 0)
-        return max(0, partition.log.last_stable_offset - max(seen, partition.log.log_start_offset))
-
-    servers: set[Server] = set()
-    try:
-        while True:
-            await asyncio.sleep(0)  # where a timeout that is over ends this, however fast the topic grows
-            changed.clear()
-            for server in owner.live_servers():
-                server.metadata.listeners[changed.set] = None
-                servers.add(server)
-            partitions = _partitions_if_any(owner, topic)
-            for partition in partitions:
-                partition.add_listener(progressed)
-            watched.update(partitions)
-            if partitions and sum(map(added, partitions)) >= count:
-                return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(owner.recheck_s):
-                    await changed.wait()
-    finally:
-        for server in servers:
-            server.metadata.listeners.pop(changed.set, None)
-        for partition in watched:
-            partition.remove_listener(progressed)
 
 
 def _record(topic: str, partition: int, record: BatchRecord) -> Record:

@@ -418,6 +418,7 @@ def test_groups(broker: Asked) -> None:
     consumer.commit(message, asynchronous=False)
     group = broker.post("wait_group", group="g", members=1, timeout_ms=10_000)
     assert group["offsets"] == [{"topic": "orders", "partition": 0, "offset": 1}]
+    assert broker.post("wait_group", group="g", lag=0)["lag"] == 0
     assert broker.post("expire_member", group="g") == {"members": [group["members"][0]["member_id"]]}
     while events != ["assigned", "lost", "assigned"]:
         consumer.poll(0.1)
@@ -559,6 +560,7 @@ def test_records(broker: Asked) -> None:
     assert found["records"][0]["headers"] == [{"name": "h", "value": "1"}]
     assert found["records"][1]["value_base64"] == "/w=="
     assert broker.get("records", topic="orders", partition=0, limit=1)["count"] == 2
+    assert broker.post("wait_silence", topic="orders", duration_ms=0, limit=1)["count"] == 2
     answer = broker.control.ask("POST", f"/brokers/{broker.name}/wait_records", topic="orders", count=3, timeout_ms=10)
     assert answer.status == 504
     assert answer.content["error"] == "after 0.01 s topic orders holds 2 records, not 3"

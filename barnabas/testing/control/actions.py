@@ -347,6 +347,12 @@ def wait_records(asked: Asked) -> Json:
     return _listed(topic.wait_records(given.get("count", 1), timeout=given.get("timeout", 30.0)), given)
 
 
+def wait_silence(asked: Asked) -> Json:
+    given = asked.arguments
+    topic = asked.served.owner.topic(given["topic"])
+    return _listed(topic.wait_silence(given["duration"], timeout=given.get("timeout", 30.0)), given)
+
+
 def _listed(found: Sequence[Any], given: Mapping[str, Any]) -> Json:
     return {
         "count": len(found),

@@ -113,6 +113,7 @@ def group(found: Group) -> Json:
             {"topic": topic, "partition": partition, "offset": offset}
             for (topic, partition), offset in sorted(found.offsets.items())
         ],
+        "lag": found.lag,
     }
 
 
@@ -292,8 +293,10 @@ SHAPES: Final[Mapping[str, Json]] = {
                 )
             ),
             "offsets": _list(_object({**_PLACE, "offset": _NUMBER})),
+            "lag": _NUMBER_OR_NONE,
         },
-        does="A consumer group; offsets are the committed ones.",
+        does="A consumer group; offsets are the committed ones, lag is how far they are behind the ends of their "
+        "partitions, null while one of these has no leader.",
     ),
     "Methods": _object({"methods": _list(_object({"name": _TEXT, "signature": _TEXT}))}),
     "Result": _object(

@@ -422,6 +422,16 @@ VERBS: Final = (
         _LIMIT,
     ),
     _post(
+        f"{_BROKER}/wait_silence",
+        "Wait until nothing was written to a topic for so long, by the broker's time; answers with all records.",
+        "Records",
+        actions.wait_silence,
+        _TOPIC,
+        Field("duration_ms", fields.DURATION, "How long.", is_required=True, argument="duration"),
+        _TIMEOUT,
+        _LIMIT,
+    ),
+    _post(
         f"{_BROKER}/delete_records",
         "Delete the records of a partition below an offset.",
         "Done",
@@ -434,12 +444,13 @@ VERBS: Final = (
     _get(f"{_BROKER}/group", "A consumer group.", "Group", actions.group, _GROUP, _DEADLINE),
     _post(
         f"{_BROKER}/wait_group",
-        "Wait until a consumer group has a state and so many members.",
+        "Wait until a consumer group has a state, so many members, and no more than so many offsets to read.",
         "Group",
         actions.wait_group,
         _GROUP,
         Field("state", fields.TEXT, "Kafka's name of it; Stable without it."),
         Field("members", fields.COUNT, "How many; any number without it."),
+        Field("lag", fields.COUNT, "How far its committed offsets may be behind at most; any number without it."),
         _TIMEOUT,
     ),
     # As kcl fake

@@ -1,0 +1,105 @@
+"""What changes what a topic holds: appends, leaders that come and go, topics that are created and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from barnabas.wire.errors import ApiError
+from barnabas.wire.names import TopicId
+
+if TYPE_CHECKING:
+    from barnabas.broker.replication.partition import Partition
+    from barnabas.broker.server import Broker as Server
+    from barnabas.testing.contents import Contents
+
+Ends = dict[tuple[TopicId, int], int]
+"""Where the committed records of partitions end, by topic id and index."""
+
+
+class TopicChanges:
+    """Sets `changed` with everything that may change what a topic holds, as long as its `with` block lasts. Broker's
+    loop only."""
+
+    def __init__(self, owner: Contents, topic: str, changed: asyncio.Event) -> None:
+        self._owner = owner
+        self._topic = topic
+        self._changed = changed
+        self._servers: set[Server] = set()
+        self._watched: set[Partition] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in self._servers:
+            server.metadata.listeners.pop(self._changed.set, None)
+        for partition in self._watched:
+            partition.remove_listener(self._has_progressed)
+
+    def partitions(self) -> list[Partition]:
+        """The partitions that are led now; they, and the brokers that run, are listened to from now on."""
+        for server in self._owner.live_servers():
+            server.metadata.listeners[self._changed.set] = None
+            self._servers.add(server)
+        partitions = partitions_if_any(self._owner, self._topic)
+        for partition in partitions:
+            partition.add_listener(self._has_progressed)
+        self._watched.update(partitions)
+        return partitions
+
+    async def wait(self, time_ms: int | None = None) -> None:
+        """Wait until something has changed, or it is time to look again, or, if given, so much of the brokers' time is
+        over."""
+        servers = self._owner.live_servers() if time_ms is not None else []
+        alarms = [server.timers.call_later(time_ms or 0, self._changed.set) for server in servers]
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._owner.recheck_s):
+                    await self._changed.wait()
+        finally:
+            for alarm in alarms:
+                alarm.cancel()
+
+    def _has_progressed(self, partition: Partition) -> None:
+        self._changed.set()
+
+
+def partitions_if_any(owner: Contents, topic: str) -> list[Partition]:
+    """The partitions that are led, none of a topic that does not exist (yet) or is about to go."""
+    try:
+        led = [owner.led(topic, index) for index in sorted(owner.known_topic(topic).partitions)]
+    except ApiError:
+        return []
+    return [found.partition for found in led if found is not None]
+
+
+def ends_of(partitions: Iterable[Partition]) -> Ends:
+    """Where the committed records of partitions end now."""
+    return {(partition.topic_id, partition.index): partition.log.last_stable_offset for partition in partitions}
+
+
+async def wait_for_offsets(owner: Contents, topic: str, ends: Ends, count: int, changed: asyncio.Event) -> None:
+    """Wait until the topic exists and at least `count` offsets are committed that were not when `ends` was taken; looks
+    whenever `changed` is set.
+
+    A topic that was deleted and created anew has other partitions, so all of its offsets are new.
+    """
+
+    def added(partition: Partition) -> int:
+        seen = ends.get((partition.topic_id, partition.index), 0)
+        return max(0, partition.log.last_stable_offset - max(seen, partition.log.log_start_offset))
+
+    with TopicChanges(owner, topic, changed) as changes:
+        while True:
+            await asyncio.sleep(0)  # where a timeout that is over ends this, however fast the topic grows
+            changed.clear()
+            partitions = changes.partitions()
+            if partitions and sum(map(added, partitions)) >= count:
+                return
+            await changes.wait()
