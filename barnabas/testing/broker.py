@@ -88,7 +88,7 @@ class Broker(Lifetime, Roles, Recordable):
         self._numbers = itertools.count(1)
         self._removals: list[threading.Thread] = []
         self._snapshots: list[Snapshot] = []
-        self.clock = BrokerClock(self._offset_clock, self._move_time, self.check_started)
+        self.clock = BrokerClock(self._offset_clock, self._move_time, self._check_started)
         self._lines = Lines()
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
@@ -109,10 +109,10 @@ class Broker(Lifetime, Roles, Recordable):
     def bootstrap_servers(self) -> str:
         """HOST:PORT, the same in all its lives between `start()` and `stop()`. Errors: RuntimeError when it was never
         started, or was stopped since."""
-        self.check_started()
+        self._check_started()
         return self._bootstrap_servers
 
-    def check_started(self) -> None:
+    def _check_started(self) -> None:
         """Errors: RuntimeError when it was never started, or was stopped since."""
         if self._listeners is None:
             raise _not_running()
@@ -139,7 +139,7 @@ class Broker(Lifetime, Roles, Recordable):
             except BaseException:
                 self._forget()
                 raise
-            self.faults.end_undone()
+            self.faults._end_undone()
             report.started(self)
         return self
 
@@ -166,7 +166,7 @@ class Broker(Lifetime, Roles, Recordable):
         """Leave data without what faults did to them: whoever opens them next does not know of those."""
         if self._life is not None:
             self.faults.clear()
-        elif left := self.faults.of_state():
+        elif left := self.faults._of_state():
             told = f"{self.data_dir} keeps what only a broker that runs undoes: start() before stop(): {left}"
             Caller.now().warn(told)
 
@@ -180,7 +180,7 @@ class Broker(Lifetime, Roles, Recordable):
             elif self._listeners is None:
                 raise _not_running()
             self._begin()
-            self.faults.end_undone()
+            self.faults._end_undone()
 
     def kill(self) -> None:
         """End as `kill -9` would end a broker's process: connections are cut in the middle of requests, and the files
@@ -200,7 +200,7 @@ class Broker(Lifetime, Roles, Recordable):
         Errors: RuntimeError when it does not run, was given a directory, or has its metadata in ZooKeeper, and while
         there are topics of pytest's fixtures that several tests share.
         """
-        self.check_may_be_reset()
+        self._check_may_be_reset()
 
         def start_afresh() -> None:
             self.data_dir.mkdir()
@@ -223,7 +223,7 @@ class Broker(Lifetime, Roles, Recordable):
         with self._lock:
             life = self._temporary_life("snapshot")
             topics = self.topic_names()
-            self.faults.prepare_snapshot()
+            self.faults._prepare_snapshot()
             directory = self.data_dir.with_name(f"{self.data_dir.name}.snapshot-{next(self._numbers)}")
             taken = Snapshot(directory, self._offset_clock.offset_ms, topics)
             self._snapshots.append(taken)
@@ -239,11 +239,11 @@ class Broker(Lifetime, Roles, Recordable):
         share and the snapshot lacks; ValueError when the snapshot is another broker's, or is gone.
         """
         with self._lock:
-            self.check_started()
+            self._check_started()
             self._snapshots = [each for each in self._snapshots if not each.is_removed]
             if snapshot not in self._snapshots:
                 raise ValueError("this snapshot is not this broker's, or it is gone: it goes when the broker stops")
-            self.check_may_be_reset("restored", snapshot.topics)
+            self._check_may_be_reset("restored", snapshot.topics)
 
             def put_back() -> None:
                 snapshot.put_back(self.data_dir, self._snapshots)
@@ -254,7 +254,7 @@ class Broker(Lifetime, Roles, Recordable):
     def _start_again_with(self, verb: str, make_data_dir: Callable[[], None], what: str) -> None:
         """Have a broker go on with other data than that of now, which goes."""
         life = self._temporary_life(verb)
-        self.faults.forget()
+        self.faults._forget()
         self._topics.clear()
         aside = self.data_dir.with_name(f"{self.data_dir.name}.old-{next(self._numbers)}")
 
@@ -315,10 +315,10 @@ class Broker(Lifetime, Roles, Recordable):
             "a lone broker has no session: nobody is there who could take it for dead; use Cluster(), or Cluster(1)"
         )
 
-    def check_brokers(self, numbers: Collection[int]) -> None:
+    def _check_brokers(self, numbers: Collection[int]) -> None:
         """Take any number: a fault of another one than this is for nobody here, as a predicate may be."""
 
-    def check_apis(self, keys: frozenset[int] | None) -> None:
+    def _check_apis(self, keys: frozenset[int] | None) -> None:
         """Refuse what only other brokers would ask for. Errors: ValueError."""
         if keys and keys <= OF_BROKERS_ALONE and not self._has_zookeeper:
             named = ", ".join(API_NAMES[key] for key in sorted(keys))
@@ -339,11 +339,11 @@ class Broker(Lifetime, Roles, Recordable):
         """As `call`, from a coroutine on another event loop."""
         return await self._life_for(coroutine).call_async(coroutine)
 
-    def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, of what asks no broker: another one may take its place meanwhile."""
         return self._life_for(coroutine).watch(coroutine)
 
-    async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `watch`, from a coroutine on another event loop."""
         return await self._life_for(coroutine).watch_async(coroutine)
 
@@ -355,7 +355,7 @@ class Broker(Lifetime, Roles, Recordable):
             coroutine.close()
             raise
 
-    def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`: there are no others that could run."""
         return self.call(coroutine)
 
@@ -364,34 +364,34 @@ class Broker(Lifetime, Roles, Recordable):
         life = self._life
         return [] if life is None or not self._is_our_process else [life.server]
 
-    async def eventually(self, find: Callable[[], T | None], what: str) -> T:
+    async def _eventually(self, find: Callable[[], T | None], what: str) -> T:
         """What is found: a single broker has all at once."""
         found = find()
         if found is None:
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, what)
         return found
 
-    def controlling(self) -> BrokerServer:
+    def _controlling(self) -> BrokerServer:
         """The broker that is asked what the controller is asked."""
         return self.server
 
-    def coordinating(self, group_id: str) -> BrokerServer:
+    def _coordinating(self, group_id: str) -> BrokerServer:
         """The broker that coordinates a group, if anybody does."""
         return self.server
 
-    def led(self, name: str, partition: int) -> Led | None:
+    def _led(self, name: str, partition: int) -> Led | None:
         """A partition, which this broker leads, unless a fault has nobody lead it."""
-        check_partition(self.known_topic(name), partition)
+        check_partition(self._known_topic(name), partition)
         hosted = self.server.replicas.partition_or_error(name, partition)
         if not hosted.state.is_leader and is_offline(self.faults, name, partition):
             return None
         return Led(self.server, hosted)
 
-    async def leading(self, name: str, partition: int) -> Led:
+    async def _leading(self, name: str, partition: int) -> Led:
         """As `led`. Errors: ApiError, LEADER_NOT_AVAILABLE where a fault has nobody lead it."""
-        if self.led(name, partition) is None:
+        if self._led(name, partition) is None:
             check_is_online(self.faults, name, partition)
-        return await super().leading(name, partition)
+        return await super()._leading(name, partition)
 
     def _life_or_error(self) -> BrokerThread:
         life = self._life
@@ -440,7 +440,7 @@ class Broker(Lifetime, Roles, Recordable):
         atexit.register(self._remove_data)  # for brokers that nobody stops
 
     @property
-    def is_of_another_process(self) -> bool:
+    def _is_of_another_process(self) -> bool:
         """Whether it runs in the process that this one was forked from."""
         return self._life is not None and not self._is_our_process
 
@@ -463,7 +463,7 @@ class Broker(Lifetime, Roles, Recordable):
     def _forget(self) -> None:
         self._listeners = None
         self._topics.clear()
-        self.faults.forget()
+        self.faults._forget()
         if self._given_data_dir is None and self._data_dir is not None:
             atexit.unregister(self._remove_data)
             self._remove_data()

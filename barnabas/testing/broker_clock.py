@@ -20,6 +20,9 @@ class BrokerClock:
         self._run = run
         self._check_started = check_started
 
+    def __repr__(self) -> str:
+        return f"<BrokerClock at {self._clock.now_ms()} ms, moved ahead by {self._clock.offset_ms} ms>"
+
     def now_ms(self) -> int:
         """The broker's wall-clock time, in ms since the Unix epoch."""
         self._check_started()

@@ -92,7 +92,7 @@ class Cluster(Lifetime, Roles, Recordable):
     to run.
     """
 
-    recheck_s = POLL_S
+    _recheck_s = POLL_S
 
     def __init__(
         self,
@@ -122,9 +122,9 @@ class Cluster(Lifetime, Roles, Recordable):
             **self._given,
         }
         self._racks = tuple(racks)
-        self.followers_may_lag = clock is not None
+        self._followers_may_lag = clock is not None
         self._clock = OffsetClock(clock)
-        self.clock = BrokerClock(self._clock, self._move_time, self.check_started)
+        self.clock = BrokerClock(self._clock, self._move_time, self._check_started)
         self._lines = Lines()
         self._interception = Interception(self)
         self.faults = Faults(self._interception)
@@ -153,7 +153,7 @@ class Cluster(Lifetime, Roles, Recordable):
         """Whether it was started and not stopped since, however many of its brokers run."""
         return self._loop is not None
 
-    def check_started(self) -> None:
+    def _check_started(self) -> None:
         """Errors: RuntimeError when it was never started, or was stopped since."""
         if self._loop is None:
             raise cluster_does_not_run()
@@ -171,11 +171,11 @@ class Cluster(Lifetime, Roles, Recordable):
         self._thread.start()
         started.wait()
         try:
-            self.run_through(self._open_store())
+            self._run_through(self._open_store())
             self._warn()
             for broker in self.brokers:
                 broker.start(heard=False)  # as this is waited for once
-            self.run_through(self.settle())
+            self._run_through(self._settle())
         except BaseException:
             self.stop()
             raise
@@ -195,10 +195,10 @@ class Cluster(Lifetime, Roles, Recordable):
         if loop is None or thread is None or not self._is_our_process:
             return
         try:
-            self.faults.forget()  # first: a broker that is paused, or cut off, gives none of the others its leave
-            self.run_through(self._end_in_turn())
+            self.faults._forget()  # first: a broker that is paused, or cut off, gives none of the others its leave
+            self._run_through(self._end_in_turn())
             if self._store is not None:
-                self.run_through(self._store.close())
+                self._run_through(self._store.close())
         finally:
             self._loop = self._thread = self._store = None
             self._topics.clear()
@@ -219,11 +219,11 @@ class Cluster(Lifetime, Roles, Recordable):
         seconds of real time, for either; a stop ends by itself.
         """
         check_wait(timeout)
-        self.check_started()
-        self.run_through(self._restart(min(timeout, START_S)))
+        self._check_started()
+        self._run_through(self._restart(min(timeout, START_S)))
         self.wait_in_sync(timeout)
-        self.run_through(self.settle())
-        self.faults.end_undone()
+        self._run_through(self._settle())
+        self.faults._end_undone()
 
     async def _restart(self, timeout_s: float) -> None:
         async with self._turn:
@@ -240,7 +240,7 @@ class Cluster(Lifetime, Roles, Recordable):
         starts: list[asyncio.Task[None]] = []
         try:
             for broker in self.brokers:
-                starts.append(asyncio.create_task(broker.begin(timeout_s)))
+                starts.append(asyncio.create_task(broker._begin(timeout_s)))
                 await asyncio.wait(starts[-1:], timeout=AHEAD_S)
             await asyncio.wait(starts)
         finally:
@@ -259,7 +259,7 @@ class Cluster(Lifetime, Roles, Recordable):
         """Stop all brokers, the last one first; calls that are under way are told `what` happened."""
         self._calls.pause(what)
         for broker in reversed(self.brokers):
-            await broker.end()
+            await broker._end()
 
     def reset(self) -> None:
         """Have the cluster as it was after its first start: all brokers run, without topics, groups, transactions,
@@ -275,7 +275,7 @@ class Cluster(Lifetime, Roles, Recordable):
             self.data_dir.mkdir(parents=True)
             self._clock.set_offset(0)
 
-        self.check_may_be_reset()
+        self._check_may_be_reset()
         self._forget_contents()
         self._start_again(wipe, "was reset")
 
@@ -287,11 +287,11 @@ class Cluster(Lifetime, Roles, Recordable):
         Errors: RuntimeError when not all of its brokers run, or while a transaction hangs or a partition is offline by
         a fault: the snapshot would have that for good.
         """
-        self.check_started()
+        self._check_started()
         if not all(broker.is_running for broker in self.brokers):
             raise RuntimeError("only of a cluster whose brokers all run is there a snapshot: start() them")
         topics = self.topic_names()
-        self.faults.prepare_snapshot()
+        self.faults._prepare_snapshot()
         directory = self._directory.with_name(f"{self._directory.name}.snapshot-{next(self._numbers)}")
         taken = Snapshot(directory, self._clock.offset_ms, topics)
         self._snapshots.append(taken)
@@ -305,11 +305,11 @@ class Cluster(Lifetime, Roles, Recordable):
 
         Errors: RuntimeError when it does not run; ValueError when the snapshot is another cluster's, or is gone.
         """
-        self.check_started()
+        self._check_started()
         self._snapshots = [each for each in self._snapshots if not each.is_removed]
         if snapshot not in self._snapshots:
             raise ValueError("this snapshot is not this cluster's, or it is gone: it goes when the cluster stops")
-        self.check_may_be_reset("restored", snapshot.topics)
+        self._check_may_be_reset("restored", snapshot.topics)
 
         def put_back() -> None:
             shutil.rmtree(self._directory)
@@ -320,15 +320,15 @@ class Cluster(Lifetime, Roles, Recordable):
         self._start_again(put_back, "was restored")
 
     def _forget_contents(self) -> None:
-        self.check_started()
-        self.faults.forget()
+        self._check_started()
+        self.faults._forget()
         self._topics.clear()
 
     def _start_again(self, between: Callable[[], None], what: str) -> None:
         """End all brokers at once, do something to their data in between, and start all: each partition is led by its
         first replica then, and all are in sync. Calls that are under way end with an error that says `what` happened,
         but for those that outlive their brokers. Where that cannot be, no broker runs."""
-        self.run_through(self._begin_again(between, what))
+        self._run_through(self._begin_again(between, what))
 
     async def _begin_again(self, between: Callable[[], None], what: str) -> None:
         async with self._turn:
@@ -339,10 +339,10 @@ class Cluster(Lifetime, Roles, Recordable):
                 between()
                 await self._open_store()
                 for broker in self.brokers:
-                    await broker.begin()
+                    await broker._begin()
                 await self._until_in_sync()
                 await self._elect_preferred()
-                await self.settle()
+                await self._settle()
             except BaseException:
                 await self._end_at_once()
                 raise
@@ -359,11 +359,11 @@ class Cluster(Lifetime, Roles, Recordable):
         await self._store.close()
         servers = self.live_servers()
         for broker in self.brokers:
-            broker.is_gone()
-        await asyncio.gather(*[server.crash() for server in servers], *[broker.has_ended() for broker in self.brokers])
+            broker._is_gone()
+        await asyncio.gather(*[server.crash() for server in servers], *[broker._has_ended() for broker in self.brokers])
 
     async def _elect_preferred(self) -> None:
-        controller = await self.eventually(self.controlling, "no broker is the controller")
+        controller = await self._eventually(self._controlling, "no broker is the controller")
         await controller.controller.elect_leaders(None, ElectionType.PREFERRED, ADMIN_TIMEOUT_MS)
 
         def are_elected() -> bool | None:
@@ -375,10 +375,10 @@ class Cluster(Lifetime, Roles, Recordable):
             ]
             return all(found) or None
 
-        await self.eventually(are_elected, "not every partition is led by its first replica")
+        await self._eventually(are_elected, "not every partition is led by its first replica")
 
     @property
-    def is_of_another_process(self) -> bool:
+    def _is_of_another_process(self) -> bool:
         """Whether it runs in the process that this one was forked from."""
         return self._loop is not None and not self._is_our_process
 
@@ -413,7 +413,7 @@ class Cluster(Lifetime, Roles, Recordable):
     @property
     def bootstrap_servers(self) -> str:
         """HOST:PORT of every broker that runs, separated by commas. Errors: RuntimeError when none does."""
-        self.check_started()
+        self._check_started()
         self._check_has_broker()
         return ",".join(broker.bootstrap_servers for broker in self.brokers if broker.is_running)
 
@@ -450,14 +450,14 @@ class Cluster(Lifetime, Roles, Recordable):
         request = topic_creation(name, partitions, replication_factor, configs)
 
         async def create() -> None:
-            controller = await self.eventually(self.controlling, "no broker is the controller")
+            controller = await self._eventually(self._controlling, "no broker is the controller")
             [result] = (await ask(controller, request, CREATE_TOPICS_VERSION)).topics
             self._check_created(result.error_code, result.error_message)
-            await self.eventually(
+            await self._eventually(
                 lambda: all(server.metadata.topic(name) is not None for server in self.live_servers()) or None,
                 f"not every broker knows {name}",
             )
-            await self.settle([name])
+            await self._settle([name])
 
         self.call(create())
         return self.topic(name)
@@ -474,11 +474,11 @@ class Cluster(Lifetime, Roles, Recordable):
         if one == other or not {one, other} <= set(range(len(self.brokers))):
             raise ValueError(f"two of the brokers 0 to {len(self.brokers) - 1} are cut off, not {one} and {other}")
         ways = [(one, other)] if one_way else [(one, other), (other, one)]
-        return self.faults.add(Cut(self.faults, self._cuts, ways))
+        return self.faults._add(Cut(self.faults, self._cuts, ways))
 
     def heal(self) -> None:
         """End all cuts."""
-        self.check_started()
+        self._check_started()
         for fault in list(self.faults):
             if isinstance(fault, Cut):
                 fault.remove()
@@ -491,12 +491,12 @@ class Cluster(Lifetime, Roles, Recordable):
         Errors: ValueError for a number that no broker of the cluster has; RuntimeError when it does not run, or is
         stopped or killed meanwhile.
         """
-        self.check_brokers([broker])
-        self.check_started()
+        self._check_brokers([broker])
+        self._check_started()
         server = self.brokers[broker].server
 
         async def expire() -> None:
-            sessions, epoch = self.brokers[broker].sessions, server.controller.broker_epoch
+            sessions, epoch = self.brokers[broker]._sessions, server.controller.broker_epoch
 
             def has_registered() -> bool | None:
                 if server not in self.live_servers():
@@ -509,25 +509,25 @@ class Cluster(Lifetime, Roles, Recordable):
             sessions.may_begin.clear()
             try:
                 await self._store.expire(sessions.last)
-                await self.eventually(
+                await self._eventually(
                     lambda: self._leads_nothing(broker) or None, f"nobody is elected in place of broker {broker}"
                 )
                 await self._have_others_know(broker)
             finally:
                 sessions.may_begin.set()
-            await self.eventually(has_registered, f"broker {broker} does not register again")
-            await self.settle()
+            await self._eventually(has_registered, f"broker {broker} does not register again")
+            await self._settle()
 
         self.call(expire())
 
-    def check_brokers(self, numbers: Collection[int]) -> None:
+    def _check_brokers(self, numbers: Collection[int]) -> None:
         """Refuse numbers that none of the brokers has. Errors: ValueError."""
         unknown = sorted(set(numbers) - {broker.number for broker in self.brokers})
         if unknown:
             told = ", ".join(map(str, unknown))
             raise ValueError(f"this cluster has the brokers 0 to {len(self.brokers) - 1}, not {told}")
 
-    def check_apis(self, keys: frozenset[int] | None) -> None:
+    def _check_apis(self, keys: frozenset[int] | None) -> None:
         """Take all: brokers ask each other for the rest."""
 
     # --- inside -----------------------------------------------------------------------------------
@@ -542,15 +542,15 @@ class Cluster(Lifetime, Roles, Recordable):
         """As `call`, from a coroutine on another event loop."""
         return await self._calls_for(coroutine).run_async(coroutine)
 
-    def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, of what asks no broker: they may be restarted meanwhile."""
         return self._calls_for(coroutine).watch(coroutine)
 
-    async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `watch`, from a coroutine on another event loop."""
         return await self._calls_for(coroutine).watch_async(coroutine)
 
-    def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, of what has brokers begin and end, or needs none that runs."""
         return self._calls_for(coroutine).run_through(coroutine)
 
@@ -561,13 +561,13 @@ class Cluster(Lifetime, Roles, Recordable):
             raise cluster_does_not_run() if self._loop is None else of_another_process()
         return self._calls
 
-    async def eventually(self, find: Callable[[], T | None], what: str) -> T:
+    async def _eventually(self, find: Callable[[], T | None], what: str) -> T:
         """What is found in the end. Errors: TimeoutError."""
         return await self._found(find, ADMIN_TIMEOUT_MS / 1000, what)
 
     def _leads_nothing(self, broker: int) -> bool:
         """Whether the controller, another broker, has a broker lead nothing; or there is no other broker."""
-        controller = self.controlling()
+        controller = self._controlling()
         if all(server.node_id == broker for server in self.live_servers()):
             return True
         return (
@@ -588,7 +588,7 @@ class Cluster(Lifetime, Roles, Recordable):
             with contextlib.suppress(TimeoutError):  # who is cut off, or paused, hears it later
                 await self._found(know, HEARD_S, "not told")
         else:
-            await self.eventually(know, f"nobody tells the others that broker {broker} leads nothing")
+            await self._eventually(know, f"nobody tells the others that broker {broker} leads nothing")
 
     def _others_know(self, broker: int) -> bool:
         """Whether each of the other brokers has heard that a broker leads nothing."""
@@ -600,7 +600,7 @@ class Cluster(Lifetime, Roles, Recordable):
             for state in topic.partitions.values()
         )
 
-    async def leading(self, name: str, partition: int) -> Led:
+    async def _leading(self, name: str, partition: int) -> Led:
         """A partition at its leader, as soon as that knows how far it is committed: a new one hears from its followers
         what the former one knew.
 
@@ -608,14 +608,14 @@ class Cluster(Lifetime, Roles, Recordable):
         """
 
         def find() -> Led | None:
-            led = self.led(name, partition)
+            led = self._led(name, partition)
             if led is None:
                 self._check_may_be_led(name, partition)
                 return None
             log = led.partition.log
             return led if log.high_watermark >= min(log.leader_epochs.latest_start_offset, log.log_end_offset) else None
 
-        return await self.eventually(find, f"no broker leads {name}-{partition}")
+        return await self._eventually(find, f"no broker leads {name}-{partition}")
 
     def _check_may_be_led(self, name: str, partition: int) -> None:
         """Errors: ApiError for a partition that nobody leads until the test does something about it."""
@@ -636,10 +636,10 @@ class Cluster(Lifetime, Roles, Recordable):
             return []
         return [broker.server for broker in self.brokers if broker.is_running]
 
-    def absent(self) -> list[int]:
+    def _absent(self) -> list[int]:
         return [broker.number for broker in self.brokers if not broker.is_running]
 
-    def new_server(self, broker_id: int, port: int, on_failure: Callable[[str], None]) -> tuple[Server, Sessions]:
+    def _new_server(self, broker_id: int, port: int, on_failure: Callable[[str], None]) -> tuple[Server, Sessions]:
         """A broker that was not started yet, on its data of before if there are any, and its sessions at the metadata
         store. With `port` 0 the system chooses one."""
         assert self._store is not None
@@ -664,10 +664,10 @@ class Cluster(Lifetime, Roles, Recordable):
             threads=OwnThreads(OsThreads(), self._lines),
         )
         server = Server(broker_config.load(options=options), environment, on_failure)
-        self.attach(server)
+        self._attach(server)
         return server, sessions
 
-    def attach(self, server: Server) -> None:
+    def _attach(self, server: Server) -> None:
         """Have a broker do what faults and recordings there are."""
         self._interception.attach(server)
 
@@ -677,7 +677,7 @@ class Cluster(Lifetime, Roles, Recordable):
             for server in self.live_servers():
                 await server.settle()
 
-        (self.call if self.live_servers() else self.run_through)(move_and_settle())
+        (self.call if self.live_servers() else self._run_through)(move_and_settle())
 
 
 class _Brokers(list[ClusterBroker]):

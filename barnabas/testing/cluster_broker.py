@@ -25,7 +25,7 @@ class ClusterBroker:
         self._bootstrap_servers = ""
         self._cluster = cluster
         self._server: Server | None = None
-        self.sessions: Sessions | None = None
+        self._sessions: Sessions | None = None
         """At the metadata store, in its latest life."""
         self._ending: asyncio.Task[None] | None = None
         """Of a broker that has failed by itself."""
@@ -69,37 +69,37 @@ class ClusterBroker:
         check_wait(timeout)
         if self._server is not None:
             raise RuntimeError(f"broker {self.number} runs already")
-        self._cluster.run_through(self.begin(timeout))
-        self._cluster.faults.end_undone()
+        self._cluster._run_through(self._begin(timeout))
+        self._cluster.faults._end_undone()
         self._have_others_hear(heard)
 
     def stop(self, *, heard: bool = True) -> None:
         """Stop it cleanly, once others lead what it leads; does nothing if it does not run. With `heard` the others
         have heard that it is gone on return (`Cluster.wait_heard`)."""
         if self._server is not None or self._ending is not None:
-            self._cluster.run_through(self.end())
+            self._cluster._run_through(self._end())
             self._have_others_hear(heard)
 
     def _have_others_hear(self, heard: bool) -> None:
         if heard:
-            self._cluster.run_through(self._cluster.settle())
+            self._cluster._run_through(self._cluster._settle())
 
-    async def end(self) -> None:
+    async def _end(self) -> None:
         """As `stop`, on the event loop of the cluster."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
-        await self.has_ended()
+        await self._has_ended()
 
     def kill(self, *, heard: bool = True) -> None:
         """End this broker as `kill -9` would. The metadata store takes it for dead at once, and not when its session
         would have ended. With `heard` others lead on return what it led, where they can, and all have heard of it
         (`Cluster.wait_heard`)."""
         server, self._server = self.server, None
-        self._cluster.run_through(server.crash())
+        self._cluster._run_through(server.crash())
         self._have_others_hear(heard)
 
-    def is_gone(self) -> None:
+    def _is_gone(self) -> None:
         """Note that this broker does not run any more; whoever says so ends it."""
         self._server = None
 
@@ -107,19 +107,19 @@ class ClusterBroker:
         """End this broker as a process ends that cannot go on (its disk has failed): others lead what it led."""
         server = self._server
         if server is not None:
-            self.is_gone()
+            self._is_gone()
             self._ending = asyncio.get_running_loop().create_task(server.crash())
 
-    async def has_ended(self) -> None:
+    async def _has_ended(self) -> None:
         """Wait for the end of a broker that has failed by itself."""
         if self._ending is not None:
             await self._ending
             self._ending = None
 
-    async def begin(self, timeout_s: float = START_S) -> None:
+    async def _begin(self, timeout_s: float = START_S) -> None:
         """As `start`, on the event loop of the cluster."""
-        await self.has_ended()
-        server, self.sessions = self._cluster.new_server(self.number, self._port, self._has_failed)
+        await self._has_ended()
+        server, self._sessions = self._cluster._new_server(self.number, self._port, self._has_failed)
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 await server.start()
@@ -128,7 +128,7 @@ class ClusterBroker:
                 raise
             raise report.explained(TimeoutError(self._not_started(timeout_s)), self._cluster) from None
         self._server = server
-        self._cluster.attach(server)  # faults may have been made, and removed, meanwhile
+        self._cluster._attach(server)  # faults may have been made, and removed, meanwhile
         self._port = next(iter(server.socket_server.ports.values()))
         self._bootstrap_servers = server.socket_server.bootstrap_servers
 

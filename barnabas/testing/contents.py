@@ -39,12 +39,12 @@ BY_DEFAULT: Final = -1
 class Contents(ABC):
     """What a test can do to topics and groups; part of `Broker` and `Cluster`.
 
-    `recheck_s` is how often waits look again by themselves, for what they are not told of: brokers of a cluster come
+    `_recheck_s` is how often waits look again by themselves, for what they are not told of: brokers of a cluster come
     and go.
     """
 
     clock: BrokerClock
-    recheck_s: float | None = None
+    _recheck_s: float | None = None
     _topics: dict[str, Topic]
 
     # --- what the whole offers --------------------------------------------------------------------
@@ -58,19 +58,19 @@ class Contents(ABC):
         """As `call`, from a coroutine on another event loop."""
 
     @abstractmethod
-    def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, also where none of the brokers of a cluster runs, and while they are restarted."""
 
     @abstractmethod
     def live_servers(self) -> Sequence[Server]:
         """The brokers that run."""
 
-    def absent(self) -> Sequence[int]:
+    def _absent(self) -> Sequence[int]:
         """The numbers of its brokers that do not run."""
         return []
 
     @abstractmethod
-    async def eventually(self, find: Callable[[], T | None], what: str) -> T:
+    async def _eventually(self, find: Callable[[], T | None], what: str) -> T:
         """What is found in the end; `what` says what is not there. Errors: TimeoutError; a single broker has all at
         once, or never: ApiError."""
 
@@ -96,12 +96,12 @@ class Contents(ABC):
 
         async def delete() -> None:
             request = DeleteTopicsRequest(timeout_ms=ADMIN_TIMEOUT_MS, topics=[DeleteTopicState(name=name)])
-            controller = await self.eventually(self.controlling, "no broker is the controller")
+            controller = await self._eventually(self._controlling, "no broker is the controller")
             [result] = (await ask(controller, request, DELETE_TOPICS_VERSION)).responses
             check(result.error_code, result.error_message)
             others = [server for server in self.live_servers() if server is not controller]
             if others:
-                await self.eventually(
+                await self._eventually(
                     lambda: all(name not in server.metadata for server in others) or None,
                     f"not every broker has forgotten {name}",
                 )
@@ -123,7 +123,7 @@ class Contents(ABC):
         """A consumer group as it is now; its state is "Dead" when there is no such group."""
 
         async def find() -> Group:
-            server = await self.eventually(lambda: self.coordinating(group_id), f"nobody coordinates {group_id}")
+            server = await self._eventually(lambda: self._coordinating(group_id), f"nobody coordinates {group_id}")
             return find_group(server.groups, group_id, self._unread)
 
         return self.call(find())
@@ -148,7 +148,7 @@ class Contents(ABC):
         with so many members, or not with offsets; RuntimeError inside a running event loop, which this would block:
         await `wait_group_async` there.
         """
-        self.check_may_block("wait_group_async")
+        check_may_block("wait_group_async")
         check_wait(timeout)
         return self.call(self._wait_group(group_id, WantedGroup.of(state, members, offsets, lag), timeout))
 
@@ -168,7 +168,7 @@ class Contents(ABC):
 
     async def _wait_group(self, group_id: str, wanted: WantedGroup, timeout_s: float) -> Group:
         def now() -> Group:
-            server = self.coordinating(group_id)
+            server = self._coordinating(group_id)
             return Group.dead(group_id) if server is None else find_group(server.groups, group_id, self._unread)
 
         def reached() -> Group | None:
@@ -179,13 +179,13 @@ class Contents(ABC):
             return (server.groups.runtime.listeners for server in self.live_servers())
 
         try:
-            waiting = wait_until(reached, listeners, self.recheck_s)
+            waiting = wait_until(reached, listeners, self._recheck_s)
             return await with_timeout(waiting, timeout_s, lambda: wanted.not_met(now()))
         except TimeoutError as error:
             raise report.explained(error, cast("Owner", self)) from None
 
     def _unread(self, topic: str, partition: int, offset: int | None) -> int | None:
-        led = self.led_by_its_word(topic, partition)
+        led = self._led_by_its_word(topic, partition)
         if led is None:
             return None
         log = led.partition.log
@@ -201,13 +201,13 @@ class Contents(ABC):
             return report.describe(cast("Owner", self))
 
         # Also while brokers end, and others begin: what keeps them from that may be what is asked for.
-        return (self.run_through if self.live_servers() else self.call)(tell())
+        return (self._run_through if self.live_servers() else self.call)(tell())
 
-    def controlling(self) -> Server | None:
+    def _controlling(self) -> Server | None:
         """The broker that is the controller."""
         return next((server for server in self.live_servers() if server.controller.is_active), None)
 
-    def coordinating(self, group_id: str) -> Server | None:
+    def _coordinating(self, group_id: str) -> Server | None:
         """The broker that coordinates a group; any, where nobody coordinates groups yet."""
         for server in self.live_servers():
             try:
@@ -219,20 +219,20 @@ class Contents(ABC):
             return None
         return next(iter(self.live_servers()), None)
 
-    def known_topic(self, name: str) -> TopicMetadata:
+    def _known_topic(self, name: str) -> TopicMetadata:
         """A topic as a broker knows it. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION."""
         for server in self.live_servers():
             if (found := server.metadata.topic(name)) is not None:
                 return found
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
 
-    def led(self, name: str, partition: int) -> Led | None:
+    def _led(self, name: str, partition: int) -> Led | None:
         """A partition at its leader; None where nobody leads it now. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, and
         what keeps a single broker from serving it."""
-        check_partition(self.known_topic(name), partition)
-        return self.led_by_its_word(name, partition)
+        check_partition(self._known_topic(name), partition)
+        return self._led_by_its_word(name, partition)
 
-    def led_by_its_word(self, name: str, partition: int) -> Led | None:
+    def _led_by_its_word(self, name: str, partition: int) -> Led | None:
         """A partition, which need not be known, at the broker that says that it leads it. Of several the one of the
         latest election: the others have not heard yet that they lead no more, as a paused one has not."""
         leaders = [
@@ -242,29 +242,25 @@ class Contents(ABC):
         ]
         return max(leaders, key=lambda led: led.partition.state.leader_epoch, default=None)
 
-    async def leading(self, name: str, partition: int) -> Led:
+    async def _leading(self, name: str, partition: int) -> Led:
         """A partition at its leader, as `led`, as soon as there is one. Errors: ApiError, TimeoutError."""
-        return await self.eventually(lambda: self.led(name, partition), f"no broker leads {name}-{partition}")
+        return await self._eventually(lambda: self._led(name, partition), f"no broker leads {name}-{partition}")
 
     # --- what tests share -------------------------------------------------------------------------
 
     @cached_property
-    def shared_topics(self) -> list[str]:
+    def _shared_topics(self) -> list[str]:
         """Names of topics that pytest's fixtures have made here for more than one test."""
         return []
 
-    def check_may_be_reset(self, verb: str = "reset", kept: Collection[str] = ()) -> None:
+    def _check_may_be_reset(self, verb: str = "reset", kept: Collection[str] = ()) -> None:
         """Errors: RuntimeError while several tests share topics that are not `kept`: the others would miss them."""
-        if lost := [name for name in self.shared_topics if name not in kept]:
+        if lost := [name for name in self._shared_topics if name not in kept]:
             shared = ", ".join(lost)
             raise RuntimeError(
                 f"kafka_broker cannot be {verb} while several tests share {shared}: make them for each test "
                 "(kafka_topics), or take a broker of the test's own (kafka_broker_factory)"
             )
-
-    def check_may_block(self, alternative: str) -> None:
-        """Refuse to wait in a thread whose event loop may have to run what is waited for. Raises RuntimeError."""
-        check_may_block(alternative)
 
 
 def topic_creation(

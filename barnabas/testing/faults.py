@@ -100,7 +100,7 @@ class Faults(StateFaults):
             return Fail(failure, matcher.addressed | addressed, matcher.is_meant, whole, after_work)
 
         what = f"fail {api_names(api)} {ErrorCode.of(failure.code).name}"
-        return self.add(Fault(self, what, matcher, limits, effect))
+        return self._add(Fault(self, what, matcher, limits, effect))
 
     def delay(
         self,
@@ -115,7 +115,7 @@ class Faults(StateFaults):
         the broker's: `clock.advance` shortens it."""
         draw = _duration_of(duration)
         matcher, limits = split_keywords(api, where)
-        return self.add(
+        return self._add(
             Fault(
                 self,
                 f"delay {api_names(api)}",
@@ -131,7 +131,7 @@ class Faults(StateFaults):
         """Have requests wait until `release()`, or until the fault is removed; `wait_held()` tells when they are there.
         The next requests of a connection wait behind."""
         matcher, limits = split_keywords(api, where)
-        return self.add(
+        return self._add(
             Hold(self, f"hold {api_names(api)}", matcher, limits, lambda fault: Park(after_work, fault.changed))
         )
 
@@ -142,7 +142,7 @@ class Faults(StateFaults):
         gives it up when its time is over (request.timeout.ms, socket.timeout.ms). When the fault is removed, those
         connections are closed."""
         matcher, limits = split_keywords(api, where)
-        return self.add(Fault(self, f"drop {api_names(api)}", matcher, limits, lambda fault: Lose(after_work)))
+        return self._add(Fault(self, f"drop {api_names(api)}", matcher, limits, lambda fault: Lose(after_work)))
 
     def disconnect(
         self, api: Api | Collection[Api] | None = None, *, after_work: bool = False, **where: Unpack[Matching]
@@ -150,7 +150,7 @@ class Faults(StateFaults):
         """Close the connection in place of the work, or of its answer."""
         matcher, limits = split_keywords(api, where)
         what = f"disconnect {api_names(api)}"
-        return self.add(Fault(self, what, matcher, limits, lambda fault: Disconnect(after_work)))
+        return self._add(Fault(self, what, matcher, limits, lambda fault: Disconnect(after_work)))
 
     def garble(self, api: Api | Collection[Api] | None, way: str, **where: Unpack[Matching]) -> Fault:
         """Damage answers: "records" (of Fetch: batches whose checksum is wrong), "cut" (the connection breaks in the
@@ -162,7 +162,7 @@ class Faults(StateFaults):
         if way == RECORDS:
             api = _answered_with_records(api)
         matcher, limits = split_keywords(api, where, ())
-        return self.add(
+        return self._add(
             AnswerFault(
                 self,
                 f"garble {api_names(api)} {way}",
@@ -177,7 +177,7 @@ class Faults(StateFaults):
         begin no other request of its connection meanwhile, as Kafka does (KIP-219)."""
         matcher, limits = split_keywords(api, where, ())
         effect = Throttle(whole_ms(duration))
-        return self.add(Fault(self, f"throttle {api_names(api)}", matcher, limits, lambda fault: effect))
+        return self._add(Fault(self, f"throttle {api_names(api)}", matcher, limits, lambda fault: effect))
 
     def refuse(
         self,
@@ -192,7 +192,7 @@ class Faults(StateFaults):
         """Close new connections of clients as soon as they are accepted; those that exist stay. Brokers of a cluster
         share their listener with clients, and so the refusal."""
         limits = Limits(times=times, after=after, every=every, probability=probability, seed=seed)
-        return self.add(Refusal(self, "refuse", _at(broker), limits, no_effect))
+        return self._add(Refusal(self, "refuse", _at(broker), limits, no_effect))
 
     # --- on whole things (see also StateFaults) ---------------------------------------------------
 
@@ -237,7 +237,7 @@ class Faults(StateFaults):
         """Have no room on the disk: what is to be written is refused (ENOSPC), and may be written when the fault is
         removed. Hits are refused calls to the file system."""
         limits = Limits(times=times, after=after, every=every, probability=probability, seed=seed)
-        return self.add(DiskFault(self, "disk_full", _at(broker), limits, no_effect))
+        return self._add(DiskFault(self, "disk_full", _at(broker), limits, no_effect))
 
     def disk_fails(
         self,
@@ -254,7 +254,7 @@ class Faults(StateFaults):
         limits = Limits(times=times, after=after, every=every, probability=probability, seed=seed)
         fault = DiskFault(self, "disk_fails", _at(broker), limits, no_effect)
         fault.error_number = errno.EIO
-        return self.add(fault)
+        return self._add(fault)
 
     def disk_slow(
         self,

@@ -46,16 +46,16 @@ class Owner(Protocol):
         ...
 
     @property
-    def is_of_another_process(self) -> bool:
+    def _is_of_another_process(self) -> bool:
         """Whether it runs in the process that this one was forked from."""
         ...
 
     @property
-    def last_recording(self) -> Recording | None:
+    def _last_recording(self) -> Recording | None:
         """The recording that began last, whether it goes on or not; None when nothing was ever recorded."""
         ...
 
-    def check_started(self) -> None:
+    def _check_started(self) -> None:
         """Errors: RuntimeError when it was never started, or was stopped since."""
         ...
 
@@ -67,15 +67,15 @@ class Owner(Protocol):
         """As `call`, from a coroutine on another event loop."""
         ...
 
-    def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, also where none of the brokers of a cluster runs, and while they are restarted."""
         ...
 
-    def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `call`, of what asks no broker: it goes on while they are restarted."""
         ...
 
-    async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As `watch`, from a coroutine on another event loop."""
         ...
 
@@ -83,35 +83,35 @@ class Owner(Protocol):
         """The brokers that run."""
         ...
 
-    def absent(self) -> Sequence[int]:
+    def _absent(self) -> Sequence[int]:
         """The numbers of its brokers that do not run."""
         ...
 
-    def led_by_its_word(self, name: str, partition: int) -> Led | None:
+    def _led_by_its_word(self, name: str, partition: int) -> Led | None:
         """A partition at the broker that says that it leads it."""
         ...
 
-    def check_brokers(self, numbers: Collection[int]) -> None:
+    def _check_brokers(self, numbers: Collection[int]) -> None:
         """Refuse numbers of brokers that it does not have. Errors: ValueError."""
         ...
 
-    def check_apis(self, keys: frozenset[int] | None) -> None:
+    def _check_apis(self, keys: frozenset[int] | None) -> None:
         """Refuse APIs that nobody ever asks it for; None are all. Errors: ValueError."""
         ...
 
-    def controlling(self) -> Server | None:
+    def _controlling(self) -> Server | None:
         """The broker that is the controller."""
         ...
 
-    async def eventually(self, find: Callable[[], T | None], what: str) -> T:
+    async def _eventually(self, find: Callable[[], T | None], what: str) -> T:
         """What is found in the end. Errors: TimeoutError, ApiError."""
         ...
 
-    async def settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
+    async def _settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
         """Wait until all brokers that run have heard what the controller decided. Errors: TimeoutError."""
         ...
 
-    async def leading(self, name: str, partition: int) -> Led:
+    async def _leading(self, name: str, partition: int) -> Led:
         """A partition at its leader, as soon as there is one. Errors: TimeoutError, ApiError."""
         ...
 
@@ -179,7 +179,7 @@ class Interception:
 
         Errors: RuntimeError in a process that was forked: the broker would hear nothing of it.
         """
-        if self.owner.is_of_another_process:
+        if self.owner._is_of_another_process:
             raise of_another_process()
         if not self.owner.is_running or self._is_on_loop():
             action()
@@ -188,7 +188,7 @@ class Interception:
         async def act() -> None:
             action()
 
-        self.owner.run_through(act())
+        self.owner._run_through(act())
 
     def _is_on_loop(self) -> bool:
         try:
@@ -199,11 +199,11 @@ class Interception:
     def wait(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What faults, or recordings, come to in the end, also while brokers end and others begin. Raises RuntimeError
         when no broker runs."""
-        return self.owner.watch(self._explained(waiting))
+        return self.owner._watch(self._explained(waiting))
 
     async def wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As `wait`, from a coroutine on another event loop."""
-        return await self.owner.watch_async(self._explained(waiting))
+        return await self.owner._watch_async(self._explained(waiting))
 
     async def _explained(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:

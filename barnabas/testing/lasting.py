@@ -78,12 +78,12 @@ class Lasting(ABC):
         """
         check_may_block("wait_hits_async")
         self._check_comes(count, timeout)
-        self._among().wait(partial(self._hits, count, timeout))
+        self._among()._wait(partial(self._hits, count, timeout))
 
     async def wait_hits_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """As `wait_hits`, without blocking the event loop that it is awaited on."""
         self._check_comes(count, timeout)
-        await self._among().wait_async(partial(self._hits, count, timeout))
+        await self._among()._wait_async(partial(self._hits, count, timeout))
 
     async def _hits(self, count: int, timeout_s: float) -> None:
         await self._reached(lambda: self.hits >= count, timeout_s, lambda: f"{self!r}: not {count} hits")
@@ -123,7 +123,7 @@ class Lasting(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not any(part.among.is_of_another_process for part in self.parts()):  # where it goes on
+        if not any(part.among._is_of_another_process for part in self.parts()):  # where it goes on
             self.remove()
 
 
@@ -222,7 +222,7 @@ class Fault(Lasting):
         return (self,)
 
     def remove(self) -> None:
-        self.among.remove(self)
+        self.among._remove(self)
 
 
 class Hold(Fault):
@@ -243,12 +243,12 @@ class Hold(Fault):
         """
         check_may_block("wait_held_async")
         self._check_comes(count, timeout)
-        self.among.wait(partial(self._holds, count, timeout))
+        self.among._wait(partial(self._holds, count, timeout))
 
     async def wait_held_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
         """As `wait_held`, without blocking the event loop that it is awaited on."""
         self._check_comes(count, timeout)
-        await self.among.wait_async(partial(self._holds, count, timeout))
+        await self.among._wait_async(partial(self._holds, count, timeout))
 
     async def _holds(self, count: int, timeout_s: float) -> None:
         await self._reached(
@@ -257,7 +257,7 @@ class Hold(Fault):
 
     def release(self, count: int | None = None) -> None:
         """Let the first `count` requests go on, or all that wait now; those that come later are held again."""
-        self.among.on_loop(partial(self.effect.release, count))
+        self.among._on_loop(partial(self.effect.release, count))
 
 
 class Refusal(Fault):
@@ -290,7 +290,7 @@ class DiskFault(Fault):
         """Called by the threads that write, too."""
         is_hit = self._limits.is_hit()
         if is_hit:
-            self.among.tell_loop(self.changed)
+            self.among._tell_loop(self.changed)
         return is_hit
 
 
@@ -383,19 +383,22 @@ class FaultList:
         self._ended: deque[tuple[str, str]] = deque(maxlen=ENDED_MAX)
         """In which test the last ones have ended, and what they were."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {', '.join(map(repr, self._faults)) or 'none'}>"
+
     def __iter__(self) -> Iterator[Fault]:
         return iter(self._faults)
 
     def __len__(self) -> int:
         return len(self._faults)
 
-    def add(self, fault: F) -> F:
+    def _add(self, fault: F) -> F:
         """Have a fault from now on. Errors: ValueError where it names a broker that a cluster does not have, or an API
         that nobody asks a single broker for; RuntimeError when the broker was never started, or was stopped since:
         nobody would meet the fault."""
-        self._interception.owner.check_started()
-        self._interception.owner.check_brokers(fault.matcher.brokers)
-        self._interception.owner.check_apis(fault.matcher.api_keys)
+        self._interception.owner._check_started()
+        self._interception.owner._check_brokers(fault.matcher.brokers)
+        self._interception.owner._check_apis(fault.matcher.api_keys)
 
         def add() -> None:
             self._faults = (*self._faults, fault)
@@ -405,7 +408,7 @@ class FaultList:
         self._interception.run(add)
         return fault
 
-    def remove(self, fault: Fault) -> None:
+    def _remove(self, fault: Fault) -> None:
         """Remove one fault, but undo nothing; does nothing when it has ended."""
         self._end([fault])
 
@@ -415,36 +418,36 @@ class FaultList:
         Errors: those of what cannot be undone (RuntimeError when no broker runs, ApiError, TimeoutError). That fault
         stays, all others are gone. RuntimeError when the broker was never started, or was stopped since.
         """
-        self._interception.owner.check_started()
+        self._interception.owner._check_started()
         with ExitStack() as removals:
-            for fault in self.of_state():  # the last one is undone first
+            for fault in self._of_state():  # the last one is undone first
                 removals.callback(fault.remove)
             self._end([fault for fault in self if not isinstance(fault, StateFault)])
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """Have no faults any more, of a broker whose state goes: there is nothing to be undone."""
         self._end(self._faults)
 
-    def ended_in_test(self) -> list[str]:
+    def _ended_in_test(self) -> list[str]:
         """What the last faults were that have ended in the test that pytest runs; none where it runs none."""
         running = current_test()
         return [told for test, told in list(self._ended) if running and test == running]
 
-    def end_undone(self) -> None:
+    def _end_undone(self) -> None:
         """Have no faults any more that something else has undone, the start of a broker above all."""
-        self._interception.run(lambda: self._end([fault for fault in self.of_state() if fault.is_undone()]))
+        self._interception.run(lambda: self._end([fault for fault in self._of_state() if fault.is_undone()]))
 
-    def of_state(self) -> list[StateFault]:
+    def _of_state(self) -> list[StateFault]:
         """The faults of what the broker keeps, which are undone when they are removed."""
         return [fault for fault in self if isinstance(fault, StateFault)]
 
-    def prepare_snapshot(self) -> None:
+    def _prepare_snapshot(self) -> None:
         """End what a broker that is started anew for a snapshot may wait for: faults of disks, of connections, and of
         what brokers ask each other.
 
         Errors: RuntimeError where the snapshot would keep for good what a fault undoes at its end.
         """
-        if kept := self.of_state():
+        if kept := self._of_state():
             raise RuntimeError(
                 f"a snapshot would keep for good what only the end of a fault undoes: remove() it first: {kept}"
             )
@@ -453,28 +456,28 @@ class FaultList:
     # --- inside -----------------------------------------------------------------------------------
 
     @property
-    def is_of_another_process(self) -> bool:
+    def _is_of_another_process(self) -> bool:
         """Whether they are of the process that this one was forked from."""
-        return self._interception.owner.is_of_another_process
+        return self._interception.owner._is_of_another_process
 
-    def is_led(self, topic: str, partition: int) -> bool:
+    def _is_led(self, topic: str, partition: int) -> bool:
         """Whether a broker leads a partition, by its own word. Broker's loop only."""
-        return self._interception.owner.led_by_its_word(topic, partition) is not None
+        return self._interception.owner._led_by_its_word(topic, partition) is not None
 
-    def on_loop(self, action: Callable[[], None]) -> None:
+    def _on_loop(self, action: Callable[[], None]) -> None:
         """Do something on the broker's event loop, and return when it is done."""
         self._interception.run(action)
 
-    def tell_loop(self, action: Callable[[], None]) -> None:
+    def _tell_loop(self, action: Callable[[], None]) -> None:
         """Have something done on the broker's event loop, some time."""
         self._interception.soon(action)
 
-    def wait(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def _wait(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What is waited for on the broker's event loop, also while brokers end and others begin. Raises RuntimeError
         when no broker runs."""
         return self._interception.wait(waiting)
 
-    async def wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As `wait`, from a coroutine on another event loop."""
         return await self._interception.wait_async(waiting)
 
@@ -485,7 +488,7 @@ class FaultList:
             for fault in ending:
                 self._ended.append((current_test(), repr(fault)))
                 fault.ended()
-                self.tell_loop(fault.changed)  # who waits for it waits in vain
+                self._tell_loop(fault.changed)  # who waits for it waits in vain
             if ending:
                 self._tell()
 

@@ -26,7 +26,7 @@ class Lifetime(ABC):
         """Stop cleanly; does nothing when there is nothing to stop."""
 
     @abstractmethod
-    def check_started(self) -> None:
+    def _check_started(self) -> None:
         """Errors: RuntimeError, which says what to do, when it was never started, or was stopped since."""
 
     def __enter__(self) -> Self:

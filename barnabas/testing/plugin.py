@@ -292,7 +292,7 @@ def _known(config: pytest.Config, fixture: str, owner: Broker | Cluster) -> Iter
 
 
 def _topics_to_share(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Callable[..., Topic]]:
-    names, own = broker.shared_topics, list[str]()
+    names, own = broker._shared_topics, list[str]()
 
     def create(*arguments: Any, **keywords: Any) -> Topic:
         topic = _new_topic(request, broker, own, *arguments, **keywords)
@@ -332,7 +332,7 @@ def _reset(item: pytest.Item) -> None:
         if name not in _fixtures_of(item):
             continue
         try:
-            owner.check_may_be_reset()
+            owner._check_may_be_reset()
         except RuntimeError as refused:
             pytest.fail(str(refused), pytrace=False)
         if not owner.is_running:  # the test has killed or stopped it

@@ -149,7 +149,7 @@ class Recording:
         self.bytes_max = BYTES_MAX
         self.dropped = 0
         self._listeners: set[Callable[[], None]] = set()
-        interception.owner.check_started()
+        interception.owner._check_started()
         interception.run(self._start)
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._interception.owner.is_of_another_process:  # where it goes on
+        if not self._interception.owner._is_of_another_process:  # where it goes on
             self.stop()
 
     @property
@@ -294,7 +294,7 @@ class Recording:
         that a cluster does not have, was never asked, which would look like an answer."""
         matcher = Matcher(api, {"from_brokers": True, **where})
         matcher.check_can_match()
-        self._interception.owner.check_brokers(matcher.brokers)
+        self._interception.owner._check_brokers(matcher.brokers)
         return matcher
 
     def _start(self) -> None:
@@ -335,7 +335,7 @@ class Recordable:
 
         Errors: RuntimeError when nothing was ever recorded; ValueError, TypeError as of faults.
         """
-        return self._last_recording().requests(api, **where)
+        return self._recording_or_error().requests(api, **where)
 
     def wait_request(
         self,
@@ -351,7 +351,7 @@ class Recordable:
         Errors: TimeoutError; RuntimeError when nothing was ever recorded, or inside a running event loop: await
         `wait_request_async` there.
         """
-        return self._last_recording().wait_request(api, count, timeout=timeout, **where)
+        return self._recording_or_error().wait_request(api, count, timeout=timeout, **where)
 
     async def wait_request_async(
         self,
@@ -362,15 +362,15 @@ class Recordable:
         **where: Unpack[Selection],
     ) -> RecordedRequest:
         """As `wait_request`, without blocking the event loop that it is awaited on."""
-        return await self._last_recording().wait_request_async(api, count, timeout=timeout, **where)
+        return await self._recording_or_error().wait_request_async(api, count, timeout=timeout, **where)
 
     @property
-    def last_recording(self) -> Recording | None:
+    def _last_recording(self) -> Recording | None:
         """The recording that began last, whether it goes on or not; None when nothing was ever recorded."""
         return self._recording
 
-    def _last_recording(self) -> Recording:
+    def _recording_or_error(self) -> Recording:
         if self._recording is None:
-            self._interception.owner.check_started()
+            self._interception.owner._check_started()
             raise RuntimeError("nothing is recorded: begin with recorded(), as in `with broker.recorded() as seen:`")
         return self._recording

@@ -51,7 +51,7 @@ _over_before_test: WeakSet[Recording] = WeakSet()
 def test_begins() -> None:
     """What clients asked so far is no news of the test that begins."""
     for owner in list(_started_by):
-        if (recording := owner.last_recording) is not None:
+        if (recording := owner._last_recording) is not None:
             _before_test[recording] = recording.dropped + len(recording)
             if recording.is_over:
                 _over_before_test.add(recording)
@@ -85,11 +85,11 @@ def _section(owner: Owner) -> tuple[str, str]:
     text: list[str] = []
 
     async def tell() -> None:
-        text.append("\n".join([describe(owner), *_chart(owner.last_recording)]))
+        text.append("\n".join([describe(owner), *_chart(owner._last_recording)]))
 
     def ask() -> None:
         try:
-            owner.run_through(tell())
+            owner._run_through(tell())
         except RuntimeError as error:
             text.append(str(error))
 
@@ -106,12 +106,12 @@ def describe(owner: Owner) -> str:
     """The state of a broker or cluster, as lines of text, for a failed test. On the broker's event loop."""
     servers = owner.live_servers()
     parts = [
-        *([("brokers", [f"broker {number} does not run" for number in absent])] if (absent := owner.absent()) else []),
+        *([("brokers", [f"broker {number} does not run" for number in absent])] if (absent := owner._absent()) else []),
         ("topics", list(_topics(owner))),
         ("groups", [line for server in servers for line in _groups(server)]),
         ("transactions", [line for server in servers for line in _transactions(server)]),
-        ("faults", [*map(repr, owner.faults), *(f"ended: {told}" for told in owner.faults.ended_in_test())]),
-        ("last requests", _requests(owner.last_recording)),
+        ("faults", [*map(repr, owner.faults), *(f"ended: {told}" for told in owner.faults._ended_in_test())]),
+        ("last requests", _requests(owner._last_recording)),
         ("log", log_lines.of_this_broker()[-LOG_LINES_MAX:]),
     ]
     return "\n".join(line for title, lines in parts for line in _part(title, lines))
@@ -142,7 +142,7 @@ def _topics(owner: Owner) -> Iterable[str]:
         for index, state in topic.partitions.items()
     }
     for name, index in sorted(known):
-        led, state = owner.led_by_its_word(name, index), known[name, index]
+        led, state = owner._led_by_its_word(name, index), known[name, index]
         if led is None:
             yield f"{name}-{index} has no leader{_in_sync(state.isr, state.replicas)}"
             continue

@@ -32,14 +32,14 @@ class Roles(Contents):
     """What a test may ask of the roles of brokers, and wait for; part of `Broker` and `Cluster`. `timeout` is in
     seconds of real time; it ends in a TimeoutError that says what there is instead."""
 
-    followers_may_lag = False
+    _followers_may_lag = False
     """Where the clock is one that a test moves: brokers ask each other again by it."""
 
     def controller(self, timeout: float = 30.0) -> int:
         """The number of the broker that is the controller; waits until there is one."""
 
         async def find() -> int:
-            return (await self._until(self.controlling, timeout, "no broker is the controller")).node_id
+            return (await self._until(self._controlling, timeout, "no broker is the controller")).node_id
 
         return self.call(find())
 
@@ -51,7 +51,7 @@ class Roles(Contents):
         name = topic_name(topic)
 
         def find() -> int | None:
-            led = self.led_by_its_word(name, partition)
+            led = self._led_by_its_word(name, partition)
             if led is not None:
                 return led.server.node_id
             known = [found for server in self.live_servers() if (found := server.metadata.topic(name)) is not None]
@@ -87,7 +87,7 @@ class Roles(Contents):
                     servers[0].services.auto_topics.create([topic])
                 return None
             partition = runtime(servers[0], topic).partition_for(key)
-            led = self.led_by_its_word(topic, partition)
+            led = self._led_by_its_word(topic, partition)
             if led is None or runtime(led.server, topic).runner_at(partition) is None:
                 return None
             return led.server.node_id
@@ -113,7 +113,7 @@ class Roles(Contents):
             error = TimeoutError(f"not every broker has heard after {timeout_s:g} s: {self._open_end(None)}")
             raise report.explained(error, cast("Owner", self)) from None
 
-    async def settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
+    async def _settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
         """As `wait_heard`, on the event loop, of these topics or of all; but for `in_faults` not while a fault keeps
         brokers from each other. Errors: TimeoutError."""
         until_s = asyncio.get_running_loop().time() + IN_SYNC_S
@@ -126,7 +126,7 @@ class Roles(Contents):
             pause_s = min(2 * pause_s, POLL_S)
 
     def _open_end(self, topics: Collection[str] | None) -> str | None:
-        in_sync = not self.followers_may_lag and not self._is_hindered()
+        in_sync = not self._followers_may_lag and not self._is_hindered()
         return unsettled(self.live_servers(), topics, in_sync=in_sync)
 
     def _is_hindered(self) -> bool:
@@ -153,7 +153,7 @@ class Roles(Contents):
             for (broker, name, index), state in told.items()
             if state.leader < 0 or set(state.isr) != set(state.replicas)
         ]
-        led = [self.led_by_its_word(name, index) for name, index in {(name, index) for _, name, index in told}]
+        led = [self._led_by_its_word(name, index) for name, index in {(name, index) for _, name, index in told}]
         return lagging + [
             f"{each.partition} at broker {each.server.node_id}: leader {each.server.node_id}, ISR {list(role.isr)}"
             for each in led

@@ -106,11 +106,11 @@ class OfflinePartition(StateFault):
         self.former_leader = former_leader
 
     def is_undone(self) -> bool:
-        return self.among.is_led(self.topic, self.partition)
+        return self.among._is_led(self.topic, self.partition)
 
     def is_hit(self, request: Request) -> bool:
         if self.is_undone():
-            self.among.tell_loop(self.among.end_undone)
+            self.among._tell_loop(self.among._end_undone)
             return False
         return super().is_hit(request)
 
@@ -193,18 +193,18 @@ class StateFaults(FaultList):
                     self._elect(topic, partition, elections.whoever_can(former[0]))
 
         self._elect(topic, partition, choose)
-        return self.add(OfflinePartition(self, topic, partition, former[0], lead_again))
+        return self._add(OfflinePartition(self, topic, partition, former[0], lead_again))
 
     def _elect(self, topic: str, partition: int, choose: elections.Choose) -> int:
         """Have an election; returns who leads, as all brokers know. Errors: TimeoutError."""
 
         async def elect() -> int:
             owner = self._interception.owner
-            controller = await owner.eventually(owner.controlling, "no broker is the controller")
+            controller = await owner._eventually(owner._controlling, "no broker is the controller")
             await elections.elect(controller.controller, topic, partition, choose)
             wanted = controller.controller.cluster.topics[topic].partitions[partition]
 
-            await owner.settle([topic], in_faults=True)
+            await owner._settle([topic], in_faults=True)
             return wanted.leader
 
         return self._call(elect())
@@ -375,7 +375,7 @@ class StateFaults(FaultList):
 
         producer_id, topic_id = self._call(hang())
         abort = partial(self._abort_hanging, topic, topic_id, partition, producer_id)
-        return self.add(HangingTransaction(self, topic, partition, producer_id, abort))
+        return self._add(HangingTransaction(self, topic, partition, producer_id, abort))
 
     def _abort_hanging(self, topic: str, topic_id: TopicId, partition: int, producer_id: int) -> None:
         """Abort a transaction that was left open, as soon as somebody leads its partition; nothing where its topic was
@@ -387,7 +387,7 @@ class StateFaults(FaultList):
 
             marker = TransactionMarker(producer_id, 0, 0, is_commit=False, transaction_version=0)
             while any(server.metadata.topic_id(topic) == topic_id for server in owner.live_servers()):
-                leader = (await owner.leading(topic, partition)).server
+                leader = (await owner._leading(topic, partition)).server
                 try:
                     written = leader.transaction_markers.write(topic, partition, marker)
                     if written is not None:

@@ -15,7 +15,7 @@ from barnabas.testing import report
 from barnabas.testing.durations import Duration, whole_ms
 from barnabas.testing.requests import ask
 from barnabas.testing.topic_changes import Ends, TopicChanges, ends_of, partitions_if_any, wait_for_offsets
-from barnabas.testing.waiting import check_wait, outliving, with_timeout
+from barnabas.testing.waiting import check_may_block, check_wait, outliving, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -88,7 +88,7 @@ class Topic:
         """How many partitions it has. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION."""
 
         async def count() -> int:
-            return len(self._owner.known_topic(self.name).partitions)
+            return len(self._owner._known_topic(self.name).partitions)
 
         return self._owner.call(count())
 
@@ -103,9 +103,9 @@ class Topic:
         async def ranges() -> list[_Range]:
             if missing_ok and not self._exists():
                 return []
-            known = self._owner.known_topic(self.name).partitions
+            known = self._owner._known_topic(self.name).partitions
             indexes = sorted(known) if partition is None else [partition]
-            return [_range((await self._owner.leading(self.name, index)).partition) for index in indexes]
+            return [_range((await self._owner._leading(self.name, index)).partition) for index in indexes]
 
         return [record for found in self._owner.call(ranges()) for record in self._read(found)]
 
@@ -121,7 +121,7 @@ class Topic:
         Errors: TimeoutError, with what was there; RuntimeError inside a running event loop, which this would block:
         await `wait_records_async` there.
         """
-        self._owner.check_may_block("wait_records_async")
+        check_may_block("wait_records_async")
         check_wait(timeout, count, least=0)
         return self._owner.call(self._wait_records(count, timeout))
 
@@ -179,7 +179,7 @@ class Topic:
         Errors: TimeoutError, with what was there; ValueError, TypeError for a duration that is none; RuntimeError
         inside a running event loop, which this would block: await `wait_silence_async` there.
         """
-        self._owner.check_may_block("wait_silence_async")
+        check_may_block("wait_silence_async")
         check_wait(timeout)
         return self._owner.call(self._wait_silence(whole_ms(duration), timeout))
 
@@ -221,7 +221,7 @@ class Topic:
         read. On the broker's loop; no thread waits for that, as others need threads, too."""
         records: list[Record] = []
         try:
-            self._owner.known_topic(self.name)
+            self._owner._known_topic(self.name)
             for found in [_range(partition) for partition in partitions_if_any(self._owner, self.name)]:
                 reading = _Reading(found, await _aborted(self._owner, self.name, found))
                 while not reading.is_over:
@@ -264,7 +264,7 @@ class Topic:
 
     async def _append(self, record: BatchRecord, partition: int | None) -> Record:
         if partition is None:
-            count = len(self._owner.known_topic(self.name).partitions)
+            count = len(self._owner._known_topic(self.name).partitions)
             partition = next(self._keyless) % count if record.key is None else partition_for(record.key, count)
         data = PartitionProduceData(index=partition, records=memoryview(build_batch([record])))
         request = ProduceRequest(
@@ -272,7 +272,7 @@ class Topic:
             timeout_ms=PRODUCE_TIMEOUT_MS,
             topic_data=[TopicProduceData(name=self.name, partition_data=[data])],
         )
-        leader = (await self._owner.leading(self.name, partition)).server
+        leader = (await self._owner._leading(self.name, partition)).server
         answer = (await ask(leader, request, PRODUCE_VERSION)).responses[0].partition_responses[0]
         if answer.error_code:
             details = [error.batch_index_error_message for error in answer.record_errors]
@@ -297,7 +297,7 @@ class Topic:
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=self.name, partitions=[asked])], timeout_ms=DELETE_TIMEOUT_MS
         )
-        leader = (await self._owner.leading(self.name, partition)).server
+        leader = (await self._owner._leading(self.name, partition)).server
         answer = (await ask(leader, request, DELETE_RECORDS_VERSION)).topics[0].partitions[0]
         if answer.error_code:
             raise ApiError(ErrorCode.of(answer.error_code))
@@ -375,12 +375,12 @@ def _range(found: Partition) -> _Range:
 
 
 async def _aborted(owner: "Contents", topic: str, found: _Range) -> list[tuple[int, int]]:
-    partition = (await owner.leading(topic, found.partition)).partition
+    partition = (await owner._leading(topic, found.partition)).partition
     return partition.log.aborted_transactions(found.start, found.end)
 
 
 async def _fetch(owner: "Contents", topic: str, found: _Range, offset: int) -> FetchData | ColdRead:
-    partition = (await owner.leading(topic, found.partition)).partition
+    partition = (await owner._leading(topic, found.partition)).partition
     start = max(offset, partition.log.log_start_offset)
     if start >= found.end:
         return FetchData(b"", start, start, 0, 0)

@@ -60,7 +60,7 @@ class TopicChanges:
         alarms = [server.timers.call_later(time_ms or 0, self._changed.set) for server in servers]
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._owner.recheck_s):
+                async with asyncio.timeout(self._owner._recheck_s):
                     await self._changed.wait()
         finally:
             for alarm in alarms:
@@ -73,7 +73,7 @@ class TopicChanges:
 def partitions_if_any(owner: Contents, topic: str) -> list[Partition]:
     """The partitions that are led, none of a topic that does not exist (yet) or is about to go."""
     try:
-        led = [owner.led(topic, index) for index in sorted(owner.known_topic(topic).partitions)]
+        led = [owner._led(topic, index) for index in sorted(owner._known_topic(topic).partitions)]
     except ApiError:
         return []
     return [found.partition for found in led if found is not None]

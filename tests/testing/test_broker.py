@@ -299,7 +299,7 @@ def fork(broker):
     if not child:
         signal.alarm(20)  # a child that hangs is an error, too
         assert broker.bootstrap_servers
-        recording, fault = broker.last_recording, next(iter(broker.faults))
+        recording, fault = broker._last_recording, next(iter(broker.faults))
         for use in (
             broker.topic_names, broker.topic("t").records, broker.reset, broker.recorded, recording.stop,
             recording.requests, fault.remove, fault.release, fault.wait_hits, broker.faults.clear,

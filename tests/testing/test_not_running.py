@@ -37,16 +37,11 @@ ONE_OF = {name: {"group": "g"} for name in ("coordinator", "coordinator_away", "
 NEEDS_NONE = {"start", "stop", "is_running", "topic", "remove"}
 """What begins and ends, says whether it runs, and a handle that may be had before."""
 
-INSIDE = {
-    "absent", "call", "call_async", "check_apis", "check_brokers", "check_may_be_reset", "check_may_block",
-    "check_started", "controlling", "coordinating", "eventually", "known_topic", "last_recording", "leading", "led",
-    "led_by_its_word", "live_servers", "settle", "is_of_another_process", "run_through", "server", "shared_topics",
-    "watch", "watch_async", "attach", "new_server",
-}  # fmt: skip
+INSIDE = {"call", "call_async", "live_servers", "server"}
 """What is not for tests."""
 
 MEANWHILE = {
-    "bootstrap_servers", "check_started", "cut", "data_dir", "heal", "recorded", "requests", "reset", "restart",
+    "bootstrap_servers", "cut", "data_dir", "heal", "recorded", "requests", "reset", "restart",
     "restore", "snapshot", "expire_session", "clear", "delay", "disconnect", "disk_fails", "disk_full", "disk_slow",
     "drop", "fail", "garble", "hold", "pause", "refuse", "throttle", "leader_away", "coordinator_away", "advance",
     "now_ms", "monotonic_ms",

@@ -160,7 +160,7 @@ def test_a_leader_epoch_is_over(owner: Owner) -> None:
 
     partition = FetchPartition(partition=0, current_leader_epoch=epoch, fetch_offset=0, partition_max_bytes=1000)
     request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="t", partitions=[partition])])
-    leader = next(led.server for led in [owner.call(owner.leading("t", 0))])
+    leader = next(led.server for led in [owner.call(owner._leading("t", 0))])
     answer = owner.call(ask(leader, request, 12)).responses[0].partitions[0]
     assert answer.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
@@ -210,7 +210,7 @@ def test_clear_leaves_no_fault(owner: Owner) -> None:
     topic = owner.create_topic("t", partitions=2)
     if isinstance(owner, Cluster):
         owner.wait_in_sync()
-    leader = owner.call(owner.leading("t", 0)).server.node_id
+    leader = owner.call(owner._leading("t", 0)).server.node_id
     faults = owner.faults
     faults.hang_transaction("t")
     topic.produce("behind it", partition=0)
@@ -261,7 +261,7 @@ def test_a_slow_disk_keeps_writes_waiting_and_nothing_else(owner: str) -> None:
         topic.produce("before")
         producer = producer_of(slow)
         other = producer_of(slow)
-        leader = slow.call(slow.leading("t", 0)).server.node_id
+        leader = slow.call(slow._leading("t", 0)).server.node_id
         with slow.recorded() as seen, slow.faults.disk_slow(60_000, broker=leader) as fault:
             producer.produce("t", "v")
             fault.wait_hits()
@@ -289,7 +289,7 @@ def test_a_follower_with_a_slow_disk_leaves_the_isr() -> None:
 
 def isr_of(cluster: Cluster, topic: str) -> set[int]:
     async def find() -> set[int]:
-        return set((await cluster.leading(topic, 0)).partition.state.isr)
+        return set((await cluster._leading(topic, 0)).partition.state.isr)
 
     return cluster.call(find())
 
@@ -315,7 +315,7 @@ def test_a_broker_that_is_paused_answers_nothing_and_loses_nothing(owner: Owner)
     producer = producer_of(owner)
     producer.produce("t", "before")
     assert producer.flush(PATIENCE_S) == 0
-    leader = owner.call(owner.leading("t", 0)).server.node_id
+    leader = owner.call(owner._leading("t", 0)).server.node_id
     with owner.faults.pause(broker=leader) as paused:
         producer.produce("t", "meanwhile")
         paused.wait_hits()
@@ -408,7 +408,7 @@ def test_a_controller_that_is_paused_is_followed_by_another_and_does_no_harm() -
             return told[0] == told[1] == told[2] or None
 
         # Who made the topic that was asked for too late had its answer before the others heard of it.
-        assert cluster.call(cluster.eventually(are_told_the_same, "brokers know different things"))
+        assert cluster.call(cluster._eventually(are_told_the_same, "brokers know different things"))
 
 
 def controller_epoch(cluster: Cluster) -> int:

@@ -261,7 +261,7 @@ def recorded(asked: Asked) -> Json:
 
 
 def stop_recording(asked: Asked) -> Json:
-    recording = asked.served.owner.last_recording
+    recording = asked.served.owner._last_recording
     if recording is not None:
         recording.stop()
     return {}
@@ -287,7 +287,7 @@ def chart(name: str) -> Callable[[Asked], str]:
 
 
 def _recording(asked: Asked) -> Recording:
-    recording = asked.served.owner.last_recording
+    recording = asked.served.owner._last_recording
     if recording is None:
         raise Refused(409, f"nothing is recorded: POST /brokers/{asked.served.name}/recorded begins")
     return recording
@@ -384,7 +384,7 @@ def _check_partition(served: Served, topic: str, partition: int) -> None:
     """Raises ApiError for one that nobody could ever lead."""
 
     async def known() -> Collection[int]:
-        return served.owner.known_topic(topic).partitions
+        return served.owner._known_topic(topic).partitions
 
     found = served.owner.call(known())
     if partition not in found:

@@ -212,7 +212,7 @@ def _there(found: T | None, what: str) -> T:
 
 def _topic(owner: Broker | Cluster, name: str) -> TopicMetadata | None:
     try:
-        return owner.known_topic(name)
+        return owner._known_topic(name)
     except ApiError:
         return None
 
@@ -255,7 +255,7 @@ def _partition_infos(served: Served, topic: str) -> list[Json]:
 
 def _partition_info_of(served: Served, topic: str, partition: int) -> Json:
     async def find() -> tuple[Json, Callable[[], Any]]:
-        led = await served.owner.leading(topic, partition)
+        led = await served.owner._leading(topic, partition)
         log = led.partition.log
         found = {
             "Partition": partition,
@@ -280,7 +280,7 @@ def _group_info(served: Served, group: str) -> Json:
     owner = served.owner
 
     async def find() -> Json | None:
-        await owner.eventually(lambda: owner.coordinating(group), f"nobody coordinates {group}")
+        await owner._eventually(lambda: owner._coordinating(group), f"nobody coordinates {group}")
         return _group_info_of(owner, group)
 
     return _there(owner.call(find()), f"group {group}")
@@ -334,7 +334,7 @@ def _wait_group(served: Served, group: str, is_so: Callable[[Json], bool], timeo
 
     async def wait() -> Json:
         try:
-            return await with_timeout(wait_until(reached, listeners, owner.recheck_s), timeout_s, found)
+            return await with_timeout(wait_until(reached, listeners, owner._recheck_s), timeout_s, found)
         except TimeoutError as error:
             raise report.explained(error, owner) from None
 
@@ -347,7 +347,7 @@ def _assigned(info: Json) -> int:
 
 
 def _group_info_of(owner: Broker | Cluster, group: str) -> Json | None:
-    server = owner.coordinating(group)
+    server = owner._coordinating(group)
     try:
         shard = None if server is None else server.groups.runtime.runner(group).shard
     except ApiError:  # nobody has asked for a group yet

@@ -126,7 +126,7 @@ def make(faults: Faults, rules: list[Mapping[str, Any]], check_nodes: Callable[[
     try:
         for rule in sorted(accepted, key=lambda rule: not rule.get("whole", False)):
             check_nodes(rule.get("broker", ()))
-            made.append(faults.add(_rule(faults, rule)))
+            made.append(faults._add(_rule(faults, rule)))
     except BaseException:
         for fault in made:
             fault.remove()
