@@ -53,6 +53,7 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.services import Services
 from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.compaction import Compaction
+from barnabas.broker.upkeep.disk_space import DiskSpace
 from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.broker.upkeep.log_jobs import LogJobs
 from barnabas.broker.upkeep.retention import Retention
@@ -355,7 +356,10 @@ class Broker:
             self.environment.work_s,
             self.environment.interpreter,
         )
-        self.log_jobs = LogJobs(self.log_manager, self.replicas, self.retention, self.compaction, self.clock)
+        self.disk_space = DiskSpace(self.log_manager, self.config.barnabas_disk_reserve_bytes, self.replicas)
+        self.log_jobs = LogJobs(
+            self.log_manager, self.replicas, self.retention, self.compaction, self.disk_space, self.clock
+        )
 
     def _make_coordinators(self) -> None:
         self.groups = GroupService(
@@ -486,6 +490,7 @@ class Broker:
             auto_topics=self.auto_topics,
             producer_ids=self.producer_ids,
             log_manager=self.log_manager,
+            disk_space=self.disk_space,
             replicas=self.replicas,
             fetch_sessions=self.fetch_sessions,
             replica_fetch_sessions=self.replica_fetch_sessions,

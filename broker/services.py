@@ -20,6 +20,7 @@ from barnabas.broker.observability.request_metrics import RequestMetrics
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.upkeep.disk_space import DiskSpace
 from barnabas.clock import Clock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller
@@ -60,6 +61,7 @@ class Services:
     producer_ids: ProducerIds
 
     log_manager: LogManager
+    disk_space: DiskSpace
     replicas: ReplicaManager
     fetch_sessions: FetchSessions
     replica_fetch_sessions: FetchSessions

@@ -8,7 +8,8 @@ from typing import Final
 from barnabas.wire.errors import ApiError, ErrorCode
 
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
-_PASSING: Final = _NO_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EAGAIN}
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PASSING: Final = _NO_DESCRIPTORS | _NO_ROOM | {errno.EFBIG, errno.ENOMEM, errno.EAGAIN}
 
 
 class StorageError(ApiError):
@@ -20,6 +21,13 @@ class StorageError(ApiError):
     def __init__(self, message: str, *, passes: bool = False) -> None:
         self.passes = passes
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+
+class DiskFull(StorageError):
+    """There is no room. It passes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, passes=True)
 
 
 class LogDeleted(StorageError):
@@ -92,6 +100,8 @@ def is_passing(error: OSError) -> bool:
 
 def refusal(what: str, error: OSError) -> StorageError:
     """What the callers of storage are told of an error of the operating system, and whether it passes."""
+    if error.errno in _NO_ROOM and is_passing(error):
+        return DiskFull(f"{what} failed: {error}")
     return StorageError(f"{what} failed: {error}", passes=is_passing(error))
 
 

@@ -7,6 +7,7 @@ from barnabas.broker.http.metrics_page import (
     TOPICS_MAX,
     ApiFigures,
     ControllerFigures,
+    DirectoryFigures,
     GroupFigures,
     MetricsPage,
     PartitionFigures,
@@ -29,7 +30,8 @@ INTRODUCTION = f"""# Metrics
 - `/healthz`: 200 as long as the process lives and its event loop turns;
 - `/readyz`: 200 while clients are accepted, 503 before and after. In a cluster it is 503 after a start until all
   replicas of the broker have been in sync, and says how many are not (`not ready: 3 replicas not in sync yet`); what
-  falls behind later does not change it, and partitions without a leader do not count.
+  falls behind later does not change it, and partitions without a leader do not count. Nor does a full log directory,
+  which it names (`ready, but /data is full, records of clients are refused`): what is there is served.
 
 ```yaml
 scrape_configs:
@@ -71,6 +73,7 @@ EXAMPLE = Snapshot(
     refused_for_memory=(("groups", 0),),
     set_aside=(SetAsideFigures("retention", 0, 0),),
     uncleanable=(UncleanableFigures("/data", 0, 0),),
+    directories=(DirectoryFigures("/data", 1, False),),
 )
 """A broker that has one of everything."""
 

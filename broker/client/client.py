@@ -42,6 +42,9 @@ TRANSACTION_COORDINATOR: Final = 1
 _API_VERSIONS: Final = 18
 _LENGTH: Final = struct.Struct(">i")
 _HTTP: Final = int.from_bytes(b"HTTP")
+_TLS_ALERT: Final = 0x1503
+"""An alert (21) of TLS, or of SSL 3: the answer to a request that is no handshake. The next byte is the minor version,
+which is different in each."""
 """Where the length of a response would be, if a server of web pages answers."""
 
 R = TypeVar("R", bound=Message)
@@ -190,17 +193,21 @@ class BrokerConnection:
                 answer.exception()
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
-        reason: Exception = BrokerUnavailable(f"the broker at {self.address} closed the connection")
+        reason: Exception = BrokerUnavailable(f"the connection to {self.address} is closed")
         try:
             while True:
                 (size,) = _LENGTH.unpack(await reader.readexactly(4))
+                if size >> 16 == _TLS_ALERT:
+                    raise ProtocolError(
+                        "TLS, which these commands do not speak: name a listener without it (PLAINTEXT)"
+                    )
                 if not 4 <= size <= RESPONSE_BYTES_MAX:
                     raise ProtocolError("HTTP" if size == _HTTP else f"a response of {size} bytes")
                 self._hand_over(memoryview(await reader.readexactly(size)))
         except ProtocolError as error:
             reason = self._not_kafka(error)
         except (OSError, asyncio.IncompleteReadError):
-            pass
+            reason = self._closed()
         finally:
             if self._writer is not None:
                 self._writer.close()
@@ -208,6 +215,14 @@ class BrokerConnection:
                 if not answer.done():
                     answer.set_exception(reason)
             self._waiting.clear()
+
+    def _closed(self) -> BrokerUnavailable:
+        if self._versions:
+            return BrokerUnavailable(f"the broker at {self.address} closed the connection")
+        return BrokerUnavailable(
+            f"the broker at {self.address} closed the connection before it answered anything "
+            "(as listeners with TLS may do, which these commands do not speak)"
+        )
 
     def _not_kafka(self, error: ProtocolError) -> ClientError:
         return ClientError(f"{self.address} answered with something that is not Kafka's protocol: {error}")
@@ -348,11 +363,11 @@ class KafkaClient:
                 message += "".join(f"; did you mean {other}?" for other in similar(name, others))
         check(code, f"topic {name}", message)
 
-    async def coordinator(self, key: str, key_type: int = GROUP_COORDINATOR) -> int:
-        """The broker that coordinates a consumer group, or a transactional id; waits for it to be elected. Errors:
-        ClientError.
+    async def coordinator(self, key: str, key_type: int = GROUP_COORDINATOR, *, timeout_s: float | None = None) -> int:
+        """The broker that coordinates a consumer group, or a transactional id; waits for it to be elected, for as long
+        as for an answer unless told otherwise. Errors: ClientError.
         """
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        deadline = asyncio.get_running_loop().time() + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
             request = FindCoordinatorRequest(key=key, coordinator_keys=[key], key_type=key_type)
             connection = await self._connection(None)
@@ -367,7 +382,7 @@ class KafkaClient:
                 self._addresses[found.node_id] = (found.host, found.port)
                 return found.node_id
             error = ErrorCode.of(found.error_code)
-            if not error.retriable or asyncio.get_running_loop().time() > deadline:
+            if not error.retriable or asyncio.get_running_loop().time() >= deadline:
                 what = "group" if key_type == GROUP_COORDINATOR else "transactional id"
                 raise ResponseError(error, f"cannot find the coordinator of {what} {key}", found.error_message)
             await asyncio.sleep(RETRY_BACKOFF_S)

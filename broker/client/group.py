@@ -118,7 +118,7 @@ class GroupMember:
                 return partitions
 
     async def _rebalance(self) -> list[TopicPartition]:
-        node_id = await self._client.coordinator(self.group)
+        node_id = await self._client.coordinator(self.group, timeout_s=0)  # `join` tries again, and tells why
         joined = await self._join(node_id)
         self._generation = joined.generation_id
         protocol_name = joined.protocol_name or RANGE

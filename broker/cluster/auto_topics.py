@@ -26,14 +26,14 @@ Create = Callable[[list[NewTopic]], Awaitable[list[TopicOutcome]]]
 
 class AutoTopicCreation:
     """Creates missing topics; `internal_topic(name)` describes `__consumer_offsets` as configured, or is None for other
-    names. Those for which `waits_for_brokers` holds are not created yet.
+    names. Those for which `waits_for_brokers` says why are not created yet.
     """
 
     def __init__(
         self,
         create: Create,
         internal_topic: Callable[[str], NewTopic | None],
-        waits_for_brokers: Callable[[str], bool],
+        waits_for_brokers: Callable[[str], str | None],
         clock: Clock,
     ) -> None:
         self._create = create
@@ -42,6 +42,12 @@ class AutoTopicCreation:
         self.set_aside = SetAside[str]("creating", clock, first_delay_ms=0)
         self._in_flight: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refusals: dict[str, str] = {}
+        """Why internal topics were not created when they were asked for last."""
+
+    def why_missing(self, name: str) -> str | None:
+        """Why an internal topic was not created when it was asked for last; None where that is not known."""
+        return self._waits_for_brokers(name) or self._refusals.get(name)
 
     def create(self, names: Iterable[str]) -> None:
         """Start to create topics that are not being created already."""
@@ -59,6 +65,7 @@ class AutoTopicCreation:
     async def _run(self, topics: list[NewTopic]) -> None:
         try:
             for outcome in await self._create(topics):
+                self._refusals.pop(outcome.name, None)
                 if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                     logger.warning(
                         "automatic creation of topic %s failed: %s %s",
@@ -66,6 +73,9 @@ class AutoTopicCreation:
                         outcome.error.name,
                         outcome.message,
                     )
+                    if self._internal_topic(outcome.name) is not None:
+                        told = outcome.message or outcome.error.message
+                        self._refusals[outcome.name] = f"{outcome.name} cannot be created: {told}"
         except ApiError as error:
             logger.warning("automatic creation of topics failed: %s", error)
         except Exception as error:  # noqa: BLE001 - whoever asked asks again

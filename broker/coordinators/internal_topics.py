@@ -73,25 +73,26 @@ class InternalTopics:
             is_needed=True,
         )
 
-    def waits_for_brokers(self, name: str) -> bool:
-        """Whether a topic cannot be created before more brokers are alive, as many as it is to have replicas. The log
-        has it in one line, once until there are enough.
+    def waits_for_brokers(self, name: str) -> str | None:
+        """Why a topic cannot be created before more brokers are alive, as many as it is to have replicas; None where it
+        can. The log has it in one line, once until there are enough.
         """
         if self._is_alone or name not in self._sizes:
-            return False
+            return None
         _, replication_factor = self._sizes[name]
         alive = len(self._metadata.broker_ids())
         if alive >= replication_factor:
             self._told.discard(name)
-            return False
+            return None
+        what, key = _WAITING[name]
+        why = (
+            f"{what} wait: {name} is to have {replication_factor} replicas, alive brokers: {alive} "
+            f"(a smaller cluster sets {key}={max(alive, 1)})"
+        )
         if name not in self._told:
             self._told.add(name)
-            what, key = _WAITING[name]
-            log.warning(
-                "%s wait: %s is to have %d replicas, alive brokers: %d (a smaller cluster sets %s=%d)",
-                what, name, replication_factor, alive, key, max(alive, 1),
-            )  # fmt: skip
-        return True
+            log.warning("%s", why)
+        return why
 
     def elected(self, partition: Partition) -> None:
         """Tell a partition's coordinator that this broker leads it, from now on or in a new epoch; partitions of other

@@ -91,7 +91,10 @@ def _config_error(configs: dict[str, str | None], context: RequestContext) -> Ap
 
 def _result(outcome: TopicOutcome, configs: dict[str, str], context: RequestContext) -> CreatableTopicResult:
     if outcome.error is not ErrorCode.NONE:
-        return CreatableTopicResult(name=outcome.name, error_code=outcome.error, error_message=outcome.message)
+        message = outcome.message
+        if outcome.error is ErrorCode.REQUEST_TIMED_OUT and (complaint := context.services.disk_space.complaint()):
+            message = f"{message} {complaint}."  # which is why, most likely
+        return CreatableTopicResult(name=outcome.name, error_code=outcome.error, error_message=message)
     return CreatableTopicResult(
         name=outcome.name,
         topic_id=outcome.topic_id,

@@ -3,6 +3,7 @@
 Behaviour: the leader of the group's partition of `__consumer_offsets`, or of the transactional id's partition of
 `__transaction_state`, with its address on the listener that the request came in on. The first question creates that
 topic; until its partitions have leaders the answer is COORDINATOR_NOT_AVAILABLE, which clients retry.
+Deviations: that answer's message says why where this is known: too few brokers for the topic's replicas, a full disk.
 Errors per key: COORDINATOR_NOT_AVAILABLE; INVALID_REQUEST for key types other than 0 and 1 (there are no share
 groups).
 Versions: 1 key type, message; 3 flexible; 4 several keys (KIP-699); 5 transaction version 2 (KIP-890); 6 key type of
@@ -82,17 +83,19 @@ def _find(key_type: int, key: str, context: RequestContext) -> _Found:
         return _Found(ErrorCode.INVALID_REQUEST, f"This broker does not support coordinators of type {key_type}.")
     if topic not in services.metadata:
         services.auto_topics.create([topic])
-        return _not_available()
+        return _not_available(topic, context)
     partition = services.metadata.partition(topic, index)
     listener_name = context.session.listener_name
     endpoint = None if partition is None else services.metadata.endpoint(partition.leader, listener_name)
     if partition is None or endpoint is None:
-        return _not_available()
+        return _not_available(topic, context)
     return _Found(ErrorCode.NONE, SUCCESS_MESSAGE, partition.leader, endpoint)
 
 
-def _not_available() -> _Found:
-    return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE.message)
+def _not_available(topic: str, context: RequestContext) -> _Found:
+    services = context.services
+    why = services.auto_topics.why_missing(topic) or services.disk_space.complaint()
+    return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE, why or ErrorCode.COORDINATOR_NOT_AVAILABLE.message)
 
 
 HANDLER: Handler[FindCoordinatorRequest, FindCoordinatorResponse] = Handler(

@@ -13,6 +13,7 @@ INVALID_TOPIC_EXCEPTION (internal topics), INVALID_REQUIRED_ACKS, NOT_ENOUGH_REP
 NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH,
 INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE (before version 11), TRANSACTION_ABORTABLE, CONCURRENT_TRANSACTIONS
 (version 12+), KAFKA_STORAGE_ERROR.
+Deviations: a full disk is named in the partition's error message (8+); Kafka explains no KAFKA_STORAGE_ERROR.
 Versions: 0-2 are advertised only for clients that infer codecs from them (KAFKA-18659); 5 log start offset; 7 zstd; 8
 record errors (KIP-467); 9 flexible; 10 current leader (KIP-951); 11 TRANSACTION_ABORTABLE; 12 transaction version 2;
 13 topic ids (KIP-516).
@@ -28,6 +29,7 @@ from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import INTERNAL_TOPICS
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.replication.delayed_reply import once_committed
+from barnabas.storage.errors import DiskFull
 from barnabas.storage.validation import ExpensiveBatch, RecordErrors, parse_produced_batch
 from barnabas.turns import InPieces, Turns, in_turns
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -261,6 +263,9 @@ class _Appends:
         )
         if error.error is ErrorCode.CORRUPT_MESSAGE and _has_impossible_size_or_magic(data.records):
             reply.error_message = error.message  # of the log's refusals Kafka explains only this one
+        if isinstance(error, DiskFull):
+            node_id = self._context.services.node_id
+            reply.error_message = f"The disk of {topic}-{data.index} at broker {node_id} is full."
         if isinstance(error, RecordErrors):
             reply.error_message = error.message
             reply.record_errors = [

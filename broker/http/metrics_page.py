@@ -139,6 +139,15 @@ class SetAsideFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class DirectoryFigures:
+    """The file system of a log directory, and whether the directory takes no records from clients for lack of room."""
+
+    directory: str
+    free_bytes: int
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True)
 class UncleanableFigures:
     """The logs of a log directory that compaction has set aside."""
 
@@ -171,6 +180,7 @@ class Snapshot:
     refused_for_memory: tuple[tuple[str, int], ...]
     set_aside: tuple[SetAsideFigures, ...]
     uncleanable: tuple[UncleanableFigures, ...]
+    directories: tuple[DirectoryFigures, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +250,10 @@ def take_snapshot(sources: MetricSources, topics_max: int = TOPICS_MAX) -> Snaps
         ),
         set_aside=tuple(SetAsideFigures(aside.activity, len(aside), aside.failures) for aside in sources.activities()),
         uncleanable=tuple(_uncleanable(sources)),
+        directories=tuple(
+            DirectoryFigures(directory, free_bytes, directory in services.disk_space.full)
+            for directory, free_bytes in sorted(services.disk_space.free_bytes.items())
+        ),
     )
 
 
@@ -591,6 +605,18 @@ def _set_aside_metrics(snapshot: Snapshot) -> Iterator[Metric]:
         count.add_metric([uncleanable.directory], uncleanable.count)
         size.add_metric([uncleanable.directory], uncleanable.size_bytes)
     yield from (members, failures, count, size)
+    free = GaugeMetricFamily(
+        "barnabas_log_directory_free_bytes", "Free bytes of the file system of a log directory.", labels=labels
+    )
+    full = GaugeMetricFamily(
+        "barnabas_log_directory_full",
+        "1 while it takes no records from clients for lack of room (barnabas.disk.reserve.bytes), else 0.",
+        labels=labels,
+    )
+    for directory in snapshot.directories:
+        free.add_metric([directory.directory], directory.free_bytes)
+        full.add_metric([directory.directory], directory.is_full)
+    yield from (free, full)
     refused = CounterMetricFamily(
         "barnabas_refused_for_memory", "What coordinators had no room for.", labels=["coordinator"]
     )

@@ -169,14 +169,16 @@ class HttpServer:
     async def _readyz(self, request: web.Request) -> web.Response:
         """Clients are accepted, and since the start all replicas have been in sync: who restarts brokers one after the
         other may go on to the next. Replicas that fall behind later do not count, nor do those of partitions without a
-        leader, which may wait for the next broker."""
+        leader, which may wait for the next broker. A full log directory is told, and changes nothing: what is there is
+        served, and other brokers need not wait for it."""
         if not self._sources.is_ready():
             return web.Response(text="not ready\n", status=503)
         lacking = self.joining.lacking()
         if lacking:
             replicas = "1 replica" if lacking == 1 else f"{lacking} replicas"
             return web.Response(text=f"not ready: {replicas} not in sync yet\n", status=503)
-        return web.Response(text="ready\n")
+        complaint = self._sources.services.disk_space.complaint()
+        return web.Response(text=f"ready, but {complaint}\n" if complaint else "ready\n")
 
     async def _metrics(self, request: web.Request) -> web.Response:
         self.connections.holds_page(request.transport)

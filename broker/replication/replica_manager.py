@@ -22,7 +22,7 @@ from barnabas.controller.requests import FULL
 from barnabas.set_aside import SetAside
 from barnabas.storage.checkpoints import LOST_LOGS_FILE, TopicPartition
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import StorageError
+from barnabas.storage.errors import DiskFull, StorageError
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin, ExpensiveBatch, ValidationResult
@@ -534,7 +534,7 @@ class ReplicaManager:
 
     def _check_room(self, partition: Partition) -> None:
         if self.appended_bytes > self._full_at.get(partition.log.directory.rpartition("/")[0], _NEVER):
-            raise StorageError(f"the disk of {partition} is full")
+            raise DiskFull(f"the disk of {partition} is full")
 
     def _leader(self, topic: str, index: int, acks: int) -> Partition:
         partition = self._partitions.get((topic, index)) or self.partition_or_error(topic, index)

@@ -17,37 +17,58 @@ SHARE_MAX = 20
 
 
 class DiskSpace:
-    """Looks at the free space of all log directories, and tells the replica manager how much each may still take."""
+    """Looks at the free space of all log directories, and tells the replica manager how much each may still take; with
+    no reserve each may take all. Ownership: the event loop."""
 
     def __init__(self, log_manager: LogManager, reserve_bytes: int, replicas: ReplicaManager) -> None:
         self._log_manager = log_manager
         self._reserve_bytes = reserve_bytes
         self._replicas = replicas
         self._full: set[str] = set()
+        self.free_bytes: dict[str, int] = {}
+        """By log directory, when it was looked at last."""
+
+    @property
+    def full(self) -> list[str]:
+        """The log directories that take no records from clients."""
+        return sorted(self._full)
+
+    def complaint(self) -> str | None:
+        """What there is to say of full log directories; None where there are none."""
+        if not self._full:
+            return None
+        return (
+            f"{' and '.join(self.full)} {'is' if len(self._full) == 1 else 'are'} full, records of clients are refused"
+        )
 
     async def check(self) -> None:
         """Look again. A full directory takes records again when an eighth more than the reserve is free."""
         appended = self._replicas.appended_bytes
-        rooms = await self._log_manager.threads.call(self._measure)
-        self._replicas.limit_appends({path: appended + room for path, room in rooms.items()})
+        spaces = await self._log_manager.threads.call(self._measure)
+        self.free_bytes = {path: free for path, (_, free) in spaces.items()}
+        if self._reserve_bytes > 0:
+            rooms = {path: self._room(path, total, free) for path, (total, free) in spaces.items()}
+            self._replicas.limit_appends({path: appended + room for path, room in rooms.items()})
 
-    def _measure(self) -> dict[str, int]:
-        """Bytes that each directory may still take; less than nothing if it is full."""
-        rooms = {}
+    def _measure(self) -> dict[str, tuple[int, int]]:
+        """The total and free bytes of each directory."""
+        spaces = {}
         for path in map(str, self._log_manager.directories):
             try:
-                total, free = self._log_manager.space(path)
+                spaces[path] = self._log_manager.space(path)
             except OSError as error:
                 logger.error("asking for the free space of %s failed: %s", path, error)
-                continue
-            reserve = min(self._reserve_bytes, total // SHARE_MAX)
-            rooms[path] = free - reserve
-            if path in self._full and free >= reserve + reserve // 8:
-                self._full.discard(path)
-                logger.warning("%s has room again", path)
-            elif path in self._full or free < reserve:
-                if path not in self._full:
-                    logger.error("%s is full: records of clients are refused until there is room", path)
-                self._full.add(path)
-                rooms[path] = -1 << 62
-        return rooms
+        return spaces
+
+    def _room(self, path: str, total: int, free: int) -> int:
+        """Bytes that a directory may still take; less than nothing if it is full."""
+        reserve = min(self._reserve_bytes, total // SHARE_MAX)
+        if path in self._full and free >= reserve + reserve // 8:
+            self._full.discard(path)
+            logger.warning("%s has room again", path)
+        elif path in self._full or free < reserve:
+            if path not in self._full:
+                logger.error("%s is full: records of clients are refused until there is room", path)
+            self._full.add(path)
+            return -1 << 62
+        return free - reserve

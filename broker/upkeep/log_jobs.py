@@ -29,7 +29,13 @@ class LogJobs:
     """Deletes, compacts, flushes and checkpoints, and forgets producers; `set_aside` are logs at which that failed."""
 
     def __init__(
-        self, logs: LogManager, replicas: ReplicaManager, retention: Retention, compaction: Compaction, clock: Clock
+        self,
+        logs: LogManager,
+        replicas: ReplicaManager,
+        retention: Retention,
+        compaction: Compaction,
+        disk_space: DiskSpace,
+        clock: Clock,
     ) -> None:
         self.set_aside = SetAside[PartitionLog]("expiring the producers", clock)
         self.set_aside_bounds = SetAside[PartitionLog]("bounding the producers", clock)
@@ -37,14 +43,13 @@ class LogJobs:
         self._replicas = replicas
         self._retention = retention
         self._compaction = compaction
+        self._disk_space = disk_space
         self._clock = clock
 
     def schedule(self, housekeeping: Housekeeping, network_housekeeping: Housekeeping, config: LiveConfig) -> None:
         """Have all jobs run from now on; those that look at other brokers as `network_housekeeping` does."""
         every, logs = housekeeping.every, self._logs
-        if config.barnabas_disk_reserve_bytes > 0:
-            space = DiskSpace(logs, config.barnabas_disk_reserve_bytes, self._replicas)
-            every("looking at free space", FREE_SPACE_INTERVAL_MS, space.check, initial_delay_ms=0)
+        every("looking at free space", FREE_SPACE_INTERVAL_MS, self._disk_space.check, initial_delay_ms=0)
         every("retention", config.log_retention_check_interval_ms, self._retention.run)
         every("deleting files", FILE_DELETE_INTERVAL_MS, self._in_thread(logs.delete_due_files))
         if config.log_cleaner_enable and config.log_cleaner_threads > 0:

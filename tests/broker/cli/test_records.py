@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 from barnabas.broker.cli.values import moment_ms
 from barnabas.storage.os_files import UnsyncedFiles
-from barnabas.testing import Broker
+from barnabas.testing import Broker, Cluster
 from tools import children
 from tools.required import tool_missing
 from tools.waiting import PATIENCE_S
@@ -49,10 +49,29 @@ def test_what_keeps_records_from_being_written_is_told() -> None:
             files.room_bytes = 1 << 40
             rest = process.stderr.read()
     assert re.fullmatch(
-        r"barnabas: cannot write to partition 0 of patient: .+ \(KAFKA_STORAGE_ERROR\); trying for another 11\d s\n",
+        r"barnabas: cannot write to partition 0 of patient: The disk of patient-0 at broker 1 is full\. "
+        r"\(KAFKA_STORAGE_ERROR\); trying for another 11\d s\n",
         told,
     )
     assert (process.returncode, re.sub(r"\d+\.\d\d", "N", rest)) == (0, "1 record to patient in N s\n")
+
+
+@pytest.mark.live
+def test_a_member_tells_what_its_coordinator_waits_for() -> None:
+    with Cluster(1, offsets_topic_replication_factor=3) as cluster:
+        cluster.create_topic("t").produce("one")
+        command = [sys.executable, "-m", "barnabas", "consume", "t", "-g", "g", "-b", cluster.bootstrap_servers]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            told = process.stderr.readline()
+            process.terminate()
+            rest = process.stderr.read()
+    assert told == (
+        "barnabas: cannot find the coordinator of group g: Consumer groups wait: __consumer_offsets is to have 3 "
+        "replicas, alive brokers: 1 (a smaller cluster sets offsets.topic.replication.factor=1) "
+        "(COORDINATOR_NOT_AVAILABLE); trying again until that is over\n"
+    )
+    assert rest == ""
 
 
 def test_lines_become_records_and_lines_again(run: Run) -> None:

@@ -108,7 +108,8 @@ class Server:
             groups=self.groups,
             transactions=SimpleNamespace(runtime=SimpleNamespace(partition_for=lambda transactional_id: 3)),
             metadata=self.metadata,
-            auto_topics=SimpleNamespace(create=self.created.extend),
+            auto_topics=SimpleNamespace(create=self.created.extend, why_missing=lambda topic: None),
+            disk_space=SimpleNamespace(complaint=lambda: None),
             unforeseen=UnforeseenErrors(SystemClock()),
             reply_bytes_max=reply_bytes_max,
         )

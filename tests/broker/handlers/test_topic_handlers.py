@@ -69,6 +69,7 @@ class Server:
         self.clock = ManualClock(now_ms=1_700_000_000_000)
         self.channel = Applied()
         self._ids = itertools.count(1)
+        self.disk_space = SimpleNamespace(complaint=lambda: None)
 
     async def start(self) -> None:
         self.store = EmbeddedStore(":memory:", self.clock)

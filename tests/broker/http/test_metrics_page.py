@@ -63,6 +63,7 @@ def sources() -> MetricSources:
         transactions=SimpleNamespace(runtime=SimpleNamespace(memory=SimpleNamespace(refused_count=6))),
         log_manager=SimpleNamespace(directories=["/data/a", "/data/b"]),
         unforeseen=SimpleNamespace(count=3),
+        disk_space=SimpleNamespace(free_bytes={"/data/b": 5, "/data/a": 123456}, full=["/data/b"]),
         controller=SimpleNamespace(
             is_active=True, epoch=4, queue_length=2, event_count=10, event_ms=1500, left_out_count=5
         ),
@@ -98,6 +99,9 @@ def test_page() -> None:
         'barnabas_refused_for_memory_total{coordinator="groups"} 5.0',
         'barnabas_refused_for_memory_total{coordinator="transactions"} 6.0',
         'barnabas_uncleanable_partitions{directory="/data/b"} 0.0',
+        'barnabas_log_directory_free_bytes{directory="/data/a"} 123456.0',
+        'barnabas_log_directory_full{directory="/data/a"} 0.0',
+        'barnabas_log_directory_full{directory="/data/b"} 1.0',
         'barnabas_requests_total{api="Produce"} 2.0',
         'barnabas_requests_total{api="999"} 1.0',
         'barnabas_request_bytes_total{api="Produce"} 300.0',

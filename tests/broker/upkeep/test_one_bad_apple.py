@@ -525,7 +525,7 @@ def test_bounding_producers(caplog: pytest.LogCaptureFixture) -> None:
     states[0].is_bad = True
     partitions = [SimpleNamespace(log=Named(remembered_producers=state)) for state in states]
     replicas = cast("Any", SimpleNamespace(partitions=lambda: iter(partitions)))
-    jobs = LogJobs(nobody, replicas, nobody, nobody, clock)
+    jobs = LogJobs(nobody, replicas, nobody, nobody, nobody, clock)
     jobs._bound_producers()
     assert [len(state.asked) for state in states] == [1, 1, 1]
     jobs._bound_producers()
@@ -548,7 +548,7 @@ def test_bounding_who_is_about_to_begin_a_transaction() -> None:
     states += [deepcopy(states[0]) for _ in range(12)]
     partitions = [SimpleNamespace(log=Named(remembered_producers=state)) for state in states]
     nobody, replicas = cast("Any", None), cast("Any", SimpleNamespace(partitions=lambda: iter(partitions)))
-    LogJobs(nobody, replicas, nobody, nobody, ManualClock())._bound_producers()
+    LogJobs(nobody, replicas, nobody, nobody, nobody, ManualClock())._bound_producers()
     counts = [len(state.verifications) for state in states]
     assert VERIFICATIONS_OF_ALL_LOGS_MAX - 15 <= sum(counts) <= VERIFICATIONS_OF_ALL_LOGS_MAX
     assert counts[2] == 100
