@@ -6,7 +6,8 @@
 Events are JSON objects; what has the same --id-field (or the same record key, without that option) is the same event,
 if it comes within --window of the first one, by the records' timestamps: so long its id is kept in Spark's state. An
 event older than the watermark (the newest timestamp less --window) is dropped and counted as late, since nothing would
-tell it from a repetition.
+tell it from a repetition. A record without an id is an event of its own; how many there were is said at the end, and
+the status is 1 where no record had one (a misspelt --id-field).
 
 Spark's own sink would write a batch twice after a crash. Here each state partition of a batch goes out in one
 transaction that also commits the batch's number (see exactly_once.py): readers with isolation.level=read_committed see
@@ -16,7 +17,8 @@ every event once, whatever was killed. A worker holds such a part in memory, whi
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -29,6 +31,8 @@ from spark_examples.filesystem import FileSystem
 from spark_examples.topics import Topics
 
 QUERY = "unique-events"
+IDS = "ids"
+"""The observation of how many records have an id."""
 SAMPLE_REPETITIONS = 3
 MOST_RECORDS = 400_000
 
@@ -38,7 +42,8 @@ def unique_events(records: DataFrame, id_field: str | None, window: str) -> Data
     event_id = f.get_json_object(f.col("value").cast("string"), f"$.{id_field}") if id_field else f.col("key")
     # Without an id nothing can be said to be repeated: such a record is itself.
     itself = f.concat_ws("-", "topic", "partition", "offset")
-    named = records.withColumn("id", f.coalesce(event_id.cast("string"), itself))
+    counted = records.observe(IDS, f.count("*").alias("records"), f.count(event_id).alias("with_id"))
+    named = counted.withColumn("id", f.coalesce(event_id.cast("string"), itself))
     return named.withWatermark("timestamp", window).dropDuplicatesWithinWatermark(["id"])
 
 
@@ -84,7 +89,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--input-topic", default="events", metavar="TOPIC", help="default: %(default)s")
     made.add_argument("--output-topic", default="unique-events", metavar="TOPIC", help="default: %(default)s")
     made.add_argument("--id-field", metavar="NAME", help="the JSON field that names an event (default: the key)")
-    made.add_argument("--window", default="1 day", help="how far apart repetitions may be (default: %(default)s)")
+    made.add_argument(
+        "--window",
+        metavar="TIME",
+        default="1 day",
+        type=pipeline.interval,
+        help="how far apart repetitions may be (default: %(default)s)",
+    )
     return made
 
 
@@ -109,9 +120,20 @@ def show(spark: SparkSession, options: argparse.Namespace) -> None:
     pipeline.print_counts(spark, options, (options.input_topic, options.output_topic))
 
 
+def judge(options: argparse.Namespace, totals: Mapping[str, pipeline.Totals]) -> int:
+    """Tell how many records had no id; that none had one is a mistake."""
+    seen = totals[QUERY].observed.get(IDS, Counter())
+    lacking = seen["records"] - seen["with_id"]
+    if not lacking:
+        return 0
+    what = f"field {options.id_field}" if options.id_field else "key"
+    pipeline.say(f"{lacking:,} of {seen['records']:,} records have no {what}: each was taken for an event of its own.")
+    return 0 if seen["with_id"] else 1
+
+
 def main() -> int:
     """Run from the command line."""
-    return pipeline.run_pipeline(parser(), start, prepare_sample, show, needs)
+    return pipeline.run_pipeline(parser(), start, prepare_sample, show, needs, judge)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--airports", metavar="URI", help="the table of airports: faa, name")
     made.add_argument("--planes", metavar="URI", help="the table of planes: tailnum, manufacturer, model, seats")
     made.add_argument(
-        "--lateness", default="6 hours", help="how far a stream may be behind itself (default: %(default)s)"
+        "--lateness",
+        metavar="TIME",
+        default="6 hours",
+        type=pipeline.interval,
+        help="how far a stream may be behind itself (default: %(default)s)",
     )
     return made
 

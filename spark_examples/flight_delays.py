@@ -92,7 +92,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--input-topic", default="flights", metavar="TOPIC", help="default: %(default)s")
     made.add_argument("--output-topic", default="flight-delays", metavar="TOPIC", help="default: %(default)s")
     made.add_argument("--output-path", metavar="URI", help="where final figures go as Parquet (default: nowhere)")
-    made.add_argument("--lateness", default="2 days", help="how late a flight may come (default: %(default)s)")
+    made.add_argument(
+        "--lateness",
+        metavar="TIME",
+        default="2 days",
+        type=pipeline.interval,
+        help="how late a flight may come (default: %(default)s)",
+    )
     made.add_argument("--recompute", action="store_true", help="write all lines anew from the topic, and end")
     return made
 

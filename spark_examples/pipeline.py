@@ -8,11 +8,13 @@ A pipeline is a file with `parser()`, its options; `start(spark, options)`, whic
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -92,7 +94,13 @@ def add_stream_options(parser: argparse.ArgumentParser, *, checkpoint: bool = Tr
     if checkpoint:
         stream.add_argument("--checkpoint", metavar="URI", help="where the queries keep what they have done")
     stream.add_argument("--once", action="store_true", help="work off what is there, then stop")
-    stream.add_argument("--trigger", default="1 second", help="time between micro-batches (default: %(default)s)")
+    stream.add_argument(
+        "--trigger",
+        metavar="TIME",
+        default="1 second",
+        type=interval,
+        help="time between micro-batches (default: %(default)s)",
+    )
     stream.add_argument(
         "--starting-offsets",
         default="earliest",
@@ -125,6 +133,20 @@ def pair(text: str) -> tuple[str, str]:
     if not separator or not key:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return key, value
+
+
+INTERVAL = re.compile(
+    r"(interval\s+)?((\d+\s*(microsecond|millisecond|minute|hour|day|week)s?|\d+(\.\d+)?\s*seconds?)\s*)+",
+    re.IGNORECASE,
+)
+"""A length of time as Spark takes it for a trigger or a watermark, which months and years are not."""
+
+
+def interval(text: str) -> str:
+    """A length of time."""
+    if not INTERVAL.fullmatch(text.strip()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as '10 seconds' or '2 days'")
+    return text
 
 
 # --- the way to Kafka ---------------------------------------------------------------------------------------------
@@ -222,6 +244,8 @@ class Totals:
     """Records that were in the topics and not yet read, at the last batch."""
     topics: tuple[str, ...] = ()
     """Those that were read up to the last batch."""
+    observed: dict[str, Counter[str]] = field(default_factory=dict)
+    """What frames were observed to hold (`DataFrame.observe`): sums, by the name of the observation."""
     last_batch: int = field(default=-1, repr=False)
 
     def add(self, progress: Mapping[str, Any]) -> None:
@@ -234,6 +258,8 @@ class Totals:
         self.seconds += progress["durationMs"]["triggerExecution"] / 1000
         self.late += sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
         self.behind = sum(_behind(source) for source in progress["sources"])
+        for name, row in progress["observedMetrics"].items():
+            self.observed.setdefault(name, Counter()).update(row.asDict())
         self.topics = tuple(
             sorted({name for source in progress["sources"] for name, _ in _offsets(source["endOffset"])})
         )
@@ -355,6 +381,9 @@ Prepare = Callable[[argparse.Namespace], None]
 Needs = Callable[[argparse.Namespace], Topics]
 """The topics that a program reads and writes with some options."""
 
+Judge = Callable[[argparse.Namespace, Mapping[str, Totals]], int]
+"""Says what is wrong with what queries did, if anything is, and returns the exit status."""
+
 Work = Callable[[SparkSession, argparse.Namespace, bool], int]
 """What a program does once Spark is there, told whether it works on sample input; returns the exit status."""
 
@@ -471,8 +500,9 @@ def run_pipeline(
     prepare: Prepare,
     show: Callable[[SparkSession, argparse.Namespace], None],
     needs: Needs,
+    judge: Judge = lambda _options, _totals: 0,
 ) -> int:
-    """A streaming pipeline's command line: `show` prints what came of the sample input.
+    """A streaming pipeline's command line: `show` prints what came of the sample input, `judge` decides the status.
 
     Queries that `start` has itself followed to their end are in `options.totals`.
     """
@@ -481,10 +511,11 @@ def run_pipeline(
         with stop_signals() as stop:
             options.stop = stop
             queries = start(spark, options)
-            say_totals({**options.totals, **follow(queries, stop)}, needs(options))
+            totals = {**options.totals, **follow(queries, stop)}
+            say_totals(totals, needs(options))
             if is_sample and not stop.is_set():
                 show(spark, options)
-        return 0
+        return judge(options, totals)
 
     options = parser.parse_args()
     if options.bootstrap_servers is not None and getattr(options, "checkpoint", "") is None:

@@ -1,6 +1,7 @@
 """dedupe and retry_and_dead_letter: what comes out, over restarts."""
 
 import json
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,43 @@ def test_repetitions_are_left_out_over_a_restart(
         event = by_id[json.loads(message.value())["id"]]
         assert (message.key().decode(), message.timestamp()[1]) == (event.key, event.timestamp)
         assert message.headers() == [("h", b"x")]
+
+
+def test_records_without_an_id_are_counted_over_all_batches(
+    cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, sink = f"{topic_prefix}-events", f"{topic_prefix}-unique"
+    sample.create_topics(cluster.bootstrap_servers, source, sink, partitions=1)
+    events = [sample.Sample(json.dumps({"id": number // 2}), "k", 1) for number in range(6)]
+    events += [sample.Sample(text, "k", 1) for text in ('{"ident": 1}', "no JSON")]
+    sample.produce(cluster.bootstrap_servers, source, events)
+    arguments = (f"--input-topic={source}", f"--output-topic={sink}", "--max-offsets-per-trigger=3")
+
+    for id_field, lacking, status in (("id", 2, 0), ("idd", 8, 1)):
+        more = (*arguments, f"--checkpoint={tmp_path / id_field}", f"--id-field={id_field}")
+        totals = run_once(dedupe, *more)
+        assert totals[dedupe.QUERY].observed == {dedupe.IDS: Counter(records=8, with_id=8 - lacking)}
+        capsys.readouterr()
+        assert dedupe.judge(options_for(dedupe, cluster.bootstrap_servers, *more), totals) == status
+        told = f"{lacking} of 8 records have no field {id_field}: each was taken for an event of its own.\n"
+        assert capsys.readouterr().err == told
+    assert len(consume(cluster.bootstrap_servers, sink)) == (3 + 2) + 8
+
+
+@pytest.mark.parametrize(
+    "text", ["0 seconds", "1 second", "1.5 seconds", "INTERVAL 2 Minutes 30 seconds", "500 milliseconds"]
+)
+def test_times_that_spark_takes(spark: Any, text: str) -> None:
+    assert pipeline.interval(text) == text
+    spark._jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(text)
+
+
+@pytest.mark.parametrize("text", ["soon", "1 month", "10", "seconds", "1.5 minutes", "1 second and a half"])
+def test_times_that_spark_does_not_take(spark: Any, text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="is not a time such as"):
+        pipeline.interval(text)
+    with pytest.raises(Exception, match=r"(?i)interval|month"):
+        spark._jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(text)
 
 
 @pytest.mark.full

@@ -110,6 +110,16 @@ def test_what_the_line_says_helps(cluster: Any, topic_prefix: str) -> None:
         ),
         ("capacity_report", [], "--bootstrap-servers needs --output URI, where the report goes"),
         ("dedupe", ["--chekpoint=c"], "unrecognized arguments: --chekpoint=c"),
+        (
+            "dedupe",
+            ["--checkpoint=c", "--trigger=soon"],
+            "argument --trigger: 'soon' is not a time such as '10 seconds' or '2 days'",
+        ),
+        (
+            "flight_delays",
+            ["--checkpoint=c", "--lateness=1 month"],
+            "argument --lateness: '1 month' is not a time such as '10 seconds' or '2 days'",
+        ),
     ],
 )
 def test_wrong_options_are_one_line(name: str, arguments: list[str], complaint: str) -> None:
