@@ -208,7 +208,7 @@ def test_between_what_is_committed_and_its_end_a_follower_has_nothing_and_waits(
 
         async def read_ahead() -> None:
             writing = [asyncio.create_task(ask(servers[0], one_record("ahead"), 9)) for _ in range(3)]
-            await cluster.eventually(lambda: logs[1].log_end_offset == 3 or None, "nothing is replicated")
+            await cluster._eventually(lambda: logs[1].log_end_offset == 3 or None, "nothing is replicated")
             assert [log.high_watermark for log in logs] == [0, 0]
             for offset in (1, 3):
                 answer = await ask(servers[1], consumer_fetch("ahead", offset, 0), FETCH_VERSION)

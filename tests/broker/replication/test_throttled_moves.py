@@ -136,7 +136,7 @@ class Side:
             found = [self._copied(each) for each in topics]
             return found if which([each >= records for each in found]) else None
 
-        return self.cluster.call(self.cluster.eventually(look, f"no {records} records are copied"))
+        return self.cluster.call(self.cluster._eventually(look, f"no {records} records are copied"))
 
     def _copied(self, topic: str) -> int:
         """On the loop of the cluster."""
@@ -159,7 +159,7 @@ class Side:
         return {each.node_id for each in self.cluster.live_servers() if each.replicas.partition(topic, 0) is not None}
 
     def _until(self, is_so: Callable[[], bool], what: str) -> None:
-        self.cluster.call(self.cluster.eventually(lambda: is_so() or None, what))
+        self.cluster.call(self.cluster._eventually(lambda: is_so() or None, what))
 
     def _ask(self, ask: Callable[[KafkaClient], Awaitable[T]]) -> T:
         async def work() -> T:

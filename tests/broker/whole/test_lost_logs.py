@@ -72,7 +72,7 @@ def wait_partition(cluster: Cluster, is_so: Callable[[int, set[int]], bool]) -> 
     """Wait for a leader and an ISR of which that is true, by the controller's word."""
 
     def look() -> bool | None:
-        controller = cluster.controlling()
+        controller = cluster._controlling()
         topic = None if controller is None else controller.controller.cluster.topics.get(TOPIC)
         state = None if topic is None else topic.partitions[0]
         return True if state is not None and is_so(state.leader, set(state.isr)) else None
