@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from barnabas.broker.network.inflight_budget import InflightBudget
 from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome, RequestServer
 from barnabas.broker.network.reply_queue import Parts, ReplyQueue
 from barnabas.broker.network.session import Session
 from barnabas.broker.network.turns import FRAMES_PER_TURN
+from barnabas.inflight_budget import InflightBudget
 from barnabas.network import peer_host
 from barnabas.threads import Threads
 from barnabas.timers import ScheduledCall, Timers

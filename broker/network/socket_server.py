@@ -13,8 +13,8 @@ from barnabas.broker.configuration.config import DEFAULT, BrokerConfig
 from barnabas.broker.configuration.listeners import Endpoint, Listener
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.connections import Connections
-from barnabas.broker.network.inflight_budget import InflightBudget
 from barnabas.broker.network.outcome import RequestServer
+from barnabas.inflight_budget import InflightBudget
 from barnabas.network import BoundSocket, Network
 from barnabas.timers import Timers
 from barnabas.wire.framing import ReceiveBuffer

@@ -18,13 +18,13 @@ from barnabas.broker.network.connections import (
     UNSENT_BYTES_MAX,
     Connections,
 )
-from barnabas.broker.network.inflight_budget import InflightBudget
 from barnabas.broker.network.outcome import CloseConnection, Delayed
 from barnabas.broker.network.reply_queue import GATHERED_BYTES_MAX
 from barnabas.broker.network.socket_server import SocketServer
 from barnabas.broker.network.turns import FRAMES_PER_TURN
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
+from barnabas.inflight_budget import InflightBudget
 from barnabas.network import OsNetwork
 from barnabas.threads import OsThreads
 from barnabas.wire.framing import ReceiveBuffer

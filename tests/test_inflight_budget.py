@@ -1,4 +1,4 @@
-from barnabas.broker.network.inflight_budget import InflightBudget
+from barnabas.inflight_budget import InflightBudget
 
 
 class Connection:
