@@ -49,9 +49,13 @@ class BarnabasProcess(ServerProcess):
         """HOST:PORT for clients."""
         return self._address
 
-    def _command(self) -> list[str]:
+    @property
+    def _serve(self) -> list[str]:
         module, _, argument = self.module.partition(":")
-        command = [sys.executable, "-m", module, *([argument] if argument else []), "serve", "--listen", self._listen]
+        return [sys.executable, "-m", module, *([argument] if argument else []), "serve"]
+
+    def _command(self) -> list[str]:
+        command = [*self._serve, "--listen", self._listen]
         if "log.dirs" not in self._overrides:
             command += ["--data-dir", str(self.log_dir)]
         for key, value in self._overrides.items():
@@ -202,14 +206,14 @@ class BarnabasControl(BarnabasProcess):
 
     title = "barnabas control"
 
-    def __init__(self, *arguments: str) -> None:
-        super().__init__()
+    def __init__(self, *arguments: str, module: str = "barnabas") -> None:
+        super().__init__(module=module)
         self._arguments = arguments
         self.url = ""
 
     def _command(self) -> list[str]:
         listen = ["--listen", self._listen, "--control", "127.0.0.1:0"]
-        return [sys.executable, "-m", "barnabas", "serve", *listen, *self._arguments]
+        return [*self._serve, *listen, *self._arguments]
 
     def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
         ready = [line.partition(" control=") for line in printed]

@@ -1,4 +1,5 @@
-"""The connections of the HTTP port: how many there may be, and for how long. `server.py` answers what they ask.
+"""The connections of a port for HTTP: how many there may be, for how long, and how much they may hold. It is for the
+pages of a broker (`server.py`) and for the verbs of `serve --control` (`barnabas/testing/control/server.py`).
 
 A connection is good for one request and has a deadline for all of it, so that silence, half a request and an answer
 that nobody reads end in the same way. When there are too many, the oldest makes room, so that a health check is
@@ -11,8 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Final, cast
 
+from aiohttp import web
+
+from barnabas.inflight_budget import InflightBudget
 from barnabas.network import peer_host
 from barnabas.wire.framing import foreign_protocol
 
@@ -22,7 +27,7 @@ _HEAD_END: Final = b"\r\n\r\n"
 _NO_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
-EXCHANGE_TIMEOUT_S: Final = 30.0
+EXCHANGE_TIMEOUT_S: Final = 30
 """How long a connection may last, up to the last byte that the peer takes."""
 
 HEAD_BYTES_MAX: Final = 16 * 1024
@@ -32,19 +37,47 @@ CONNECTIONS_MAX: Final = 32
 PAGES_MAX: Final = 4
 """How many pages of /metrics may be made or sent at a time: with many partitions each fills megabytes."""
 
+BODIES_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What the large bodies of all requests that are not answered may have together, and one more."""
+
+LARGE_BODY_BYTES: Final = 64 * 1024
+"""A body that is not larger waits for no other: what a request that waits needs may be in it."""
+
+UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What all answers together may take that peers do not read, unless it is one alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpBounds:
+    """How much the connections of one port may have. `port` is how the log calls it.
+
+    Where requests `may_wait`, they have bodies, and are worked on for as long as they ask: the deadline is for the
+    request until it is whole, and then for its answer; and who has asked is not cut for a newcomer.
+    """
+
+    port: str = "the HTTP port"
+    connections_max: int = CONNECTIONS_MAX
+    exchange_timeout_s: float = EXCHANGE_TIMEOUT_S
+    may_wait: bool = False
+
+
+class BodyTooLarge(Exception):
+    """A request's body is longer than the request may have it."""
+
 
 class HttpConnections:
     """The connections of an HTTP server, oldest first. `new_protocol` makes what speaks HTTP on one of them (aiohttp's
-    `web.Server`), `exchange_timeout_s` is how long each may take. Owned by the event loop.
+    `web.Server`). Owned by the event loop.
     """
 
     def __init__(
         self,
         new_protocol: Callable[[], asyncio.Protocol],
-        exchange_timeout_s: float = EXCHANGE_TIMEOUT_S,
+        bounds: HttpBounds,
         is_reserved_descriptor: Callable[[int], bool] = lambda _descriptor: False,
     ) -> None:
-        self.exchange_timeout_s = exchange_timeout_s
+        self.bounds = bounds
+        self.bodies = InflightBudget(BODIES_BYTES_MAX)
         self._new_protocol = new_protocol
         self._is_reserved_descriptor = is_reserved_descriptor
         self._by_transport: dict[Hashable, HttpConnection] = {}
@@ -57,15 +90,24 @@ class HttpConnections:
         return HttpConnection(self, self._new_protocol())
 
     def admit(self, transport: asyncio.Transport, connection: HttpConnection) -> None:
-        """Count a new connection; too many of them cost the oldest its place, those first that have not asked yet."""
+        """Count a new connection; too many of them cost the oldest its place, those first that have not asked yet.
+
+        Who gets a descriptor that is for files has to go as well: the next one finds the place that was made.
+        """
         self._by_transport[transport] = connection
-        if len(self._by_transport) > CONNECTIONS_MAX:
-            everybody = self._by_transport.values()
-            silent = next(other for other in everybody if not other.has_asked)  # the newcomer, if no other
-            oldest = next(iter(everybody)) if silent is connection else silent
-            oldest.close_for(f"more than {CONNECTIONS_MAX} connections to the HTTP port")
         if self._is_reserved_descriptor(transport.get_extra_info("socket").fileno()):
             connection.close_for("the descriptors that are left are for files")
+            if (silent := self._oldest_silent()) is not None:
+                silent.close_for("the descriptors that are left are for files")
+        elif len(self._by_transport) > self.bounds.connections_max:
+            silent = self._oldest_silent()
+            oldest = next(iter(self._by_transport.values()))
+            loser = oldest if silent is connection and not self.bounds.may_wait else silent
+            assert loser is not None, "the newcomer has not asked"
+            loser.close_for(f"more than {self.bounds.connections_max} connections to {self.bounds.port}")
+
+    def _oldest_silent(self) -> HttpConnection | None:
+        return next((other for other in self._by_transport.values() if not other.has_asked), None)
 
     def discard(self, transport: asyncio.Transport) -> None:
         self._by_transport.pop(transport, None)
@@ -73,7 +115,12 @@ class HttpConnections:
     def has_asked(self, transport: Hashable) -> None:
         """Note that a whole request has come on a connection."""
         if (connection := self._by_transport.get(transport)) is not None:
-            connection.has_asked = True
+            connection.note_asked()
+
+    def is_answered(self, transport: Hashable) -> None:
+        """Note that a request has been worked on: its answer is next."""
+        if (connection := self._by_transport.get(transport)) is not None:
+            connection.note_answered()
 
     def holds_page(self, transport: Hashable) -> None:
         """A large answer is made for this connection; too many of them cost the oldest its place."""
@@ -83,6 +130,38 @@ class HttpConnections:
         for oldest in holders[:-PAGES_MAX]:
             oldest.close_for(f"more than {PAGES_MAX} connections ask for /metrics and do not read it")
 
+    async def body(self, request: web.Request, bytes_max: int) -> bytes:
+        """The body of a request; a large one counts until the request is answered. While all of them together are too
+        much, one is read on, and the others wait. One that is encoded counts as what it may become.
+
+        Raises: BodyTooLarge, web.RequestPayloadError.
+        """
+        connection = self._by_transport.get(request.transport)
+        if connection is None:
+            raise web.RequestPayloadError("the connection is gone")
+        if (request.content_length or 0) > bytes_max:
+            raise BodyTooLarge
+        body = bytearray()
+        encoded_bytes = bytes_max if "Content-Encoding" in request.headers else 0
+        async for piece in request.content.iter_any():
+            body += piece
+            if len(body) > bytes_max:
+                raise BodyTooLarge
+            if (held_bytes := max(len(body), encoded_bytes)) > LARGE_BODY_BYTES:
+                self.bodies.report(connection, held_bytes)
+                await connection.has_room.wait()
+        return bytes(body)
+
+    def bound_unread(self) -> None:
+        """Somebody does not read an answer: where all that is not read is too much, the oldest of them are cut."""
+        unread = {other: other.unread_bytes for other in self._by_transport.values() if other.is_unread}
+        excess = sum(unread.values()) - UNREAD_BYTES_MAX
+        for oldest in list(unread)[:-1]:
+            if excess <= 0:
+                return
+            excess -= unread[oldest]
+            oldest.close_for("all answers that are not read are more than is kept")
+
 
 class HttpConnection(asyncio.Protocol):
     """One connection: hands one whole request on to aiohttp's protocol, and cuts the connection at its deadline."""
@@ -90,11 +169,19 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, connections: HttpConnections, protocol: asyncio.Protocol) -> None:
         self.has_asked = False
         self.holds_page = False
+        self.is_unread = False
+        self.has_room = asyncio.Event()
+        """Whether more of a body may be read."""
+        self.has_room.set()
         self._has_head = False
+        self._has_body = False
         self._head = bytearray()
         self._connections = connections
         self._protocol = protocol
-        self._deadline = asyncio.get_running_loop().call_later(connections.exchange_timeout_s, self._time_out)
+        self._deadline = self._new_deadline()
+
+    def _new_deadline(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._connections.bounds.exchange_timeout_s, self._time_out)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
@@ -105,15 +192,19 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
         self._connections.discard(self._transport)
+        self._connections.bodies.report(self, 0)
         self._protocol.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what comes until the one request's head is whole, then hand on that, and nothing that comes after it.
+        """Keep what comes until the one request's head is whole, then hand on that, its body where requests have any,
+        and nothing that comes after it.
 
         aiohttp would keep whatever it is sent: each request of a connection that sends them without end, and each piece
-        of what is no request, with an exception. No request here has a body that anybody reads.
+        of what is no request, with an exception.
         """
         if self._has_head:
+            if self._has_body and not self.has_asked:
+                self._protocol.data_received(data)
             return
         if not self._head and (spoken := _spoken_instead(data)) is not None:
             self._has_head = True
@@ -132,7 +223,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
         elif end >= 0:
             self._has_head = True
-            self._protocol.data_received(bytes(self._head[: end + len(_HEAD_END)]))
+            self._has_body = self._connections.bounds.may_wait
+            self._protocol.data_received(bytes(self._head if self._has_body else self._head[: end + len(_HEAD_END)]))
         if self._has_head:
             self._head = bytearray()
 
@@ -140,10 +232,36 @@ class HttpConnection(asyncio.Protocol):
         return self._protocol.eof_received()
 
     def pause_writing(self) -> None:
+        self.is_unread = True
         self._protocol.pause_writing()
+        self._connections.bound_unread()
 
     def resume_writing(self) -> None:
+        self.is_unread = False
         self._protocol.resume_writing()
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much of its answer the peer has not taken."""
+        return self._transport.get_write_buffer_size()
+
+    def pause_for_budget(self) -> None:
+        self.has_room.clear()
+
+    def resume_from_budget(self) -> None:
+        self.has_room.set()
+
+    def note_asked(self) -> None:
+        """The request is whole; what it asks for may take longer than the deadline, where requests may wait."""
+        self.has_asked = True
+        if self._connections.bounds.may_wait:
+            self._deadline.cancel()
+
+    def note_answered(self) -> None:
+        """The answer is next, and there is a deadline for the peer to take it."""
+        self._connections.bodies.report(self, 0)
+        self._deadline.cancel()
+        self._deadline = self._new_deadline()
 
     def close_for(self, reason: str) -> None:
         """Cut the connection and tell why."""
@@ -152,7 +270,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _time_out(self) -> None:
-        self.close_for(f"it took longer than {self._connections.exchange_timeout_s:g} s")
+        self.close_for(f"it took longer than {self._connections.bounds.exchange_timeout_s:g} s")
 
 
 def _spoken_instead(first_bytes: bytes) -> str | None:

@@ -17,7 +17,7 @@ from aiohttp import web
 
 import barnabas
 from barnabas.broker.configuration.config import parse_address
-from barnabas.broker.http.connections import EXCHANGE_TIMEOUT_S, HttpConnections
+from barnabas.broker.http.connections import EXCHANGE_TIMEOUT_S, HttpBounds, HttpConnections
 from barnabas.broker.http.joining import Joining
 from barnabas.broker.http.metrics_page import MetricSources, MetricsPage, take_snapshot
 from barnabas.network import BoundSocket, Network
@@ -106,7 +106,8 @@ class HttpServer:
         )
         await self._runner.setup()
         assert self._runner.server is not None
-        self.connections = HttpConnections(self._runner.server, self._exchange_timeout_s, self._is_reserved_descriptor)
+        bounds = HttpBounds(exchange_timeout_s=self._exchange_timeout_s)
+        self.connections = HttpConnections(self._runner.server, bounds, self._is_reserved_descriptor)
         try:
             await self._listen()
         except OSError as error:

@@ -245,7 +245,10 @@ def test_a_body_that_is_too_large(control: ControlClient, encoding: str) -> None
     body = b'{"error": "' + b"x" * 4 * BODY_BYTES_MAX + b'"}'
     sent = gzip.compress(body) if encoding == "gzip" else body
     status, error = exchange(control.url, "POST", "/brokers/main/fail", sent, {**JSON, "Content-Encoding": encoding})
-    assert (status, error) == (413, f"a request has {BODY_BYTES_MAX} bytes at most")
+    assert (status, error) == (
+        413,
+        f"a request of POST /brokers/{{broker}}/fail has {BODY_BYTES_MAX} bytes at most",
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """The HTTP side of `serve --control`: requests for verbs in, JSON out.
 
+What its connections may hold is bounded as on the port for HTTP (`barnabas/broker/http/connections.py`): each is good
+for one request.
+
 It listens on loopback only and is asked by programs, never by a page in a browser: a request with an Origin is refused,
 and so is one whose Host is no name of this machine, which is what a page's request looks like that came by a name of
 its own (DNS rebinding).
@@ -26,7 +29,9 @@ from aiohttp import web
 
 from barnabas.broker.cli.serve import refusals_of_a_start
 from barnabas.broker.configuration.config import ConfigError, parse_address
+from barnabas.broker.http.connections import LARGE_BODY_BYTES, BodyTooLarge, HttpBounds, HttpConnections
 from barnabas.network import BoundSocket, OsNetwork
+from barnabas.storage.os_files import is_reserved_descriptor
 from barnabas.testing.control import openapi
 from barnabas.testing.control.actions import Asked
 from barnabas.testing.control.answers import SHAPES
@@ -40,13 +45,21 @@ from barnabas.wire.errors import ApiError, ErrorCode
 logger = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+BODY_OF_WAITING_BYTES_MAX: Final = LARGE_BODY_BYTES
+"""A request that waits keeps its body, perhaps for minutes."""
+
 WAITING_MAX: Final = 200
 """Requests that wait at a time: each has a thread, perhaps for minutes."""
 
 WORKING_MAX: Final = 16
 """Requests that are done at a time: what they need, to end a wait above all, is never far."""
 
-_TOO_LARGE: Final = f"a request has {BODY_BYTES_MAX} bytes at most"
+BOUNDS: Final = HttpBounds("the control port", connections_max=WAITING_MAX + WORKING_MAX + 40, may_wait=True)
+"""As many connections as requests are served, and some that have not asked yet."""
+
+_READ_AHEAD_BYTES: Final = 64 * 1024
+"""What aiohttp keeps of a body that nobody reads on, twice that at most."""
+
 _SHUTDOWN_TIMEOUT_S: Final = 1.0
 _JSON: Final = "application/json"
 _UNHEARD: Final = logging.Logger("aiohttp.server", logging.CRITICAL + 1)
@@ -81,7 +94,7 @@ class ControlServer:
         """Listen. Raises ValueError for an address that is not of loopback, OSError (address in use)."""
         host, port = parse_address(self._address)
         addresses = await loopback_addresses(host)
-        application = web.Application(middlewares=[self._guard], client_max_size=BODY_BYTES_MAX)
+        application = web.Application(middlewares=[self._guard])
         application.router.add_get(openapi.PATH, self._describe)
         for verb in VERBS:
             for path in verb.paths:
@@ -92,13 +105,20 @@ class ControlServer:
         )
         await self._runner.setup()
         assert self._runner.server is not None
-        new_connection = partial(_Connection, self._runner.server, loop=asyncio.get_running_loop(), **keywords)
+        new_connection = partial(
+            _Connection,
+            self._runner.server,
+            loop=asyncio.get_running_loop(),
+            read_bufsize=_READ_AHEAD_BYTES,
+            **keywords,
+        )
+        self.connections = HttpConnections(new_connection, BOUNDS, is_reserved_descriptor)
         try:
             for address in addresses:
                 bound = OsNetwork().bind(address, port)
                 port = bound.port  # the same one on each
                 self._bound.append(bound)
-                await bound.listen(new_connection)
+                await bound.listen(self.connections.new)
         except OSError as error:
             await self.stop()
             why = f"cannot serve {self._address}: {error.strerror}. Take another one (--control)"
@@ -123,6 +143,13 @@ class ControlServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Have the answer be the connection's last."""
+        response = await self._answer(request, handler)
+        self.connections.is_answered(request.transport)
+        response.force_close()
+        return response
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse who may not ask, and say in one line of JSON what is wrong with a request."""
         try:
             self._check(request)
@@ -152,8 +179,6 @@ class ControlServer:
             return f"{request.path[:200]} is asked with {allowed}, not with {request.method[:20]}"
         if isinstance(error, web.HTTPNotFound):
             return _no_path(request.method, request.path)
-        if isinstance(error, web.HTTPRequestEntityTooLarge):
-            return _TOO_LARGE
         return error.reason
 
     # --- what they ask ----------------------------------------------------------------------------
@@ -163,11 +188,27 @@ class ControlServer:
 
     def _handler(self, verb: Verb) -> Handler:
         async def handle(request: web.Request) -> web.Response:
-            given = await _given(verb, request)
+            given = await self._given(verb, request)
+            self.connections.has_asked(request.transport)
             asked = Asked(self._brokers, request.match_info, accept(verb.name, verb.fields, given))
             return await self._do(verb, asked)
 
         return handle
+
+    async def _given(self, verb: Verb, request: web.Request) -> Mapping[str, Any]:
+        """The fields of a request: in the query of a GET, else in the body. Raises Refused."""
+        query = {name: request.query.getall(name) for name in request.query}
+        if verb.method == "GET":
+            return of_query(verb.name, verb.fields, query)
+        if query:
+            raise Refused(400, f"{verb.name} takes its fields as JSON in the body: {', '.join(query)[:100]}")
+        bytes_max = BODY_OF_WAITING_BYTES_MAX if verb.waits else BODY_BYTES_MAX
+        try:
+            body = await self.connections.body(request, bytes_max)
+            body = _decoded(body, request.headers.get("Content-Encoding", ""), bytes_max)
+        except BodyTooLarge:
+            raise Refused(413, f"a request of {verb.name} has {bytes_max} bytes at most") from None
+        return _of_json(verb, body, request.content_type)
 
     async def _do(self, verb: Verb, asked: Asked) -> web.Response:
         """Do what is asked in a thread: it may wait for a broker, or for what a client does, as long as whoever asked
@@ -259,18 +300,12 @@ def _in_vain(verb: Verb, asked: Asked, error: ApiError | None = None) -> web.Res
     return _json(told, 504)
 
 
-async def _given(verb: Verb, request: web.Request) -> Mapping[str, Any]:
-    """The fields of a request: in the query of a GET, else in the body. Raises Refused."""
-    query = {name: request.query.getall(name) for name in request.query}
-    if verb.method == "GET":
-        return of_query(verb.name, verb.fields, query)
-    if query:
-        raise Refused(400, f"{verb.name} takes its fields as JSON in the body: {', '.join(query)[:100]}")
-    body = _decoded(await request.read(), request.headers.get("Content-Encoding", ""))
+def _of_json(verb: Verb, body: bytes, content_type: str) -> Mapping[str, Any]:
+    """The fields that a body has. Raises Refused."""
     if not body:
         return {}
-    if request.content_type != _JSON:
-        raise Refused(415, f"Content-Type is to be {_JSON}, not {request.content_type[:100]}")
+    if content_type != _JSON:
+        raise Refused(415, f"Content-Type is to be {_JSON}, not {content_type[:100]}")
     try:
         given = json.loads(body, parse_constant=_no_constant)
         json.dumps(given, ensure_ascii=False).encode()  # half a character has no encoding
@@ -285,8 +320,8 @@ async def _given(verb: Verb, request: web.Request) -> Mapping[str, Any]:
     return given
 
 
-def _decoded(body: bytes, encoding: str) -> bytes:
-    """A body as it was before its encoding. Raises Refused."""
+def _decoded(body: bytes, encoding: str, bytes_max: int) -> bytes:
+    """A body as it was before its encoding. Raises Refused, BodyTooLarge."""
     if encoding.lower() in ("", "identity"):
         return body
     if encoding.lower() not in ("gzip", "deflate"):
@@ -295,11 +330,11 @@ def _decoded(body: bytes, encoding: str) -> bytes:
         )
     decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # with the header of either
     try:
-        found = decoder.decompress(body, BODY_BYTES_MAX + 1)
+        found = decoder.decompress(body, bytes_max + 1)
     except zlib.error:
         found = b""
-    if len(found) > BODY_BYTES_MAX:
-        raise Refused(413, _TOO_LARGE)
+    if len(found) > bytes_max:
+        raise BodyTooLarge
     if not decoder.eof:
         raise Refused(400, "the body is not what its Content-Encoding says: send it as it is, without one")
     return found
