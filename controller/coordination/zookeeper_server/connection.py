@@ -31,14 +31,24 @@ TURN_MS: Final = 10
 and while those are served nobody else is heard, nor any session ended."""
 
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A client that has so many bytes to read is neither read from nor answered until it has."""
+"""A client that has so many bytes to read is neither read from nor answered until it has. What all of them have to read
+is bounded as well (`Server.add_unsent`)."""
 
 
 class Server(Protocol):
     """What a connection asks of the server that accepted it."""
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether clients have so much to read that nobody is answered until the memory of some is back."""
+        ...
+
     def accept(self, connection: "ZooKeeperConnection") -> bool:
         """Whether there is room for one more."""
+        ...
+
+    def add_unsent(self, size: int) -> None:
+        """What clients have to read is so much more, or less, now."""
         ...
 
     def forget(self, connection: "ZooKeeperConnection") -> None: ...
@@ -69,7 +79,9 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._closing: asyncio.Transport | None = None
         self._is_resting = False
         self.port = port
-        self.opened_ms = clock.monotonic_ms()
+        self.opened_ms = self.read_ms = clock.monotonic_ms()
+        """When it was opened, and when its client has last read something, or had nothing to read."""
+        self.unsent_bytes = 0
         self.session: Session[Client] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -80,6 +92,7 @@ class ZooKeeperConnection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = self._closing = None
+        self.look_at_unsent()
         self._server.forget(self)
 
     def pause_writing(self) -> None:
@@ -89,6 +102,7 @@ class ZooKeeperConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_full = False
+        self.look_at_unsent()
         if not self._is_resting:
             self._go_on()
 
@@ -126,6 +140,18 @@ class ZooKeeperConnection(asyncio.Protocol):
         """Send a frame; nothing happens if the connection is gone."""
         if self._transport is not None:
             self._transport.write(_LENGTH.pack(len(message)) + message)
+            self.look_at_unsent(_LENGTH.size + len(message))
+
+    def look_at_unsent(self, added: int = 0) -> None:
+        """Tell the server how much the client has to read. It has read something where that is less than it was, with
+        the bytes that were added since."""
+        transport = self._transport or self._closing
+        size = 0 if transport is None else transport.get_write_buffer_size()
+        if size < self.unsent_bytes + added:
+            self.read_ms = self._clock.monotonic_ms()
+        if size != self.unsent_bytes:
+            before, self.unsent_bytes = self.unsent_bytes, size
+            self._server.add_unsent(size - before)
 
     def close(self, reason: str) -> None:
         """Close after what was sent; a reason that is not empty is logged."""
@@ -137,8 +163,11 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._closing = transport
         transport.close()
 
-    def abort_closing(self) -> None:
-        """If it was closed, and its client has not read everything yet, do not wait for that any longer."""
+    def abort(self, reason: str) -> None:
+        """Cut the connection: what its client has not read is lost."""
+        if self._transport is not None:
+            logger.info("a connection of %s is cut: %s", peer_host(self._transport), reason)
+            self._closing, self._transport = self._transport, None
         if self._closing is not None:
             self._closing.abort()
 
@@ -152,6 +181,9 @@ class ZooKeeperConnection(asyncio.Protocol):
         turn_ends_ms = self._clock.monotonic_ms() + TURN_MS
         try:
             while self._transport is not None and not self._is_full:
+                if self._server.is_crowded:
+                    self._rest(self._transport)
+                    return
                 if len(self._received) - position < _LENGTH.size:
                     return
                 if not self._was_answered and self._answer_word(bytes(self._received[: _LENGTH.size])):

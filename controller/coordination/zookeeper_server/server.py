@@ -33,6 +33,9 @@ CONNECTIONS_MAX: Final = 1_000
 SESSIONS_MAX: Final = 10_000
 """Sessions outlive their connections for as long as 40 s."""
 
+UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What all clients together may have to read, and one answer. Brokers read at once what they are sent."""
+
 TICK_MS: Final = 500
 """How often it is looked whose session is over."""
 
@@ -74,7 +77,8 @@ class ZooKeeperServer:
         self._version = version
         self._sessions = SessionTable[Client](1, random_bytes, timeout_ms_min, timeout_ms_max)
         self._service = TreeService(stored, self._close_session)
-        self._connections: set[ZooKeeperConnection] = set()
+        self._connections: dict[ZooKeeperConnection, None] = {}
+        self._unsent_bytes = 0
         self._closing_since_ms: dict[ZooKeeperConnection, int] = {}
         self._bound: list[BoundSocket] = []
         self._tick: ScheduledCall | None = None
@@ -126,12 +130,32 @@ class ZooKeeperServer:
         """Whether there is room for one more connection."""
         if len(self._connections) >= CONNECTIONS_MAX:
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         return True
+
+    @property
+    def is_crowded(self) -> bool:
+        return self._unsent_bytes > UNSENT_BYTES_MAX
+
+    def add_unsent(self, size: int) -> None:
+        """What clients have to read is so much more, or less, now. When it is too much, whoever has read nothing for
+        the longest time is cut, and nobody is answered until that has given its memory back."""
+        self._unsent_bytes += size
+        if size <= 0 or not self.is_crowded:
+            return
+        for connection in self._connections:
+            connection.look_at_unsent()  # nobody is told of each piece that a client reads
+        excess = self._unsent_bytes - UNSENT_BYTES_MAX
+        for slowest in sorted(self._connections, key=lambda connection: connection.read_ms):
+            if excess <= 0:
+                return
+            if slowest.unsent_bytes:
+                excess -= slowest.unsent_bytes
+                slowest.abort(f"{slowest.unsent_bytes} bytes are not read, with others' more than is kept")
 
     def forget(self, connection: ZooKeeperConnection) -> None:
         """A connection is gone; its session waits for the next one."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._service.forget(connection)
         if connection.session is not None and connection.session.connection is connection:
             connection.session.connection = None
@@ -200,6 +224,7 @@ class ZooKeeperServer:
                 )
             self._end(session)
         for connection in list(self._connections):
+            connection.look_at_unsent()
             if connection.session is None and now_ms - connection.opened_ms > HANDSHAKE_MS_MAX:
                 connection.close("it has not begun a session")
         self._abort_closing(now_ms)
@@ -210,7 +235,7 @@ class ZooKeeperServer:
         self._closing_since_ms = {each: self._closing_since_ms.get(each, now_ms) for each in closing}
         for connection, since_ms in self._closing_since_ms.items():
             if now_ms - since_ms >= CLOSING_MS_MAX:
-                connection.abort_closing()
+                connection.abort("")
 
     def _close_session(self, session: Session[Client]) -> None:
         """End a session as its client has asked; the client waits for the answer on its connection."""

@@ -8,7 +8,7 @@ import sqlite3
 import struct
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from kazoo.protocol.states import EventType, WatchedEvent
 from barnabas.clock import ManualClock
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+from barnabas.controller.coordination.zookeeper_server import server as zookeeper_server
 from barnabas.controller.coordination.zookeeper_server.connection import (
     TURN_MS,
     UNSENT_BYTES_MAX,
@@ -47,7 +48,7 @@ from barnabas.controller.coordination.zookeeper_server.service import (
 from barnabas.controller.coordination.zookeeper_server.sessions import SESSION_TIMEOUT_MS_MIN, Session
 from barnabas.network import OsNetwork
 from tools.manual_timers import ManualTimers
-from tools.waiting import PATIENCE_S
+from tools.waiting import PATIENCE_S, until
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN, MULTI, CREATE2, MULTI_READ = 1, 2, 3, 4, 5, 8, 14, 15, 22
 SET_WATCHES, SET_WATCHES2 = 101, 105
@@ -314,6 +315,44 @@ async def test_who_does_not_read_is_not_answered_without_end() -> None:
         for _ in range(count):
             assert len(await one.receive()) > len(data)
         assert (await one.ask(EXISTS, string("/a") + b"\0"))[0] == 0
+
+
+async def test_all_clients_together_have_so_much_to_read_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has read nothing for the longest time is cut; who reads is answered."""
+    monkeypatch.setattr(zookeeper_server, "UNSENT_BYTES_MAX", 8 * 1024 * 1024)
+    async with ServerUnderTest() as server, peer(server) as reader, AsyncExitStack() as stack:
+        await reader.ask(CREATE, creation("/a", bytes(1_000_000)))
+        unread = [await stack.enter_async_context(peer(server)) for _ in range(10)]
+        question = struct.pack(">ii", 1, GET_DATA) + string("/a") + b"\0"
+        for one in unread:
+            server.clock.advance(1)
+            one.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(20):
+                one.send(question)
+            await one.writer.drain()
+            for _ in range(25):  # more than the system keeps on the way
+                assert (await reader.ask(GET_DATA, string("/a") + b"\0"))[0] == 0
+            assert server.server._unsent_bytes <= 9_100_000
+        left = [session for session in server.server._sessions if session.connection is not None]
+        assert {one.session_id for one in left} >= {reader.session_id, unread[-1].session_id}
+        assert unread[0].session_id not in {one.session_id for one in left}
+        for one in unread:
+            one.close()
+        await until(lambda: len(server.server._connections) == 1)
+        assert server.server._unsent_bytes == 0
+
+
+async def test_what_was_read_meanwhile_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transport tells nothing of what it could send later, below its mark."""
+    monkeypatch.setattr(zookeeper_server, "UNSENT_BYTES_MAX", 2_000)
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        connections = list(server.server._connections)
+        connections[0].unsent_bytes, server.server._unsent_bytes = 1_990, 1_990
+        connections[1].unsent_bytes = 5
+        server.server.add_unsent(15)
+        assert not server.server.is_crowded
+        for each in (one, other):
+            assert (await each.ask(EXISTS, string("/") + b"\0"))[0] == 0
 
 
 async def test_a_connection_that_is_closed_does_not_wait_for_a_client_that_does_not_read() -> None:
@@ -801,6 +840,9 @@ class _Transport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))

@@ -1,0 +1,101 @@
+"""Strangers at `barnabas zookeeper`: its memory has an end, and a client that is there goes on."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from tools.barnabas_process import BarnabasZooKeeper
+from tools.hostile import MIB, Memory, connect, receive
+from tools.waiting import PATIENCE_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.store]
+Figure = Callable[..., None]
+
+CREATE, EXISTS, CHILDREN, MULTI = 1, 3, 8, 14
+
+
+@pytest.fixture
+def server() -> Iterator[BarnabasZooKeeper]:
+    with BarnabasZooKeeper() as process:
+        yield process
+        assert "Traceback" not in process.log_text()
+        process.stop()
+
+
+def string(text: str) -> bytes:
+    return struct.pack(">i", len(text)) + text.encode()
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def request(op_code: int, body: bytes) -> bytes:
+    return framed(struct.pack(">ii", 1, op_code) + body)
+
+
+def creation(path: str) -> bytes:
+    acl = struct.pack(">ii", 1, 31) + string("world") + string("anyone")
+    return string(path) + struct.pack(">i", 0) + acl + struct.pack(">i", 0)
+
+
+def begin_session(connection: socket.socket) -> socket.socket:
+    connection.sendall(framed(struct.pack(">iqiqi", 0, 0, 40_000, 0, 16) + bytes(16) + b"\0"))
+    assert receive(connection) is not None
+    return connection
+
+
+def ask(connection: socket.socket, op_code: int, body: bytes) -> int:
+    """The error code of the answer."""
+    connection.sendall(request(op_code, body))
+    answer = receive(connection)
+    assert answer is not None
+    code: int = struct.unpack_from(">iqi", answer)[2]
+    return code
+
+
+def slow_reader(address: str) -> socket.socket:
+    """A session over a connection for which the system keeps little."""
+    host, _, port = address.rpartition(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(PATIENCE_S)
+    connection.connect((host, int(port)))
+    return begin_session(connection)
+
+
+def make_children(connection: socket.socket, count: int) -> None:
+    """Children of /many, with names of 30 characters."""
+    assert ask(connection, CREATE, creation("/many")) == 0
+    for start in range(0, count, 2_000):
+        creations = (
+            struct.pack(">ibi", CREATE, 0, -1) + creation(f"/many/{number:030}")
+            for number in range(start, start + 2_000)
+        )
+        assert ask(connection, MULTI, b"".join(creations) + struct.pack(">ibi", -1, 1, -1)) == 0
+
+
+def test_a40_answers_that_nobody_reads(server: BarnabasZooKeeper, figure: Figure) -> None:
+    """Sixty clients ask 20 times each for the names of 20,000 znodes, and read nothing: 780 MiB, of which some is kept.
+    Who reads is answered."""
+    memory = Memory(server.pid)
+    with begin_session(connect(server.address)) as reader, ExitStack() as stack:
+        make_children(reader, 20_000)
+        assert ask(reader, CHILDREN, string("/many") + b"\0") == 0
+        memory.mark()
+        for _ in range(60):
+            connection = stack.enter_context(slow_reader(server.address))
+            with suppress(ConnectionResetError, BrokenPipeError):
+                connection.sendall(request(CHILDREN, string("/many") + b"\0") * 20)
+            assert ask(reader, EXISTS, string("/many") + b"\0") == 0
+        for _ in range(20):
+            assert ask(reader, CHILDREN, string("/many") + b"\0") == 0
+        cut = server.log_text().count("with others' more than is kept")
+    figure(connections=60, cut=cut, growth_mib=round(memory.growth / MIB, 1))
+    assert cut >= 20
+    assert memory.growth <= 128 * MIB
