@@ -18,6 +18,7 @@ from barnabas.clock import SystemClock
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper_server.server import ZooKeeperServer
 from barnabas.network import OsNetwork
+from barnabas.storage.descriptors import descriptor_reserve
 from barnabas.storage.os_files import OsFiles
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,10 @@ def loopback_address(address: str) -> tuple[str, int]:
 
 
 def new_server(path: str, on_failure: Callable[[str], None]) -> ZooKeeperServer:
-    """A server over the file at `path`, by the machine's clock and network, for the running event loop."""
+    """A server over the file at `path`, by the machine's clock and network, for the running event loop. Its connections
+    leave the process the descriptors that are for files."""
     clock = SystemClock()
+    descriptors = OsFiles().descriptor_limit()  # as many as the system allows, as a broker has them
     return ZooKeeperServer(
         StoredTree(path, clock, is_durable=True),
         OsNetwork(),
@@ -53,6 +56,7 @@ def new_server(path: str, on_failure: Callable[[str], None]) -> ZooKeeperServer:
         os.urandom,
         on_failure,
         version=f"3.9 (barnabas {barnabas.__version__})",
+        connections_max=descriptors - descriptor_reserve(descriptors),
     )
 
 
@@ -61,7 +65,6 @@ async def run(host: str, port: int, file: Path | None) -> int:
 
     Raises: StoreUnavailable, OSError.
     """
-    OsFiles().descriptor_limit()  # as many connections as the system allows, as a broker does it
     end, failures = asyncio.Event(), list[str]()
 
     def fail(reason: str) -> None:

@@ -43,8 +43,8 @@ class Server(Protocol):
         """Whether clients have so much to read that nobody is answered until the memory of some is back."""
         ...
 
-    def accept(self, connection: "ZooKeeperConnection") -> bool:
-        """Whether there is room for one more."""
+    def accept(self, connection: "ZooKeeperConnection") -> None:
+        """Count one more, for which another one may be cut, or this one."""
         ...
 
     def add_unsent(self, size: int) -> None:
@@ -87,8 +87,7 @@ class ZooKeeperConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        if not self._server.accept(self):
-            self.close("too many connections")
+        self._server.accept(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = self._closing = None

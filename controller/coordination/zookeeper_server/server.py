@@ -30,8 +30,9 @@ from barnabas.timers import ScheduledCall, Timers
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 1_000
-SESSIONS_MAX: Final = 10_000
-"""Sessions outlive their connections for as long as 40 s."""
+NEWCOMERS_MAX: Final = 32
+"""How many of the connections are for those that have no session yet. There are no more sessions than have a connection
+each beside them, so that whoever comes back with its session finds its place."""
 
 UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """What all clients together may have to read, and one answer. Brokers read at once what they are sent."""
@@ -53,7 +54,8 @@ class ZooKeeperServer:
     """Serves a `StoredTree`, which it opens and closes, on one port or several of one address.
 
     `on_failure` is called when the file can be used no more; everything is closed then. `version` is what tools are
-    told. Sessions are granted timeouts between `timeout_ms_min` and `timeout_ms_max`.
+    told. Sessions are granted timeouts between `timeout_ms_min` and `timeout_ms_max`. `connections_max` is how many
+    connections the process has descriptors for.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ZooKeeperServer:
         version: str,
         timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN,
         timeout_ms_max: int = SESSION_TIMEOUT_MS_MAX,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self._stored = stored
         self._network = network
@@ -77,6 +80,8 @@ class ZooKeeperServer:
         self._version = version
         self._sessions = SessionTable[Client](1, random_bytes, timeout_ms_min, timeout_ms_max)
         self._service = TreeService(stored, self._close_session)
+        self._connections_max = max(min(connections_max, CONNECTIONS_MAX), NEWCOMERS_MAX + 1)
+        self._sessions_max = self._connections_max - NEWCOMERS_MAX
         self._connections: dict[ZooKeeperConnection, None] = {}
         self._unsent_bytes = 0
         self._closing_since_ms: dict[ZooKeeperConnection, int] = {}
@@ -126,12 +131,13 @@ class ZooKeeperServer:
 
     # -- called by connections
 
-    def accept(self, connection: ZooKeeperConnection) -> bool:
-        """Whether there is room for one more connection."""
-        if len(self._connections) >= CONNECTIONS_MAX:
-            return False
+    def accept(self, connection: ZooKeeperConnection) -> None:
+        """Count a new connection. One too many costs the oldest that has no session its place, or has it no more."""
         self._connections[connection] = None
-        return True
+        if len(self._connections) > self._connections_max:
+            oldest = next(other for other in self._connections if other.session is None or other.is_closing)
+            oldest.abort("others come, and it has no session")
+            self.forget(oldest)
 
     @property
     def is_crowded(self) -> bool:
@@ -171,7 +177,8 @@ class ZooKeeperServer:
         elif request.last_zxid_seen > self._stored.last_zxid:
             logger.warning("a client knows of zxid 0x%x, which is none of this tree's", request.last_zxid_seen)
             raise LastRequest
-        elif len(self._sessions) >= SESSIONS_MAX:
+        elif len(self._sessions) >= self._sessions_max:
+            logger.warning("a client is refused: there are %d sessions, as many as there may be", len(self._sessions))
             raise LastRequest
         else:
             session = self._sessions.begin(request.timeout_ms, connection.port, now_ms)

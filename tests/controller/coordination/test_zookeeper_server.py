@@ -19,6 +19,7 @@ from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.protocol.states import EventType, WatchedEvent
 
+from barnabas.broker.cli.zookeeper_process import new_server
 from barnabas.clock import ManualClock
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
@@ -35,7 +36,7 @@ from barnabas.controller.coordination.zookeeper_server.server import (
     CLOSING_MS_MAX,
     CONNECTIONS_MAX,
     HANDSHAKE_MS_MAX,
-    SESSIONS_MAX,
+    NEWCOMERS_MAX,
     TICK_MS,
     ZooKeeperServer,
 )
@@ -47,6 +48,7 @@ from barnabas.controller.coordination.zookeeper_server.service import (
 )
 from barnabas.controller.coordination.zookeeper_server.sessions import SESSION_TIMEOUT_MS_MIN, Session
 from barnabas.network import OsNetwork
+from barnabas.storage.os_files import OsFiles
 from tools.manual_timers import ManualTimers
 from tools.waiting import PATIENCE_S, until
 
@@ -58,13 +60,20 @@ NO_NODE, MARSHALLING_ERROR, UNIMPLEMENTED, INVALID_ACL, BAD_VERSION, BAD_ARGUMEN
 class ServerUnderTest:
     """A server by the test's clock: `pass_time` moves it, and lets the server look at its sessions at each tick."""
 
-    def __init__(self, path: str = ":memory:") -> None:
+    def __init__(self, path: str = ":memory:", connections_max: int = CONNECTIONS_MAX) -> None:
         self.clock = ManualClock(now_ms=1_700_000_000_000)
         self.timers = ManualTimers()
         self.failures: list[str] = []
         self.stored = StoredTree(path, self.clock, is_durable=False)
         self.server = ZooKeeperServer(
-            self.stored, OsNetwork(), self.clock, self.timers, secrets.token_bytes, self.failures.append, version="9.9"
+            self.stored,
+            OsNetwork(),
+            self.clock,
+            self.timers,
+            secrets.token_bytes,
+            self.failures.append,
+            version="9.9",
+            connections_max=connections_max,
         )
 
     async def __aenter__(self) -> "ServerUnderTest":
@@ -277,23 +286,47 @@ async def test_who_begins_no_session_is_not_kept() -> None:
         assert await one.is_closed()
 
 
-async def test_so_many_connections_and_sessions_and_no_more() -> None:
-    """Those that are there go on."""
-    async with ServerUnderTest() as server, peer(server) as one:
-        former = [await (await Peer.open(server.port)).connect() for _ in range(CONNECTIONS_MAX - 1)]
-        async with peer(server, connects=False) as late:
-            assert await late.is_closed()
-        assert (await one.ask(EXISTS, string("/") + b"\0"))[0] == 0
-        for found in former:
-            found.close()
-        await asyncio.gather(*(found.writer.wait_closed() for found in former))
-        sessions = server.server._sessions
-        for _ in range(SESSIONS_MAX - len(sessions)):
-            sessions.begin(6_000, server.port, server.clock.monotonic_ms())
+async def test_so_many_sessions_and_no_more() -> None:
+    """Those that are there go on, also those without a connection just now."""
+    async with ServerUnderTest(connections_max=NEWCOMERS_MAX + 3) as server, peer(server) as one, peer(server) as two:
+        async with peer(server) as gone:
+            pass
         async with peer(server, connects=False) as late:
             late.send(struct.pack(">iqiqi", 0, 0, 6_000, 0, 0) + b"\0")
             assert await late.is_closed()
-        assert (await one.ask(EXISTS, string("/") + b"\0"))[0] == 0
+        for each in (one, two):
+            assert (await each.ask(EXISTS, string("/") + b"\0"))[0] == 0
+        async with peer(server, connects=False) as back:
+            await back.connect(6_000, gone.session_id, gone.password)
+            assert back.session_id == gone.session_id
+            assert (await back.ask(-11))[0] == 0
+        async with peer(server) as late:
+            assert late.session_id > 0
+
+
+async def test_whoever_comes_back_finds_its_place() -> None:
+    """However many strangers have sessions, or none and wait for nothing."""
+    async with ServerUnderTest(connections_max=NEWCOMERS_MAX + 5) as server, AsyncExitStack() as stack:
+        async with peer(server) as broker:
+            await broker.ask(CREATE, creation("/e", flags=1))
+            strangers = [await stack.enter_async_context(peer(server)) for _ in range(4)]
+        silent = [await stack.enter_async_context(peer(server, connects=False)) for _ in range(3 * NEWCOMERS_MAX)]
+        async with peer(server, connects=False) as back:
+            await back.connect(6_000, broker.session_id, broker.password)
+            assert back.session_id == broker.session_id
+            assert (await back.ask(EXISTS, string("/e") + b"\0"))[0] == 0
+            for stranger in strangers:
+                assert (await stranger.ask(EXISTS, string("/e") + b"\0"))[0] == 0
+        assert await silent[0].is_closed()
+        assert len(server.server._connections) <= NEWCOMERS_MAX + 5
+
+
+async def test_connections_have_no_more_descriptors_than_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OsFiles, "descriptor_limit", lambda _files: 200)
+    server = new_server(":memory:", lambda _reason: None)
+    assert (server._connections_max, server._sessions_max) == (150, 150 - NEWCOMERS_MAX)
+    monkeypatch.setattr(OsFiles, "descriptor_limit", lambda _files: 1_048_576)
+    assert new_server(":memory:", lambda _reason: None)._connections_max == CONNECTIONS_MAX
 
 
 @pytest.mark.slow
@@ -814,8 +847,8 @@ class _SlowServer(Server):
     def __init__(self, clock: ManualClock, request_ms: int) -> None:
         self._clock, self._request_ms = clock, request_ms
 
-    def accept(self, connection: ZooKeeperConnection) -> bool:
-        return True
+    def accept(self, connection: ZooKeeperConnection) -> None:
+        pass
 
     def forget(self, connection: ZooKeeperConnection) -> None:
         pass
