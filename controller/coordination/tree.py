@@ -156,6 +156,10 @@ class DataTree:
             return sorted(self._ephemerals.get(session_id, ()))
         return sorted(path for paths in self._ephemerals.values() for path in paths)
 
+    def ephemeral_count(self, session_id: int) -> int:
+        """How many ephemeral znodes a session has."""
+        return len(self._ephemerals.get(session_id, ()))
+
     def prepare(self, operations: Sequence[Operation], zxid: int, now_ms: int, session_id: int) -> Transaction:
         """Decide a transaction; raises what the first impossible operation deserves, with its index."""
         preparation = _Preparation(self, Transaction(zxid), now_ms, session_id)

@@ -8,7 +8,9 @@ takes its clients for dead because of it.
 Sessions do not survive the server: its file is opened without any, and whoever comes back is told that his is over.
 """
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -17,7 +19,7 @@ from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper_server.connection import ZooKeeperConnection
 from barnabas.controller.coordination.zookeeper_server.messages import PASSWORD_BYTES, ConnectRequest, connect_response
-from barnabas.controller.coordination.zookeeper_server.service import Client, LastRequest, TreeService
+from barnabas.controller.coordination.zookeeper_server.service import EPHEMERALS_MAX, Client, LastRequest, TreeService
 from barnabas.controller.coordination.zookeeper_server.sessions import (
     SESSION_TIMEOUT_MS_MAX,
     SESSION_TIMEOUT_MS_MIN,
@@ -89,6 +91,7 @@ class ZooKeeperServer:
         self._tick: ScheduledCall | None = None
         self._ticked_ms = 0
         self._has_failed = False
+        self._ending: deque[Session[Client]] = deque()
 
     def open(self) -> None:
         """Open the file. Raises: StoreUnavailable."""
@@ -113,6 +116,7 @@ class ZooKeeperServer:
         for bound in self._bound:
             bound.close()
         self._bound.clear()
+        self._ending.clear()
         for connection in list(self._connections):
             connection.close("")
         self._stored.close()
@@ -224,17 +228,31 @@ class ZooKeeperServer:
         since_ms, self._ticked_ms = now_ms - self._ticked_ms, now_ms
         if since_ms > _LATE_MS:
             self._sessions.give_time(since_ms - TICK_MS, now_ms)  # all of it would put off every end for ever
-        for session in self._sessions.expired(now_ms):
-            if not session.is_over:
-                logger.info(
-                    "session 0x%x is over: nothing was heard of it for %d ms", session.session_id, session.timeout_ms
-                )
-            self._end(session)
+        if not self._ending:
+            self._ending.extend(self._sessions.expired(now_ms))
+        self._end_expired()
         for connection in list(self._connections):
             connection.look_at_unsent()
             if connection.session is None and now_ms - connection.opened_ms > HANDSHAKE_MS_MAX:
                 connection.close("it has not begun a session")
         self._abort_closing(now_ms)
+
+    def _end_expired(self) -> None:
+        """End the sessions whose turn it is, by as many znodes as one of them may have; for the others once everybody
+        else had a turn, in which their clients may be heard."""
+        znodes = 0
+        while self._ending and znodes < EPHEMERALS_MAX:
+            session = self._ending.popleft()
+            if not session.is_over and session.deadline_ms > self._clock.monotonic_ms():
+                continue
+            if not session.is_over:
+                logger.info(
+                    "session 0x%x is over: nothing was heard of it for %d ms", session.session_id, session.timeout_ms
+                )
+            znodes += self._service.ephemeral_count(session.session_id)
+            self._end(session)
+        if self._ending:
+            asyncio.get_running_loop().call_soon(self._end_expired)
 
     def _abort_closing(self, now_ms: int) -> None:
         """A client that does not read could keep a closed connection, and what it was sent, for ever."""

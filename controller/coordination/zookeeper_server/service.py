@@ -73,6 +73,12 @@ ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 """What several reads in one request may answer together: their request is short, whatever the znodes hold."""
 
 
+EPHEMERALS_MAX: Final = 1_000
+"""How many ephemeral znodes a session may have: they are deleted in one transaction, which takes tens of milliseconds.
+A broker has two. (ZooKeeper ends a session in one transaction, too, and bounds the bytes of their paths where
+`zookeeper.ephemeralNodes.total.byte.limit` is set.)"""
+
+
 class Client(Protocol):
     """A connection: where answers and events go."""
 
@@ -87,6 +93,10 @@ class NoWatcher(Exception):
 
 class InvalidAcl(Exception):
     """A request whose ACLs would restrict who may do what, which this server does not."""
+
+
+class TooManyEphemerals(CoordinationError):
+    """A session has as many ephemeral znodes as it may have. Clients know of no error for that."""
 
 
 class LastRequest(Exception):
@@ -141,6 +151,10 @@ class TreeService:
     def forget(self, client: Client) -> None:
         """The connection is gone, and its watches with it."""
         self._watches.forget(client)
+
+    def ephemeral_count(self, session_id: int) -> int:
+        """How many znodes a session would leave behind."""
+        return self._stored.tree.ephemeral_count(session_id)
 
     def delete_ephemerals(self, session_id: int) -> None:
         """Delete what a session leaves behind.
@@ -236,6 +250,7 @@ class TreeService:
         if op_code is OpCode.CHECK:
             raise UnsupportedRequest("a check by itself")
         _require_open_acls([body])
+        self._require_few_ephemerals([body.operation], session.session_id)
         transaction = self._change([body.operation], session.session_id)
         return self._result(op_code, body.operation, transaction, 0)
 
@@ -243,7 +258,9 @@ class TreeService:
         writes = [write for _, write in body.writes]
         try:
             _require_open_acls(writes)
-            transaction = self._change([write.operation for write in writes], session.session_id)
+            operations = [write.operation for write in writes]
+            self._require_few_ephemerals(operations, session.session_id)
+            transaction = self._change(operations, session.session_id)
         except InvalidAcl:
             culprit = next(index for index, write in enumerate(writes) if not is_open_to_all(write.acls))
             return multi_failure(len(writes), culprit, ErrorCode.INVALID_ACL)
@@ -277,6 +294,17 @@ class TreeService:
                 for client in listeners:
                     client.send(message)
         return transaction
+
+    def _require_few_ephemerals(self, operations: Sequence[Operation], session_id: int) -> None:
+        """Count what is created, whatever else is deleted. Raises: TooManyEphemerals."""
+        count = self.ephemeral_count(session_id)
+        for index, operation in enumerate(operations):
+            if isinstance(operation, Create) and operation.ephemeral:
+                count += 1
+                if count > EPHEMERALS_MAX:
+                    error = TooManyEphemerals(operation.path)
+                    error.operation_index = index
+                    raise error
 
     def _set_acl(self, body: SetAcl) -> bytes:
         if not is_open_to_all(body.acls):

@@ -24,6 +24,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.coordination.zookeeper_server import server as zookeeper_server
+from barnabas.controller.coordination.zookeeper_server import service
 from barnabas.controller.coordination.zookeeper_server.connection import (
     TURN_MS,
     UNSENT_BYTES_MAX,
@@ -54,6 +55,7 @@ from tools.waiting import PATIENCE_S, until
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN, MULTI, CREATE2, MULTI_READ = 1, 2, 3, 4, 5, 8, 14, 15, 22
 SET_WATCHES, SET_WATCHES2 = 101, 105
+SYSTEM_ERROR = -1
 NO_NODE, MARSHALLING_ERROR, UNIMPLEMENTED, INVALID_ACL, BAD_VERSION, BAD_ARGUMENTS = -101, -5, -6, -114, -103, -8
 
 
@@ -251,6 +253,46 @@ async def test_who_was_heard_after_a_standstill_has_its_timeout_and_no_more() ->
         assert server.paths == {"/e"}
         server.pass_time(2_000)
         assert server.paths == set()
+
+
+async def test_a_session_has_so_many_ephemerals_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are deleted in one transaction. Others of the same client, and those of others, are created."""
+    monkeypatch.setattr(service, "EPHEMERALS_MAX", 3)
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        for number in range(3):
+            assert (await one.ask(CREATE, creation(f"/{number}", flags=1)))[0] == 0
+        assert await one.ask(CREATE, creation("/more", flags=1)) == (SYSTEM_ERROR, b"")
+        error, answer = await one.ask(MULTI, multi((CREATE, creation("/a")), (CREATE, creation("/b", flags=1))))
+        assert (error, struct.unpack_from(">ibii", answer, 13)) == (0, (-1, 0, SYSTEM_ERROR, SYSTEM_ERROR))
+        assert server.paths == {"/0", "/1", "/2"}
+        assert (await one.ask(CREATE, creation("/lasting")))[0] == 0
+        assert (await other.ask(CREATE, creation("/other", flags=1)))[0] == 0
+        assert (await one.ask(DELETE, string("/0") + struct.pack(">i", -1)))[0] == 0
+        assert (await one.ask(CREATE, creation("/more", flags=1)))[0] == 0
+        assert (await one.ask(-11))[0] == 0
+        assert server.paths == {"/lasting", "/other"}
+
+
+async def test_sessions_that_end_at_the_same_time_do_so_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is heard of before its turn has come goes on."""
+    monkeypatch.setattr(zookeeper_server, "EPHEMERALS_MAX", 2)
+    async with ServerUnderTest() as server, AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(peer(server)) for _ in range(4)]
+        for number, one in enumerate(peers):
+            for name in ("a", "b"):
+                await one.ask(CREATE, creation(f"/{number}{name}", flags=1))
+        server.stand_still(5_000)  # as if each of them had been heard of before
+        server.clock.advance(1_000)
+        for session in server.server._sessions:
+            session.deadline_ms = server.clock.monotonic_ms()
+        server.timers.fire(TICK_MS)
+        assert len(server.paths) == 6
+        heard = next(session for session in server.server._sessions if session.session_id == peers[-1].session_id)
+        server.server._sessions.heard_of(heard, server.clock.monotonic_ms())
+        await asyncio.sleep(0)
+        assert len(server.paths) == 4
+        await until(lambda: not server.server._ending)
+        assert server.paths == {"/3a", "/3b"}
 
 
 async def test_a_closed_session_is_over_before_the_answer() -> None:
