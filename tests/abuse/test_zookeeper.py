@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from tools.waiting import PATIENCE_S
 pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.store]
 Figure = Callable[..., None]
 
-CREATE, EXISTS, CHILDREN, MULTI = 1, 3, 8, 14
+CREATE, EXISTS, CHILDREN, MULTI, SET_WATCHES = 1, 3, 8, 14, 101
 
 
 @pytest.fixture
@@ -99,3 +100,23 @@ def test_a40_answers_that_nobody_reads(server: BarnabasZooKeeper, figure: Figure
     figure(connections=60, cut=cut, growth_mib=round(memory.growth / MIB, 1))
     assert cut >= 20
     assert memory.growth <= 128 * MIB
+
+
+def test_a41_watches_that_are_set_again(server: BarnabasZooKeeper, figure: Figure) -> None:
+    """100,000 in one request, by a client that goes when they are set; others are served meanwhile."""
+    paths = [f"/{number:x}" for number in range(100_000)]
+    body = (
+        struct.pack(">qi", 0, 0) + struct.pack(">i", len(paths)) + b"".join(map(string, paths)) + struct.pack(">i", 0)
+    )
+    with begin_session(connect(server.address)) as other:
+        served = 0
+        with begin_session(connect(server.address)) as client:
+            client.sendall(request(SET_WATCHES, body))
+            while not select.select([client], [], [], 0)[0]:
+                assert ask(other, EXISTS, string("/") + b"\0") == 0
+                served += 1
+            assert receive(client) is not None
+        for _ in range(10):
+            assert ask(other, EXISTS, string("/") + b"\0") == 0
+    figure(watches=len(paths), served=served)
+    assert served >= 20

@@ -18,7 +18,7 @@ from barnabas.controller.coordination.zookeeper_server.messages import (
     ConnectRequest,
     read_connect_request,
 )
-from barnabas.controller.coordination.zookeeper_server.service import Client, LastRequest
+from barnabas.controller.coordination.zookeeper_server.service import Client, InPieces, LastRequest
 from barnabas.controller.coordination.zookeeper_server.sessions import Session
 from barnabas.network import peer_host
 
@@ -57,8 +57,8 @@ class Server(Protocol):
         """Give the connection its session (or none, if that is over), and answer. Raises: LastRequest."""
         ...
 
-    def serve(self, session: Session[Client], connection: "ZooKeeperConnection", frame: bytes) -> bytes:
-        """Raises: LastRequest, MalformedMessage."""
+    def serve(self, session: Session[Client], connection: "ZooKeeperConnection", frame: bytes) -> bytes | InPieces:
+        """The answer, or what makes it in several turns. Raises: LastRequest, MalformedMessage."""
         ...
 
     def four_letter_word(self, word: bytes) -> bytes | None:
@@ -78,6 +78,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._is_full = False
         self._closing: asyncio.Transport | None = None
         self._is_resting = False
+        self._unfinished: InPieces | None = None
         self.port = port
         self.opened_ms = self.read_ms = clock.monotonic_ms()
         """When it was opened, and when its client has last read something, or had nothing to read."""
@@ -90,7 +91,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._server.accept(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._transport = self._closing = None
+        self._transport = self._closing = self._unfinished = None
         self.look_at_unsent()
         self._server.forget(self)
 
@@ -183,6 +184,11 @@ class ZooKeeperConnection(asyncio.Protocol):
                 if self._server.is_crowded:
                     self._rest(self._transport)
                     return
+                if self._unfinished is not None:
+                    if self._goes_on(self._unfinished) and self._clock.monotonic_ms() >= turn_ends_ms:
+                        self._rest(self._transport)
+                        return
+                    continue
                 if len(self._received) - position < _LENGTH.size:
                     return
                 if not self._was_answered and self._answer_word(bytes(self._received[: _LENGTH.size])):
@@ -213,7 +219,21 @@ class ZooKeeperConnection(asyncio.Protocol):
     def _answer(self, frame: bytes) -> None:
         if self._was_answered:
             assert self.session is not None, "whoever has no session is not listened to"
-            self.send(self._server.serve(self.session, self, frame))
+            answer = self._server.serve(self.session, self, frame)
+            if isinstance(answer, bytes):
+                self.send(answer)
+            else:
+                self._unfinished = answer
         else:
             self._was_answered = True
             self.send(self._server.connect(self, read_connect_request(frame)))
+
+    def _goes_on(self, unfinished: InPieces) -> bool:
+        """Do one more piece of a request, or answer it; whether there are more."""
+        try:
+            next(unfinished)
+        except StopIteration as done:
+            self._unfinished = None
+            self.send(done.value)
+            return False
+        return True

@@ -63,10 +63,14 @@ class JuteReader:
 
     def read_vector(self, read: Callable[[], T]) -> list[T]:
         """Elements, each as `read` reads it; none where the peer says null."""
+        return [read() for _ in range(self.read_count())]
+
+    def read_count(self) -> int:
+        """How many elements of a vector follow; 0 where the peer says null."""
         count = self.read_int()
         if count < NULL_LENGTH:
             raise MalformedMessage(f"a vector of {count} elements")
-        return [read() for _ in range(count)]
+        return max(count, 0)
 
     def _take(self, length: int) -> bytes:
         end = self._position + length

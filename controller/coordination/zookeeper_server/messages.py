@@ -7,8 +7,8 @@ was an error. Events of watches come between answers, with `WATCH_XID`.
 *Source*: `zookeeper.jute`, `ZooDefs.java`, `KeeperException.java`, `MultiOperationRecord.java`, `MultiResponse.java`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, IntEnum
 from typing import Final, NamedTuple, TypeVar
 
 from barnabas.controller.coordination.interface import (
@@ -218,15 +218,22 @@ class MultiRead(NamedTuple):
     reads: Sequence[tuple[OpCode, Read]]
 
 
+class WatchKind(Enum):
+    """What a client watches, in the order of SET_WATCHES2."""
+
+    DATA = 0
+    CREATION = 1
+    CHILDREN = 2
+    PERSISTENT = 3
+    PERSISTENT_RECURSIVE = 4
+
+
 class SetWatches(NamedTuple):
-    """The body of SET_WATCHES and SET_WATCHES2: the watches that a client had before it connected again, and the newest
-    zxid that it knew."""
+    """The body of SET_WATCHES and SET_WATCHES2: the newest zxid that a client knew before it connected again, and the
+    watches that it had. They may be 200,000 and are read one by one, which raises MalformedMessage."""
 
     relative_zxid: int
-    data: Sequence[str]
-    exists: Sequence[str]
-    children: Sequence[str]
-    persistent: Sequence[str]
+    watches: Iterator[tuple[WatchKind, str]]
 
 
 class Watches(NamedTuple):
@@ -316,15 +323,18 @@ def _read_operations(reader: JuteReader, readers: Mapping[int, Callable[[JuteRea
 
 
 def _read_set_watches(reader: JuteReader) -> SetWatches:
-    relative_zxid = reader.read_long()
-    data, exists, children = (reader.read_vector(reader.read_string) for _ in range(3))
-    return SetWatches(relative_zxid, data, exists, children, ())
+    kinds = (WatchKind.DATA, WatchKind.CREATION, WatchKind.CHILDREN)
+    return SetWatches(reader.read_long(), _each_watch(reader, kinds))
 
 
 def _read_set_watches2(reader: JuteReader) -> SetWatches:
-    watches = _read_set_watches(reader)
-    persistent = reader.read_vector(reader.read_string) + reader.read_vector(reader.read_string)
-    return watches._replace(persistent=persistent)
+    return SetWatches(reader.read_long(), _each_watch(reader, WatchKind))
+
+
+def _each_watch(reader: JuteReader, kinds: Iterable[WatchKind]) -> Iterator[tuple[WatchKind, str]]:
+    for kind in kinds:
+        for _ in range(reader.read_count()):
+            yield kind, reader.read_string()
 
 
 def _read_watches(reader: JuteReader) -> Watches:

@@ -19,7 +19,13 @@ from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper_server.connection import ZooKeeperConnection
 from barnabas.controller.coordination.zookeeper_server.messages import PASSWORD_BYTES, ConnectRequest, connect_response
-from barnabas.controller.coordination.zookeeper_server.service import EPHEMERALS_MAX, Client, LastRequest, TreeService
+from barnabas.controller.coordination.zookeeper_server.service import (
+    EPHEMERALS_MAX,
+    Client,
+    InPieces,
+    LastRequest,
+    TreeService,
+)
 from barnabas.controller.coordination.zookeeper_server.sessions import (
     SESSION_TIMEOUT_MS_MAX,
     SESSION_TIMEOUT_MS_MIN,
@@ -166,9 +172,17 @@ class ZooKeeperServer:
     def forget(self, connection: ZooKeeperConnection) -> None:
         """A connection is gone; its session waits for the next one."""
         self._connections.pop(connection, None)
-        self._service.forget(connection)
+        self._forget_watches(connection)
         if connection.session is not None and connection.session.connection is connection:
             connection.session.connection = None
+
+    def _forget_watches(self, connection: ZooKeeperConnection) -> None:
+        self._service.forget(connection)
+        self._forget_some()
+
+    def _forget_some(self) -> None:
+        if self._service.forget_some():
+            asyncio.get_running_loop().call_soon(self._forget_some)
 
     def connect(self, connection: ZooKeeperConnection, request: ConnectRequest) -> bytes:
         """Begin a session, or go on with one."""
@@ -190,17 +204,17 @@ class ZooKeeperServer:
         session.connection, session.port, connection.session = connection, connection.port, session
         if isinstance(former, ZooKeeperConnection):
             former.close("its session goes on over another one")
-            self._service.forget(former)
+            self._forget_watches(former)
         self._sessions.heard_of(session, now_ms)
         return connect_response(request, session.timeout_ms, session.session_id, session.password)
 
-    def serve(self, session: Session[Client], connection: ZooKeeperConnection, frame: bytes) -> bytes:
-        """Answer one request."""
+    def serve(self, session: Session[Client], connection: ZooKeeperConnection, frame: bytes) -> bytes | InPieces:
+        """Answer one request, at once or in several turns."""
         self._sessions.heard_of(session, self._clock.monotonic_ms())
         answer = self._service.serve(session, connection, frame)
         if self._stored.failure is not None:
             self._fail(self._stored.failure)
-            raise LastRequest(answer)
+            raise LastRequest(answer if isinstance(answer, bytes) else b"")
         return answer
 
     def four_letter_word(self, word: bytes) -> bytes | None:

@@ -9,8 +9,8 @@ Unimplemented, or AuthFailed.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
 from barnabas.controller.coordination.interface import (
     ANY_VERSION,
@@ -27,7 +27,6 @@ from barnabas.controller.coordination.interface import (
 )
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.tree import BadArguments, Transaction, stat_of
-from barnabas.controller.coordination.zookeeper_server import watches
 from barnabas.controller.coordination.zookeeper_server.jute import (
     JuteReader,
     MalformedMessage,
@@ -49,6 +48,7 @@ from barnabas.controller.coordination.zookeeper_server.messages import (
     SetWatches,
     UnsupportedRequest,
     Watches,
+    WatchKind,
     Write,
     encode_acls,
     error_code,
@@ -61,13 +61,16 @@ from barnabas.controller.coordination.zookeeper_server.messages import (
     write_result,
 )
 from barnabas.controller.coordination.zookeeper_server.sessions import Session
-from barnabas.controller.coordination.zookeeper_server.watches import WatchTable
+from barnabas.controller.coordination.zookeeper_server.watches import WatchTable, missed_event
 
 logger = logging.getLogger(__name__)
 
 WATCHES_BYTES_MAX: Final = 256 * 1024 * 1024
 """What the watches of all connections may take together: more than 700,000. A cluster's controller has one for each
 topic."""
+
+WATCHES_PER_TURN: Final = 100
+"""How many watches are set or forgotten before others may have a turn: a millisecond or two."""
 
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 """What several reads in one request may answer together: their request is short, whatever the znodes hold."""
@@ -107,6 +110,18 @@ class LastRequest(Exception):
         self.answer = answer
 
 
+InPieces: TypeAlias = Generator[None, None, bytes]
+"""A request that is served in several turns, and returns its answer."""
+
+_CODES: Final[Mapping[type[Exception], ErrorCode]] = {
+    UnsupportedRequest: ErrorCode.UNIMPLEMENTED,
+    NoWatcher: ErrorCode.NO_WATCHER,
+    InvalidAcl: ErrorCode.INVALID_ACL,
+}
+_REFUSALS: Final = (MalformedMessage, UnsupportedRequest, NoWatcher, InvalidAcl, CoordinationError, ValueError)
+"""What is wrong with a request."""
+
+
 class TreeService:
     """The tree as clients see it. `on_close` is called with a session that its client wants ended."""
 
@@ -116,14 +131,14 @@ class TreeService:
         self._watches = WatchTable[Client]()
         self._watches_bytes_max = WATCHES_BYTES_MAX
 
-    def serve(self, session: Session[Client], client: Client, frame: bytes) -> bytes:
+    def serve(self, session: Session[Client], client: Client, frame: bytes) -> bytes | InPieces:
         """The answer to one request of a client in its session.
 
-        Raises: MalformedMessage where there is not even a header; LastRequest.
+        Raises: MalformedMessage where there is not even a header; LastRequest, also in pieces.
         """
         reader = JuteReader(frame)
         xid, number = reader.read_int(), reader.read_int()
-        body = b""
+        body: bytes | Iterator[None] = b""
         try:
             op_code = _op_code(number)
             if op_code is OpCode.AUTH:
@@ -134,23 +149,34 @@ class TreeService:
             if op_code is not OpCode.PING:
                 self._stored.require_no_failure()
                 body = self._answer(op_code, read_body(op_code, reader), session, client)
-            code = ErrorCode.OK
-        except MalformedMessage as error:
+        except _REFUSALS as error:
+            return self._refusal(xid, number, error)
+        if isinstance(body, bytes):
+            return reply(xid, self._stored.last_zxid, body=body)
+        return self._in_pieces(xid, number, body)
+
+    def _in_pieces(self, xid: int, number: int, work: Iterator[None]) -> InPieces:
+        try:
+            yield from work
+        except _REFUSALS as error:
+            return self._refusal(xid, number, error)
+        return reply(xid, self._stored.last_zxid)
+
+    def _refusal(self, xid: int, number: int, error: Exception) -> bytes:
+        """What a client is told whose request failed. Raises: LastRequest where that cannot be read."""
+        if isinstance(error, MalformedMessage):
             logger.info("a request of type %d cannot be read: %s", number, error)
             raise LastRequest(reply(xid, self._stored.last_zxid, ErrorCode.MARSHALLING_ERROR)) from error
-        except UnsupportedRequest:
-            code = ErrorCode.UNIMPLEMENTED
-        except NoWatcher:
-            code = ErrorCode.NO_WATCHER
-        except InvalidAcl:
-            code = ErrorCode.INVALID_ACL
-        except (CoordinationError, ValueError) as error:
-            code = error_code(error)
-        return reply(xid, self._stored.last_zxid, code, body if code is ErrorCode.OK else b"")
+        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
+        return reply(xid, self._stored.last_zxid, error_code(error) if code is None else code)
 
     def forget(self, client: Client) -> None:
-        """The connection is gone, and its watches with it."""
+        """The connection is gone, and its watches with it, by `forget_some`."""
         self._watches.forget(client)
+
+    def forget_some(self) -> bool:
+        """Forget as many watches of connections that are gone as fit into a turn; whether there are more of them."""
+        return self._watches.forget_some(WATCHES_PER_TURN)
 
     def ephemeral_count(self, session_id: int) -> int:
         """How many znodes a session would leave behind."""
@@ -165,7 +191,7 @@ class TreeService:
         if ephemerals:
             self._change([Delete(path) for path in ephemerals], session_id)
 
-    def _answer(self, op_code: OpCode, body: Body, session: Session[Client], client: Client) -> bytes:
+    def _answer(self, op_code: OpCode, body: Body, session: Session[Client], client: Client) -> bytes | Iterator[None]:
         if isinstance(body, Write):
             return self._write(op_code, body, session)
         if isinstance(body, Multi):
@@ -175,8 +201,8 @@ class TreeService:
         if isinstance(body, MultiRead):
             return self._multi_read(body, client)
         if isinstance(body, SetWatches):
-            self._set_watches(body, client)
-        elif isinstance(body, Watches):
+            return self._set_watches(body, client)
+        if isinstance(body, Watches):
             self._check_watches(op_code, body, client)
         elif isinstance(body, SetAcl):
             return self._set_acl(body)
@@ -316,26 +342,28 @@ class TreeService:
 
     # -- watches
 
-    def _set_watches(self, body: SetWatches, client: Client) -> None:
-        """Set again what a client watched before it connected again, and tell it at once of what it missed."""
-        if body.persistent:
-            raise UnsupportedRequest("persistent watches")
-        tree = self._stored.tree
-        self._watch_or_tell(client, watches.missed_data_events(tree, body.relative_zxid, body.data), of_data=True)
-        self._watch_or_tell(client, watches.missed_creations(tree, body.exists), of_data=True)
-        missed = watches.missed_child_events(tree, body.relative_zxid, body.children)
-        self._watch_or_tell(client, missed, of_data=False)
+    def _set_watches(self, body: SetWatches, client: Client) -> Iterator[None]:
+        """Set again what a client watched before it connected again, and tell it at once of what it missed.
 
-    def _watch_or_tell(self, client: Client, missed: Iterable[tuple[str, EventType | None]], *, of_data: bool) -> None:
-        for path, event_type in missed:
-            if event_type is not None:
-                client.send(watch_event(WatchedEvent(event_type, path)))
-                continue
-            self._require_room()
-            if of_data:
-                self._watches.watch_data(path, client)
-            else:
-                self._watches.watch_children(path, client)
+        Others may have their turns meanwhile: what they change is missed by watches that are not set yet, and seen by
+        those that are.
+        """
+        for count, (kind, path) in enumerate(body.watches, 1):
+            if kind in (WatchKind.PERSISTENT, WatchKind.PERSISTENT_RECURSIVE):
+                raise UnsupportedRequest("persistent watches")
+            self._watch_or_tell(client, kind, path, missed_event(self._stored.tree, body.relative_zxid, kind, path))
+            if count % WATCHES_PER_TURN == 0:
+                yield
+
+    def _watch_or_tell(self, client: Client, kind: WatchKind, path: str, missed: EventType | None) -> None:
+        if missed is not None:
+            client.send(watch_event(WatchedEvent(missed, path)))
+            return
+        self._require_room()
+        if kind is WatchKind.CHILDREN:
+            self._watches.watch_children(path, client)
+        else:
+            self._watches.watch_data(path, client)
 
     def _check_watches(self, op_code: OpCode, body: Watches, client: Client) -> None:
         kinds = {"of_data": body.of_data, "of_children": body.of_children}

@@ -6,11 +6,12 @@ children hears of children that come and go, and of deletion.
 *Source*: ZooKeeper's `WatchManager.java`, `DataTree.java` (`setWatches`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections import deque
 from typing import Final, Generic, TypeVar
 
 from barnabas.controller.coordination.interface import EventType, WatchedEvent
 from barnabas.controller.coordination.tree import DataTree
+from barnabas.controller.coordination.zookeeper_server.messages import WatchKind
 
 Owner = TypeVar("Owner")
 
@@ -30,6 +31,7 @@ class WatchTable(Generic[Owner]):
     def __init__(self) -> None:
         self._data: dict[str, dict[Owner, None]] = {}
         self._children: dict[str, dict[Owner, None]] = {}
+        self._gone: deque[Owner] = deque()
         self._held: dict[Owner, tuple[set[str], set[str]]] = {}
         """The paths that each owner watches: of data, and of children."""
         self.held_bytes = 0
@@ -54,12 +56,22 @@ class WatchTable(Generic[Owner]):
             self._drop(path, owner, of_children=kind)
 
     def forget(self, owner: Owner) -> None:
-        """Forget all watches of an owner."""
-        data, children = self._held.get(owner, ((), ()))
-        for path in list(data):
-            self._drop(path, owner, of_children=False)
-        for path in list(children):
-            self._drop(path, owner, of_children=True)
+        """Forget all watches of an owner that is gone, by `forget_some`."""
+        self._gone.append(owner)
+
+    def forget_some(self, count: int) -> bool:
+        """Forget so many watches of owners that are gone; whether there are more of them."""
+        while self._gone:
+            held = self._held.get(self._gone[0])
+            if held is None:
+                self._gone.popleft()
+            elif count == 0:
+                return True
+            else:
+                of_children = not held[False]
+                self._drop(held[of_children].pop(), self._gone[0], of_children=of_children)
+                count -= 1
+        return False
 
     def take(self, event: WatchedEvent) -> list[Owner]:
         """The owners that hear of an event, each once; their watches for it end."""
@@ -93,7 +105,7 @@ class WatchTable(Generic[Owner]):
     def _release(self, path: str, owner: Owner, *, of_children: bool) -> None:
         self.held_bytes -= _watch_bytes(path)
         held = self._held[owner]
-        held[of_children].remove(path)
+        held[of_children].discard(path)
         if not any(held):
             del self._held[owner]
 
@@ -103,33 +115,13 @@ def _watch_bytes(path: str) -> int:
     return WATCH_BYTES + len(path) * (1 if path.isascii() else _CHARACTER_BYTES_MAX)
 
 
-def missed_data_events(
-    tree: DataTree, relative_zxid: int, paths: Sequence[str]
-) -> Iterator[tuple[str, EventType | None]]:
-    """For each path whose data a client watched before it connected anew: what it has missed since `relative_zxid`,
-    None if nothing."""
-    for path in paths:
-        znode = tree.znode(path)
-        if znode is None:
-            yield path, EventType.DELETED
-        else:
-            yield path, EventType.DATA_CHANGED if znode.mzxid > relative_zxid else None
-
-
-def missed_creations(tree: DataTree, paths: Sequence[str]) -> Iterator[tuple[str, EventType | None]]:
-    """For each path where a client waited for a znode to be created: that event if there is one now, else None."""
-    for path in paths:
-        yield path, None if tree.znode(path) is None else EventType.CREATED
-
-
-def missed_child_events(
-    tree: DataTree, relative_zxid: int, paths: Sequence[str]
-) -> Iterator[tuple[str, EventType | None]]:
-    """For each path whose children a client watched before it connected anew: what it has missed since `relative_zxid`,
-    None if nothing."""
-    for path in paths:
-        znode = tree.znode(path)
-        if znode is None:
-            yield path, EventType.DELETED
-        else:
-            yield path, EventType.CHILDREN_CHANGED if znode.pzxid > relative_zxid else None
+def missed_event(tree: DataTree, relative_zxid: int, kind: WatchKind, path: str) -> EventType | None:
+    """What a client that watched this before it connected anew has missed since `relative_zxid`, None if nothing."""
+    znode = tree.znode(path)
+    if kind is WatchKind.CREATION:
+        return None if znode is None else EventType.CREATED
+    if znode is None:
+        return EventType.DELETED
+    if kind is WatchKind.CHILDREN:
+        return EventType.CHILDREN_CHANGED if znode.pzxid > relative_zxid else None
+    return EventType.DATA_CHANGED if znode.mzxid > relative_zxid else None

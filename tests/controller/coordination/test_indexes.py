@@ -25,9 +25,12 @@ def test_who_goes_is_not_looked_for_among_the_watches_of_others() -> None:
     table.watch_data("/1", one)
     one.looked_for = 0
     table.forget(one)
+    assert not table.forget_some(1)
     assert one.looked_for < 20
     assert table.take(WatchedEvent(EventType.DATA_CHANGED, "/1")) == [other]
     table.forget(other)
+    assert table.forget_some(1_000)
+    assert not table.forget_some(1_000)
     assert table.held_bytes == 0
 
 

@@ -21,6 +21,7 @@ from kazoo.protocol.states import EventType, WatchedEvent
 
 from barnabas.broker.cli.zookeeper_process import new_server
 from barnabas.clock import ManualClock
+from barnabas.controller.coordination.interface import Create
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.coordination.zookeeper_server import server as zookeeper_server
@@ -43,7 +44,9 @@ from barnabas.controller.coordination.zookeeper_server.server import (
 )
 from barnabas.controller.coordination.zookeeper_server.service import (
     ANSWER_BYTES_MAX,
+    WATCHES_PER_TURN,
     Client,
+    InPieces,
     LastRequest,
     TreeService,
 )
@@ -598,6 +601,74 @@ async def test_watches_set_again_tell_what_was_missed(op_code: int, persistent: 
         ]
 
 
+class _SlowClock(ManualClock):
+    """Each look at it takes as long as a turn."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(TURN_MS)
+        return super().monotonic_ms()
+
+
+async def test_watches_are_set_again_in_turns() -> None:
+    """Others have theirs meanwhile; what they change is told, whether its watch is set yet or not. The answer is the
+    last."""
+    async with ServerUnderTest() as server, peer(server) as writer, peer(server) as one:
+        paths = [f"/{number}" for number in range(10 * WATCHES_PER_TURN)]
+        body = struct.pack(">q", server.stored.last_zxid) + strings() + strings(*paths) + strings()
+        connection = list(server.server._connections)[1]
+        connection._clock = _SlowClock()
+        one.send(struct.pack(">ii", -8, SET_WATCHES) + body)
+        one.send(struct.pack(">ii", 5, EXISTS) + string("/0") + b"\0")
+        table = server.server._service._watches
+        for _ in range(100):
+            await asyncio.sleep(0)
+            if table.held_bytes:
+                break
+        first, last = paths[0], paths[-1]
+        assert not table.has(last, connection, of_data=True, of_children=False)
+        changed = [server.server._service._change([Create(path)], 0) for path in (first, last)]
+        assert [len(change.events) for change in changed] == [2, 2]
+        told = [one.split(await one.receive()) for _ in range(4)]
+        assert [answer[0] for answer in told] == [-1, -1, -8, 5]
+        assert [answer[3][12:].decode() for answer in told[:2]] == [first, last]
+        assert not table.has(first, connection, of_data=True, of_children=False), "it was told"
+        assert table.has(paths[1], connection, of_data=True, of_children=False)
+        assert (await writer.ask(EXISTS, string(first) + b"\0"))[0] == 0
+
+
+async def test_watches_of_who_is_gone_are_forgotten_in_turns() -> None:
+    async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        table = server.server._service._watches
+        paths = [f"/{number}" for number in range(3 * WATCHES_PER_TURN + 1)]
+        body = struct.pack(">q", 0) + strings() + strings(*paths) + strings(*paths)
+        assert (await other.ask(CREATE, creation("/stays")))[0] == 0
+        one.send(struct.pack(">ii", -8, SET_WATCHES) + body)
+        while one.split(await one.receive())[0] != -8:
+            pass
+        assert (await other.ask(EXISTS, string(paths[0]) + b"\1"))[0] == NO_NODE
+        gone = next(iter(server.server._connections))
+        server.server.forget(gone)
+        assert len(table._held[gone][0]) == len(paths) - WATCHES_PER_TURN
+        server.server._service._change([Create(paths[0])], 0)
+        assert other.split(await other.receive())[3][12:].decode() == paths[0], "which another client watches, too"
+        await until(lambda: not table._gone)
+        assert (table._data, table._children, table._held, table.held_bytes) == ({}, {}, {}, 0)
+
+
+@pytest.mark.parametrize("what", ["too many", "not a string"])
+async def test_watches_that_cannot_all_be_set_end_the_connection(what: str) -> None:
+    async with ServerUnderTest() as server, peer(server) as one:
+        if what == "too many":
+            server.server._service._watches_bytes_max = 1_000 * WATCHES_PER_TURN
+        paths = strings(*(f"/{number}" for number in range(5 * WATCHES_PER_TURN)))
+        body = struct.pack(">q", 0) + strings() + (paths if what == "too many" else paths[:-1] + b"\xff")
+        one.send(struct.pack(">ii", -8, SET_WATCHES) + body + strings())
+        if what == "not a string":
+            assert one.split(await one.receive())[:3:2] == (-8, MARSHALLING_ERROR)
+        assert await one.is_closed()
+        await until(lambda: not server.server._service._watches._held)
+
+
 async def test_a_watch_goes_with_its_connection() -> None:
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as writer:
         await one.ask(EXISTS, string("/a") + b"\1")
@@ -895,6 +966,13 @@ class _SlowServer(Server):
     def forget(self, connection: ZooKeeperConnection) -> None:
         pass
 
+    @property
+    def is_crowded(self) -> bool:
+        return False
+
+    def add_unsent(self, size: int) -> None:
+        raise AssertionError("its transport keeps nothing")
+
     def connect(self, connection: ZooKeeperConnection, request: ConnectRequest) -> bytes:
         connection.session = Session(1, bytes(16), SESSION_TIMEOUT_MS_MIN, 0, connection.port)
         return b""
@@ -974,6 +1052,16 @@ async def test_who_is_full_when_its_turn_comes_waits_until_it_has_read() -> None
     assert (transport.written, transport.is_read) == (frames, True)
 
 
+def whole(answer: bytes | InPieces) -> bytes:
+    """An answer, also one that takes several turns."""
+    while not isinstance(answer, bytes):
+        try:
+            next(answer)
+        except StopIteration as done:
+            answer = done.value
+    return answer
+
+
 class _Deaf:
     def send(self, message: bytes, /) -> None:
         assert message
@@ -1009,7 +1097,7 @@ def test_any_bytes_are_answered_or_end_the_connection(frames: list[bytes]) -> No
     session: Session[Any] = Session(7, bytes(16), SESSION_TIMEOUT_MS_MIN, 0, 1)
     for frame in frames:
         try:
-            answer = service.serve(session, _Deaf(), frame)
+            answer = whole(service.serve(session, _Deaf(), frame))
         except LastRequest as last:
             answer = last.answer
         except MalformedMessage:
