@@ -32,6 +32,9 @@ CREATE TABLE last_zxid (only INTEGER PRIMARY KEY CHECK (only = 0), zxid INTEGER 
 INSERT INTO last_zxid VALUES (0, 0);
 """
 
+_SESSION_TIME_MASK = (1 << 40) - 1
+"""The milliseconds that are in a session's id: those of 34 years."""
+
 _PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN})
 """SQLite's codes for a lack of room, memory or descriptors, which may pass. An exhausted quota (EDQUOT) is not among
 them: SQLite has no code of its own for it, but that of a disk that fails."""
@@ -59,8 +62,10 @@ class StoredTree:
 
     @property
     def first_session_id(self) -> int:
-        """The id of the next session, and the others count on from it: above those of all former lives."""
-        return (self.last_zxid + 1) << 16
+        """The id of the first session of a life that begins now; the others count on from it. By the time, so that no
+        id comes again, also after a life in which nothing was written (`SessionTrackerImpl.initializeNextSessionId`;
+        the highest byte, a server's number there, is 0)."""
+        return (self._clock.now_ms() & _SESSION_TIME_MASK) << 16
 
     def open(self) -> None:
         """Open or create the file and delete the ephemeral znodes of its previous life.

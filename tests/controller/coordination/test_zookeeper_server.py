@@ -471,6 +471,19 @@ async def test_sessions_do_not_survive_the_server(tmp_path: Path) -> None:
         assert (await other.connect(6_000, one.session_id, one.password)).timeout_ms == 0
 
 
+async def test_no_id_of_a_session_comes_again(tmp_path: Path) -> None:
+    """Also where a life of the server has written nothing."""
+    ids = []
+    for life in range(3):
+        server = ServerUnderTest(str(tmp_path / "tree"))
+        server.clock.advance(life)
+        async with server, peer(server) as one, peer(server) as other:
+            ids += [one.session_id, other.session_id]
+        assert server.stored.last_zxid == 0
+    assert ids == sorted(set(ids))
+    assert 0 < ids[0] < 2**56 > ids[-1]
+
+
 class _FullDisk:
     """A connection that has no room for any transaction."""
 
