@@ -32,7 +32,7 @@ and while those are served nobody else is heard, nor any session ended."""
 
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """A client that has so many bytes to read is neither read from nor answered until it has. What all of them have to read
-is bounded as well (`Server.add_unsent`)."""
+is bounded as well (`Server.add_held`)."""
 
 
 class Server(Protocol):
@@ -40,15 +40,15 @@ class Server(Protocol):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether clients have so much to read that nobody is answered until the memory of some is back."""
+        """Whether connections hold so much that nobody is answered until the memory of some is back."""
         ...
 
     def accept(self, connection: "ZooKeeperConnection") -> None:
         """Count one more, for which another one may be cut, or this one."""
         ...
 
-    def add_unsent(self, size: int) -> None:
-        """What clients have to read is so much more, or less, now."""
+    def add_held(self, size: int) -> None:
+        """What connections hold is so much more, or less, now."""
         ...
 
     def forget(self, connection: "ZooKeeperConnection") -> None: ...
@@ -80,9 +80,9 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._is_resting = False
         self._unfinished: InPieces | None = None
         self.port = port
-        self.opened_ms = self.read_ms = clock.monotonic_ms()
-        """When it was opened, and when its client has last read something, or had nothing to read."""
-        self.unsent_bytes = 0
+        self.opened_ms = self.progress_ms = clock.monotonic_ms()
+        """When it was opened, and when its client has last read something, or finished a request."""
+        self.held_bytes = 0
         self.session: Session[Client] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -92,7 +92,8 @@ class ZooKeeperConnection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = self._closing = self._unfinished = None
-        self.look_at_unsent()
+        self._received.clear()
+        self.look_at_held()
         self._server.forget(self)
 
     def pause_writing(self) -> None:
@@ -102,12 +103,15 @@ class ZooKeeperConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_full = False
-        self.look_at_unsent()
+        self.look_at_held()
         if not self._is_resting:
             self._go_on()
 
     def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            return
         self._received += data
+        self.look_at_held(len(data))
         if not self._is_resting:
             self._serve()
 
@@ -140,18 +144,18 @@ class ZooKeeperConnection(asyncio.Protocol):
         """Send a frame; nothing happens if the connection is gone."""
         if self._transport is not None:
             self._transport.write(_LENGTH.pack(len(message)) + message)
-            self.look_at_unsent(_LENGTH.size + len(message))
+            self.look_at_held(_LENGTH.size + len(message))
 
-    def look_at_unsent(self, added: int = 0) -> None:
-        """Tell the server how much the client has to read. It has read something where that is less than it was, with
-        the bytes that were added since."""
+    def look_at_held(self, added: int = 0) -> None:
+        """Tell the server how much the connection holds: what its client has to read, and has not finished to ask. The
+        client has got on where that is less than it was, with the bytes that were added since."""
         transport = self._transport or self._closing
-        size = 0 if transport is None else transport.get_write_buffer_size()
-        if size < self.unsent_bytes + added:
-            self.read_ms = self._clock.monotonic_ms()
-        if size != self.unsent_bytes:
-            before, self.unsent_bytes = self.unsent_bytes, size
-            self._server.add_unsent(size - before)
+        size = len(self._received) + (0 if transport is None else transport.get_write_buffer_size())
+        if size < self.held_bytes + added:
+            self.progress_ms = self._clock.monotonic_ms()
+        if size != self.held_bytes:
+            before, self.held_bytes = self.held_bytes, size
+            self._server.add_held(size - before)
 
     def close(self, reason: str) -> None:
         """Close after what was sent; a reason that is not empty is logged."""
@@ -161,10 +165,11 @@ class ZooKeeperConnection(asyncio.Protocol):
         if reason:
             logger.info("a connection of %s is closed: %s", peer_host(transport), reason)
         self._closing = transport
+        self._received.clear()
         transport.close()
 
     def abort(self, reason: str) -> None:
-        """Cut the connection: what its client has not read is lost."""
+        """Cut the connection: what its client has not read, or not finished to ask, is lost."""
         if self._transport is not None:
             logger.info("a connection of %s is cut: %s", peer_host(self._transport), reason)
             self._closing, self._transport = self._transport, None
@@ -207,6 +212,7 @@ class ZooKeeperConnection(asyncio.Protocol):
                 self._answer(frame)
         finally:
             del self._received[:position]
+            self.look_at_held()
 
     def _answer_word(self, word: bytes) -> bool:
         answer = self._server.four_letter_word(word)

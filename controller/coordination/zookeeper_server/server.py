@@ -42,8 +42,9 @@ NEWCOMERS_MAX: Final = 32
 """How many of the connections are for those that have no session yet. There are no more sessions than have a connection
 each beside them, so that whoever comes back with its session finds its place."""
 
-UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What all clients together may have to read, and one answer. Brokers read at once what they are sent."""
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What all clients together may have to read, or not have finished to ask; and one answer. Brokers send a request at
+once, and read at once what they are sent."""
 
 TICK_MS: Final = 500
 """How often it is looked whose session is over."""
@@ -91,7 +92,7 @@ class ZooKeeperServer:
         self._connections_max = max(min(connections_max, CONNECTIONS_MAX), NEWCOMERS_MAX + 1)
         self._sessions_max = self._connections_max - NEWCOMERS_MAX
         self._connections: dict[ZooKeeperConnection, None] = {}
-        self._unsent_bytes = 0
+        self._held_bytes = 0
         self._closing_since_ms: dict[ZooKeeperConnection, int] = {}
         self._bound: list[BoundSocket] = []
         self._tick: ScheduledCall | None = None
@@ -151,23 +152,23 @@ class ZooKeeperServer:
 
     @property
     def is_crowded(self) -> bool:
-        return self._unsent_bytes > UNSENT_BYTES_MAX
+        return self._held_bytes > HELD_BYTES_MAX
 
-    def add_unsent(self, size: int) -> None:
-        """What clients have to read is so much more, or less, now. When it is too much, whoever has read nothing for
-        the longest time is cut, and nobody is answered until that has given its memory back."""
-        self._unsent_bytes += size
+    def add_held(self, size: int) -> None:
+        """What connections hold is so much more, or less, now. When it is too much, whoever has read nothing, and
+        finished no request, for the longest time is cut, and nobody is answered until its memory is back."""
+        self._held_bytes += size
         if size <= 0 or not self.is_crowded:
             return
         for connection in self._connections:
-            connection.look_at_unsent()  # nobody is told of each piece that a client reads
-        excess = self._unsent_bytes - UNSENT_BYTES_MAX
-        for slowest in sorted(self._connections, key=lambda connection: connection.read_ms):
+            connection.look_at_held()  # nobody is told of each piece that a client reads
+        excess = self._held_bytes - HELD_BYTES_MAX
+        for slowest in sorted(self._connections, key=lambda connection: connection.progress_ms):
             if excess <= 0:
                 return
-            if slowest.unsent_bytes:
-                excess -= slowest.unsent_bytes
-                slowest.abort(f"{slowest.unsent_bytes} bytes are not read, with others' more than is kept")
+            if slowest.held_bytes:
+                excess -= slowest.held_bytes
+                slowest.abort(f"it holds {slowest.held_bytes} bytes, with others more than there may be")
 
     def forget(self, connection: ZooKeeperConnection) -> None:
         """A connection is gone; its session waits for the next one."""
@@ -246,7 +247,7 @@ class ZooKeeperServer:
             self._ending.extend(self._sessions.expired(now_ms))
         self._end_expired()
         for connection in list(self._connections):
-            connection.look_at_unsent()
+            connection.look_at_held()
             if connection.session is None and now_ms - connection.opened_ms > HANDSHAKE_MS_MAX:
                 connection.close("it has not begun a session")
         self._abort_closing(now_ms)

@@ -397,7 +397,7 @@ async def test_who_does_not_read_is_not_answered_without_end() -> None:
 
 async def test_all_clients_together_have_so_much_to_read_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has read nothing for the longest time is cut; who reads is answered."""
-    monkeypatch.setattr(zookeeper_server, "UNSENT_BYTES_MAX", 8 * 1024 * 1024)
+    monkeypatch.setattr(zookeeper_server, "HELD_BYTES_MAX", 8 * 1024 * 1024)
     async with ServerUnderTest() as server, peer(server) as reader, AsyncExitStack() as stack:
         await reader.ask(CREATE, creation("/a", bytes(1_000_000)))
         unread = [await stack.enter_async_context(peer(server)) for _ in range(10)]
@@ -410,25 +410,46 @@ async def test_all_clients_together_have_so_much_to_read_and_no_more(monkeypatch
             await one.writer.drain()
             for _ in range(25):  # more than the system keeps on the way
                 assert (await reader.ask(GET_DATA, string("/a") + b"\0"))[0] == 0
-            assert server.server._unsent_bytes <= 9_100_000
+            assert server.server._held_bytes <= 9_100_000
         left = [session for session in server.server._sessions if session.connection is not None]
         assert {one.session_id for one in left} >= {reader.session_id, unread[-1].session_id}
         assert unread[0].session_id not in {one.session_id for one in left}
         for one in unread:
             one.close()
         await until(lambda: len(server.server._connections) == 1)
-        assert server.server._unsent_bytes == 0
+        assert server.server._held_bytes == 0
+
+
+async def test_requests_that_nobody_finishes_have_so_much_room_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all connections together; whoever has finished none for the longest time is cut."""
+    monkeypatch.setattr(zookeeper_server, "HELD_BYTES_MAX", 1_000_000)
+    async with ServerUnderTest() as server, peer(server) as busy, AsyncExitStack() as stack:
+        unfinished = [await stack.enter_async_context(peer(server)) for _ in range(8)]
+        for one in unfinished:
+            server.clock.advance(1)
+            one.writer.write(struct.pack(">i", 1_000_000) + bytes(300_000))
+            held_bytes = server.server._held_bytes
+            await until(lambda held_bytes=held_bytes: server.server._held_bytes != held_bytes)  # type: ignore[misc]
+            assert (await busy.ask(CREATE, creation(f"/{one.session_id}", bytes(100_000))))[0] == 0
+            assert server.server._held_bytes <= 1_000_000
+        for one in unfinished[:5]:
+            assert await one.is_closed()
+        await until(lambda: not server.server.is_crowded)
+        connected = [session for session in server.server._sessions if session.connection is not None]
+        assert unfinished[-1].session_id in {session.session_id for session in connected}
 
 
 async def test_what_was_read_meanwhile_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transport tells nothing of what it could send later, below its mark."""
-    monkeypatch.setattr(zookeeper_server, "UNSENT_BYTES_MAX", 2_000)
+    monkeypatch.setattr(zookeeper_server, "HELD_BYTES_MAX", 2_000)
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         connections = list(server.server._connections)
-        connections[0].unsent_bytes, server.server._unsent_bytes = 1_990, 1_990
-        connections[1].unsent_bytes = 5
-        server.server.add_unsent(15)
+        connections[0].held_bytes = server.server._held_bytes = 1_990
+        connections[1].held_bytes = -15  # so that it is found to hold 15 more than was told
+        connections[1].look_at_held()
+        assert server.server._held_bytes == 15
         assert not server.server.is_crowded
+        server.server._held_bytes = 0
         for each in (one, other):
             assert (await each.ask(EXISTS, string("/") + b"\0"))[0] == 0
 
@@ -983,8 +1004,8 @@ class _SlowServer(Server):
     def is_crowded(self) -> bool:
         return False
 
-    def add_unsent(self, size: int) -> None:
-        raise AssertionError("its transport keeps nothing")
+    def add_held(self, size: int) -> None:
+        pass
 
     def connect(self, connection: ZooKeeperConnection, request: ConnectRequest) -> bytes:
         connection.session = Session(1, bytes(16), SESSION_TIMEOUT_MS_MIN, 0, connection.port)
