@@ -73,6 +73,40 @@ def test_each_limit_is_tried() -> None:
             assert name in rows or (ROOT / name.strip("`")).is_file(), tried_by
 
 
+LISTENERS = {
+    "broker/network/socket_server.py": 2,  # for clients, and for brokers
+    "broker/http/server.py": 1,
+    "barnabas/testing/control/server.py": 1,
+    "controller/coordination/zookeeper_server/server.py": 1,
+    "barnabas/testing/kept_network.py": 0,  # hands on what it is asked for
+}
+"""What listens, and how many rows `docs/limits.md` has for it."""
+
+
+def test_each_listener_has_its_bounds_and_each_of_them_is_tried() -> None:
+    """Of each kind one, or the reason why there is none."""
+    listening = {
+        str(path.relative_to(ROOT))
+        for package in (*PACKAGES, "barnabas/testing")
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(r"bound\.listen\(", path.read_text())
+    }
+    assert listening == set(LISTENERS)
+    page = (DOCS / "limits.md").read_text()
+    table = page[page.index("| listener |") : page.index("## What is bounded")]
+    heading, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    assert len(rows) == sum(LISTENERS.values())
+    measured = set(re.findall(r"^\| (A\d+) \|", page, re.MULTILINE))
+    for listener, *cells in rows:
+        assert len(cells) == len(heading) - 1, listener
+        for what, cell in zip(heading[1:], cells, strict=True):
+            tried_by = re.findall(r"\((A\d+|`tests/[\w/]+\.py`)\)", cell)
+            assert tried_by, f"{listener}: {what} is tried by nothing: {cell}"
+            for name in tried_by:
+                assert name in measured or (ROOT / name.strip("`")).is_file(), f"{listener}: {name}"
+            assert not cell.startswith("none") or re.match(r"none[^:]*: \w", cell), f"{listener}: {what} has no reason"
+
+
 def links(page: Path) -> list[tuple[str, str]]:
     """Relative links, each as path (empty within the page) and heading (may be empty)."""
     found = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())
