@@ -75,7 +75,6 @@ WATCHES_PER_TURN: Final = 100
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 """What several reads in one request may answer together: their request is short, whatever the znodes hold."""
 
-
 EPHEMERALS_MAX: Final = 1_000
 """How many ephemeral znodes a session may have: they are deleted in one transaction, which takes tens of milliseconds.
 A broker has two. (ZooKeeper ends a session in one transaction, too, and bounds the bytes of their paths where
