@@ -29,8 +29,9 @@ class Environment:
     `store_worker()` is what reads and writes it. `open_session` begins sessions with ZooKeeper. `threads` are where
     jobs run that block, `interpreter` is the Python that runs what has a process of its own. `random_bytes(count)` and
     `random_below(limit)` are where ids come from. `boot_id()` is another one after the machine went down.
-    `is_reserved_descriptor(number)` says whether a connection that has just got that descriptor has to leave it to
-    files.
+    `broker_secret` is what the brokers of a parent show each other, and ask for on their listener; without one they
+    make their own. `is_reserved_descriptor(number)` says whether a connection that has just got that descriptor has to
+    leave it to files.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -46,6 +47,7 @@ class Environment:
     random_bytes: Callable[[int], bytes] = os.urandom
     random_below: Callable[[int], int] = secrets.randbelow
     boot_id: Callable[[], str] = boot_id
+    broker_secret: str | None = field(default=None, repr=False)
     is_reserved_descriptor: Callable[[int], bool] = is_reserved_descriptor
 
     def random_id(self) -> str:

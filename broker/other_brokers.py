@@ -25,6 +25,7 @@ from barnabas.broker.replication.fetcher import FetchSettings
 from barnabas.broker.replication.fetcher_manager import FetcherManager, FlushLog
 from barnabas.broker.replication.leadership import Leaderships
 from barnabas.broker.replication.throttles import Throttle, listed_in
+from barnabas.broker.security.sasl_plain import Credentials
 from barnabas.clock import Clock, interval_ms
 from barnabas.controller.context import ALLOCATION_TIMEOUT_MS
 from barnabas.controller.controller import Controller
@@ -52,8 +53,8 @@ HAND_OVER_TIMEOUT_MS: Final = 10_000
 class OtherBrokers:
     """Makes the parts of a broker that deal with others; owned by the event loop.
 
-    `controller` gives this broker's own, once there is one. Records get their times by `clock`; whatever waits for
-    other brokers goes by `network_clock` and `timers`.
+    `controller` gives this broker's own, once there is one. `credentials` show others who this broker is. Records get
+    their times by `clock`; whatever waits for other brokers goes by `network_clock` and `timers`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class OtherBrokers:
         timers: Timers,
         controller: Callable[[], Controller],
         overrides: Callable[[str, str], Mapping[str, str]],
+        credentials: Credentials,
     ) -> None:
         self._node_id = node_id
         self._config = config
@@ -76,9 +78,8 @@ class OtherBrokers:
         self._timers = timers
         self._controller = controller
         self._overrides = overrides
-        self.peers = Peers(
-            network, metadata, config.inter_broker_listener_name, timers, node_id, config.request_timeout_ms
-        )
+        listener = config.inter_broker_listener_name
+        self.peers = Peers(network, metadata, listener, timers, node_id, config.request_timeout_ms, credentials)
 
     def close(self) -> None:
         """Close all connections."""

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,14 @@ from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.internal_topic_log import InternalTopicLog
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.broker_secrets import (
+    SECRET_BYTES,
+    BrokerSecrets,
+    RegisteredSecrets,
+    SharedSecret,
+    credentials_of_broker,
+    digest_of,
+)
 from barnabas.broker.services import Services
 from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.compaction import Compaction
@@ -87,6 +95,11 @@ TOLD_NOTHING_MS = 10_000
 WELCOME_MS_MAX = 1_500
 """How long a client that comes meanwhile waits before it is sent away: less than the 2 s that kafka-python 2 gives the
 brokers for their versions (`api_version_auto_timeout_ms`)."""
+
+_SHARED_LISTENER = (
+    "brokers show each other their secrets unencrypted on listener %s, and brokers of Apache Kafka have none: let only"
+    " brokers reach it (inter.broker.listener.name), over a network that you trust"
+)
 
 _TOLD_NOTHING = "this broker has not been told of its cluster yet"
 
@@ -130,6 +143,8 @@ class Broker:
         first word."""
         self._may_have_others = config.zookeeper_connect is not None or self.environment.metadata_store is not None
         """Whether other brokers can share the metadata store."""
+        self._secret = self.environment.broker_secret or self._new_secret()
+        """What this broker shows to others."""
         self._serves_clients = asyncio.Event()
         self._broker_epoch: Callable[[], int] = lambda: -1
         """The epoch of the last registration; -1 as long as there is none."""
@@ -289,7 +304,7 @@ class Broker:
         self._stop_later(self.controller.stop, self._members)
         if self._may_have_others:
             self._stops.push_async_callback(self._end_connections)
-            await self._listen([self.config.inter_broker_listener_name])
+            await self._listen_to_brokers()
         await self.controller.start()
 
     async def _be_told(self) -> None:
@@ -392,12 +407,14 @@ class Broker:
 
     def _make_controller(self) -> None:
         self.commands = ControllerCommands(
+            self.node_id,
             self.replicas,
             self.metadata,
             self.configs,
             lambda: self._broker_epoch(),  # of the controller that is made next
             self.internal_topics.metadata_updated,
             lambda: self.controller.registered(),  # of the controller that is made next
+            lambda: self.controller.elected(),  # of the same
             self._network_timers,
         )
         self.controller = Controller(
@@ -410,6 +427,7 @@ class Broker:
                 may_lack_records=self._may_lack_records(),
                 damaged=self.log_manager.damaged(),
                 min_insync_replicas=self.config.min_insync_replicas,  # of the file: dynamic ones are in the store
+                secret_digest=self._registered_digest(),
             ),
             self._channel(),
             self.clock,
@@ -485,6 +503,7 @@ class Broker:
             config_changes=ConfigChanges(self.node_id, self.topic_configs, self.configs, self.metadata),
             metadata=self.metadata,
             features=self.features,
+            broker_secrets=self._broker_secrets(),
             commands=self.commands,
             controller=self.controller,
             auto_topics=self.auto_topics,
@@ -514,10 +533,36 @@ class Broker:
 
         return handler_of
 
-    async def _listen(self, names: Collection[str] | None = None) -> None:
-        """Serve on these listeners, or on all."""
+    async def _listen(self) -> None:
+        """Serve on all listeners."""
         assert self.dispatcher is not None, "services come first"
-        await self.socket_server.listen(self.dispatcher, names)
+        await self.socket_server.listen(self.dispatcher)
+
+    async def _listen_to_brokers(self) -> None:
+        """Serve on the inter-broker listener, which is the brokers' own where a parent has given them a secret."""
+        assert self.dispatcher is not None, "services come first"
+        name = self.config.inter_broker_listener_name
+        if self.environment.broker_secret is not None:
+            from barnabas.broker.api.authentication import AuthenticatedRequests
+
+            await self.socket_server.listen(AuthenticatedRequests(self.dispatcher), [name])
+            return
+        await self.socket_server.listen(self.dispatcher, [name])
+        if not all(each.is_loopback for each in self.config.listeners if each.name == name):
+            logger.warning(_SHARED_LISTENER, name)
+
+    def _new_secret(self) -> str:
+        return self.environment.random_bytes(SECRET_BYTES).hex() if self._may_have_others else ""
+
+    def _registered_digest(self) -> str:
+        """What others know this broker's secret by, unless they have the same one."""
+        return digest_of(self._secret) if self._secret and self.environment.broker_secret is None else ""
+
+    def _broker_secrets(self) -> BrokerSecrets:
+        """What knows other brokers from strangers."""
+        if self.environment.broker_secret is not None:
+            return SharedSecret(self.environment.broker_secret)
+        return RegisteredSecrets(lambda: self.controller.secret_digests, self.controller.look_up)
 
     def intercept(self, interceptor: Interceptor | None) -> None:
         """Have requests go through `interceptor` from now on, or with None to their handlers at once: for tests. May be
@@ -587,6 +632,7 @@ class Broker:
                 self._network_timers,
                 lambda: self.controller,
                 self.configs.overrides,
+                credentials_of_broker(self.node_id, self._secret),
             )
         return self._others
 

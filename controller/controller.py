@@ -27,7 +27,7 @@ from barnabas.controller.broker_commands import BrokerCommands
 from barnabas.controller.channel import BrokerChannel
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.context import ControllerContext, ControllerSettings
-from barnabas.controller.controller_election import ControllerElection, Deposed
+from barnabas.controller.controller_election import ControllerElection, Deposed, Elected
 from barnabas.controller.controllership import RECOVERY_RETRY_DELAY_MS, Controllership
 from barnabas.controller.coordination.interface import (
     ConnectionLost,
@@ -282,9 +282,21 @@ class Controller:
         """Wait until this process has registered its broker for the first time."""
         await self._registration.is_known.wait()
 
-    async def is_registered(self, broker_id: int) -> bool:
-        """Whether there is such a broker in the cluster. Raises: CoordinationError."""
-        return await self._broker_changes.is_registered(broker_id)
+    @property
+    def secret_digests(self) -> dict[int, str]:
+        """The digests of brokers' secrets, by the brokers that are known to be registered."""
+        return self._broker_changes.secret_digests
+
+    async def look_up(self, broker_id: int) -> None:
+        """Read the digest of one broker's secret anew. Raises: CoordinationError."""
+        await self._broker_changes.look_up(broker_id)
+
+    async def elected(self) -> Elected | None:
+        """Who is the controller of this cluster, and its epoch; None where the metadata store does not tell.
+
+        Raises: CoordinationError.
+        """
+        return await self._election.elected()
 
     def lacks_nothing(self) -> None:
         """Tell no more, in registrations to come, that this broker may lack records: the controller has heard of it."""

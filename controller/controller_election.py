@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.clock import Clock
 from barnabas.controller import znodes
@@ -35,6 +35,13 @@ _VERSIONS_PASSED_MAX: Final = 1_000
 _CLEARINGS_MAX: Final = 3
 """How often a transaction is tried again because there was something below a znode that it deletes: somebody may still
 be at it."""
+
+
+class Elected(NamedTuple):
+    """The newest epoch of a controller, and who is the controller; None where nobody is at the moment."""
+
+    epoch: int
+    controller_id: int | None
 
 
 class ControllerElsewhere(Exception):
@@ -87,6 +94,23 @@ class ControllerElection:
                 if stat is None or not self._sessions.own(stat):
                     raise ControllerElsewhere("another broker is the controller of this metadata store") from error
                 await self._sessions.delete_own(znodes.CONTROLLER, stat)
+
+    async def elected(self) -> Elected | None:
+        """Who has been elected last, whoever that is; None while a znode that tells it is gone or damaged.
+
+        Raises: CoordinationError.
+        """
+        # In this order: who is told with an epoch is never one of before.
+        epoch, controller = await self._sessions.store.get_many([znodes.CONTROLLER_EPOCH, znodes.CONTROLLER])
+        if epoch is None:
+            return None
+        try:
+            return Elected(
+                znodes.decode_controller_epoch(epoch[0]),
+                None if controller is None else znodes.decode_controller(controller[0]),
+            )
+        except znodes.DamagedZnode:
+            return None
 
     async def renew(self) -> None:
         """Raise the epoch of a controller that is still elected: somebody has changed or deleted the epoch's znode.

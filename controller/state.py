@@ -66,6 +66,8 @@ class BrokerRegistration(NamedTuple):
     One that `may_lack_records` was not stopped before its machine went down: records that it had acknowledged may not
     have reached its disk. `damaged` are the partitions whose logs it has, and cannot open. `min_insync_replicas` is
     what its configuration file says; a broker that does not tell (one of Kafka, say) may have left it at one.
+    `secret_digest` is that of what it shows to other brokers (`broker/security/broker_secrets.py`); "" where it shows
+    nothing.
     """
 
     broker_id: int
@@ -76,6 +78,7 @@ class BrokerRegistration(NamedTuple):
     may_lack_records: bool = False
     damaged: "frozenset[TopicPartition]" = frozenset()
     min_insync_replicas: int = 1
+    secret_digest: str = ""
 
     def may_lack(self, partition: "TopicPartition") -> bool:
         """Whether the broker may not have all that it acknowledged of a partition."""

@@ -161,6 +161,8 @@ def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:
         fields["damaged"] = [[topic, partition] for topic, partition in sorted(broker.damaged)]  # ours, too
     if broker.min_insync_replicas != 1:
         fields["min_insync_replicas"] = broker.min_insync_replicas  # ours, too
+    if broker.secret_digest:
+        fields["secret_digest"] = broker.secret_digest  # ours, too
     return _encode(fields)
 
 
@@ -184,6 +186,7 @@ def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistrat
             may_lack_records=fields.get("may_lack_records") is True,
             damaged=frozenset((_text(topic), _integer(index)) for topic, index in fields.get("damaged") or ()),
             min_insync_replicas=_integer(fields.get("min_insync_replicas", 1)),
+            secret_digest=_text(fields.get("secret_digest", "")),
         )
 
     return _decode(broker_path(broker_id), payload, read)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server
 
 WRITE_TXN_MARKERS: Final = 27
-BETWEEN_BROKERS: Final = frozenset({4, 5, 6, 7, WRITE_TXN_MARKERS, 56, 67})
-"""LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, WriteTxnMarkers, AlterPartition,
-AllocateProducerIds."""
+BETWEEN_BROKERS: Final = frozenset({4, 5, 6, 7, 17, WRITE_TXN_MARKERS, 36, 56, 67})
+"""LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, SaslHandshake, WriteTxnMarkers, SaslAuthenticate,
+AlterPartition, AllocateProducerIds."""
 
 OF_BROKERS_ALONE: Final = BETWEEN_BROKERS - {WRITE_TXN_MARKERS}
 """What no tool asks for either: WriteTxnMarkers ends transactions that hang."""

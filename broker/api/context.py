@@ -36,26 +36,35 @@ class RequestContext:
         """Whether the request came over the inter-broker listener, to which clients may have access, too."""
         return self.session.listener_name == self.services.config.inter_broker_listener_name
 
-    async def is_commanded_by(self, controller_id: int) -> bool:
-        """Whether the sender of a controller's command is registered as a broker: if not, it is no controller, or its
-        session is over. Raises: CloseConnection, where that cannot be read, so that the command is sent again.
-        """
+    def comes_from(self, broker_id: int) -> bool:
+        """Whether a broker has sent the request, as far as this one knows who is registered: its connection has shown
+        that broker's secret, or is on the inter-broker listener and the broker has none (`BrokerSecrets`). If so, what
+        clients are bounded by does not hold that connection up (`Session.belongs_to_broker`)."""
+        session = self.session
+        if session.is_broker:
+            return session.broker_id == broker_id
+        if not (self.is_on_inter_broker_listener and self.services.broker_secrets.believe(broker_id)):
+            return False
+        if broker_id != self.services.node_id:
+            session.belongs_to_broker(broker_id)
+        return True
+
+    async def is_sent_by(self, broker_id: int) -> bool:
+        """As `comes_from`, also for a broker that has registered just now. Raises: CloseConnection, where that cannot
+        be read, so that the request is sent again."""
+        if self.comes_from(broker_id):
+            return True
+        if self.session.is_broker or not self.is_on_inter_broker_listener:
+            return False
         try:
-            is_registered = await self.services.controller.is_registered(controller_id)
+            await self.services.broker_secrets.look_up(broker_id)
         except CoordinationError as error:
-            raise CloseConnection(f"whether broker {controller_id} is registered cannot be read: {error}") from error
-        if is_registered and controller_id != self.services.node_id:
-            self.session.belongs_to_broker()
-        return is_registered
+            raise CloseConnection(f"whether broker {broker_id} is registered cannot be read: {error}") from error
+        return self.comes_from(broker_id)
 
-    def came_from(self, broker_id: int) -> None:
-        """The request is one that brokers send each other: limits made against clients do not hold up the connection of
-        another one that lives (`Session.belongs_to_broker`). What a request says of its sender counts, as always on
-        the inter-broker listener."""
-        services = self.services
-        if self.is_on_inter_broker_listener and broker_id != services.node_id and services.metadata.is_alive(broker_id):
-            self.session.belongs_to_broker()
-
-    def came_from_broker(self) -> None:
-        """As `came_from`, for a request in which nothing but the client id says which broker sent it."""
-        self.came_from(broker_of_client_id(self.client_id))
+    def comes_from_some_broker(self) -> bool:
+        """As `comes_from`, for a request in which nothing, or the client id alone, says which broker sent it. Where
+        there are brokers without a secret, whoever asks on the inter-broker listener may be one of them."""
+        if self.session.is_broker or self.comes_from(broker_of_client_id(self.client_id)):
+            return True
+        return self.is_on_inter_broker_listener and self.services.broker_secrets.believe_anybody()

@@ -78,10 +78,10 @@ def _handle_of_broker(
 
 def _elements_max(handler: Handler[Any, Any], context: RequestContext) -> int:
     """How many elements a request may have that has more than most. The first one of a broker's connection may be the
-    largest, and says only by its client id whose it is."""
-    if handler.elements_of_brokers > ELEMENTS_MAX:
-        context.came_from_broker()
-    return handler.elements_of_brokers if context.session.is_broker else ELEMENTS_MAX
+    largest, and where that broker has no secret, its client id alone says so far whose it is."""
+    if handler.elements_of_brokers > ELEMENTS_MAX and context.comes_from_some_broker():
+        return handler.elements_of_brokers
+    return ELEMENTS_MAX
 
 
 def _counting(

@@ -2,9 +2,10 @@
 
 The commands of this broker's own controller (`local_channel.py`) and those that come from another broker (the handlers
 of APIs 4, 5 and 6) are the same, and go through the same gate, one at a time. A deposed controller is refused by the
-controller's epoch, a command that was meant for an earlier registration of this broker by the broker's epoch. What is
-out of date about a single partition (leader epoch, partition epoch, topic id) is known where the partition is:
-`replication/isr.py`.
+controller's epoch, a command that was meant for an earlier registration of this broker by the broker's epoch. A greater
+controller's epoch than the known one counts if the metadata store has it, and has the sender as the controller: it is
+asked for that once in the term of a controller. What is out of date about a single partition (leader epoch, partition
+epoch, topic id) is known where the partition is: `replication/isr.py`.
 
 A command that has begun goes on to its end, also when the controller's connection breaks meanwhile: that one sends it
 again, and would find the first half done (the topic gone from the metadata) without what belongs to it (the offsets of
@@ -21,7 +22,9 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
 from barnabas.broker.cluster.metadata import LEADER_DURING_DELETE, MetadataCache, TopicMetadata
+from barnabas.broker.network.outcome import CloseConnection
 from barnabas.controller.configs import ConfigRepository
+from barnabas.controller.controller_election import Elected
 from barnabas.controller.coordination.interface import CoordinationError
 from barnabas.controller.requests import FULL
 from barnabas.timers import Timers, time_limit
@@ -40,6 +43,7 @@ R = TypeVar("R", bound=Request)
 A = TypeVar("A", LeaderAndIsrResponse, UpdateMetadataResponse, StopReplicaResponse)
 
 _UNKNOWN_EPOCH: Final = -1
+_UNKNOWN_ID: Final = -1
 
 STOP_PATIENCE_MS: Final = 3_000
 """How long a stop waits for a command; after that it is taken to hang."""
@@ -65,33 +69,40 @@ class ControllerCommands:
     """Obeys controllers, one command after the other; owned by the event loop.
 
     Args:
+        node_id: this broker's id: its own controller knows whether it is elected.
         replicas: hosts what LeaderAndIsr and StopReplica are about.
         metadata: what UpdateMetadata is about.
         configs: the overrides of topics, which are read before a log is made and forgotten with the topic.
         broker_epoch: the epoch of this broker's registration now; -1 as long as there is none.
         on_update: told which topics were removed, after each UpdateMetadata and before that is answered.
         registered: returns when this broker knows its epoch.
+        elected: who is the controller, by the metadata store. Raises CoordinationError.
         timers: those of what waits for other brokers.
     """
 
     def __init__(
         self,
+        node_id: int,
         replicas: HostedReplicas,
         metadata: MetadataCache,
         configs: ConfigRepository,
         broker_epoch: Callable[[], int],
         on_update: Callable[[Sequence[TopicMetadata]], Awaitable[None]],
         registered: Callable[[], Awaitable[None]],
+        elected: Callable[[], Awaitable[Elected | None]],
         timers: Timers,
     ) -> None:
+        self._node_id = node_id
         self._replicas = replicas
         self._metadata = metadata
         self._configs = configs
         self._broker_epoch = broker_epoch
         self._on_update = on_update
         self._registered = registered
+        self._elected = elected
         self._timers = timers
         self._controller_epoch = _UNKNOWN_EPOCH
+        self._controller_id = _UNKNOWN_ID
         self._turn = asyncio.Lock()
         self._under_way: asyncio.Task[Any] | None = None
         """What has begun, until it is answered; where nobody waits for the answer any more, until the next command."""
@@ -180,11 +191,12 @@ class ControllerCommands:
         """
         if self._broker_epoch() == _UNKNOWN_EPOCH != request.broker_epoch:
             await self._registered()
-        if request.controller_epoch < self._controller_epoch:
+        if not await self._is_elected(request.controller_id, request.controller_epoch):
             logger.warning(
-                "refused a command of controller %d with epoch %d: there is one with epoch %d",
+                "refused a command of controller %d with epoch %d: the controller is broker %d with epoch %d",
                 request.controller_id,
                 request.controller_epoch,
+                self._controller_id,
                 self._controller_epoch,
             )
             return ErrorCode.STALE_CONTROLLER_EPOCH
@@ -196,8 +208,24 @@ class ControllerCommands:
                 self._broker_epoch(),
             )
             return ErrorCode.STALE_BROKER_EPOCH
-        self._controller_epoch = request.controller_epoch
+        self._controller_epoch, self._controller_id = request.controller_epoch, request.controller_id
         return ErrorCode.NONE
+
+    async def _is_elected(self, controller_id: int, controller_epoch: int) -> bool:
+        """Whether this is the controller, as far as this broker knows, or else by the metadata store. Raises:
+        CloseConnection, where that does not tell yet (a server of ZooKeeper may lag), so that the command is sent
+        again."""
+        if controller_epoch <= self._controller_epoch:
+            return (controller_epoch, controller_id) == (self._controller_epoch, self._controller_id)
+        if controller_id == self._node_id:
+            return True
+        try:
+            elected = await self._elected()
+        except CoordinationError as error:
+            raise CloseConnection(f"who is the controller cannot be read: {error}") from error
+        if elected is None or elected.epoch < controller_epoch:
+            raise CloseConnection(f"no controller with epoch {controller_epoch} has been elected, as far as is known")
+        return elected.controller_id == controller_id
 
     def _topics_without_log(self, request: LeaderAndIsrRequest) -> list[str]:
         """The topics of which this broker is to host a partition that it has no log of; one that there is when the

@@ -6,6 +6,7 @@ from functools import partial
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.network.peer_connection import PeerConnection
 from barnabas.broker.network.session import client_id_of_broker
+from barnabas.broker.security.sasl_plain import Credentials
 from barnabas.network import Network
 from barnabas.timers import Timers
 from barnabas.wire.framing import ReceiveBuffer
@@ -24,6 +25,7 @@ class Peers:
         timers: end the wait for answers.
         node_id: this broker's id, which client ids name.
         request_timeout_ms: how long an answer may take where the request says nothing else.
+        credentials: what shows the others who this broker is.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Peers:
         timers: Timers,
         node_id: int,
         request_timeout_ms: int,
+        credentials: Credentials | None = None,
     ) -> None:
         self._network = network
         self._metadata = metadata
@@ -41,6 +44,7 @@ class Peers:
         self._timers = timers
         self._node_id = node_id
         self._request_timeout_ms = request_timeout_ms
+        self._credentials = credentials
         self._receive_buffer = ReceiveBuffer()
         self._connections: dict[tuple[int, str], PeerConnection] = {}
         metadata.listeners[self._follow_addresses] = None
@@ -64,6 +68,7 @@ class Peers:
                 self._request_timeout_ms,
                 name=f"broker {broker_id}",
                 receive_buffer=self._receive_buffer,
+                credentials=self._credentials,
             )
         return connection
 

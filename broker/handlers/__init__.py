@@ -57,6 +57,8 @@ _BETWEEN_BROKERS = {
     5: "stop_replica",
     6: "update_metadata",
     7: "controlled_shutdown",
+    17: "sasl_handshake",
+    36: "sasl_authenticate",
     56: "alter_partition",
     67: "allocate_producer_ids",
 }

@@ -2,11 +2,11 @@
 
 Behaviour: answered when the coordinator's log has it, as the request names the partitions. One that does not exist
 fails the whole transaction's request; then, and when it is verified, each is answered once. Versions 4 and 5 are for
-brokers, on the inter-broker listener: several transactions at once, each added to or only verified (KIP-890).
+brokers alone: several transactions at once, each added to or only verified (KIP-890).
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, OPERATION_NOT_ATTEMPTED (for the others then), and the same for all:
 INVALID_REQUEST (empty id), INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 2),
 CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE. When verified:
-TRANSACTION_ABORTABLE for partitions that are not part of the transaction. Of versions 4 and 5 on another listener:
+TRANSACTION_ABORTABLE for partitions that are not part of the transaction. To versions 4 and 5 of strangers:
 CLUSTER_AUTHORIZATION_FAILED.
 Versions: 2 PRODUCER_FENCED; 3 flexible; 4 several transactions; 5 TRANSACTION_ABORTABLE is understood.
 """
@@ -37,9 +37,8 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
             topics=request.v3_and_below_topics,
         )
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(transaction, context))
-    if not context.is_on_inter_broker_listener:
+    if not context.comes_from_some_broker():
         return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    context.came_from_broker()
     # All at once: one whose coordinator's log stands still is not what the next one waits for.
     results = await asyncio.gather(*(_add(transaction, context) for transaction in request.transactions))
     return AddPartitionsToTxnResponse(

@@ -7,11 +7,13 @@ CLUSTER_AUTHORIZATION_FAILED.
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 
 async def handle(request: AllocateProducerIdsRequest, context: RequestContext) -> AllocateProducerIdsResponse:
-    context.came_from(request.broker_id)
+    if not await context.is_sent_by(request.broker_id):
+        return AllocateProducerIdsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return await context.services.controller.grant_producer_ids(request)
 
 

@@ -8,11 +8,13 @@ INVALID_REQUEST, INELIGIBLE_REPLICA.
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
 
 async def handle(request: AlterPartitionRequest, context: RequestContext) -> AlterPartitionResponse:
-    context.came_from(request.broker_id)
+    if not await context.is_sent_by(request.broker_id):
+        return AlterPartitionResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return await context.services.controller.alter_partition(request)
 
 

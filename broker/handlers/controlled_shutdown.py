@@ -8,11 +8,13 @@ KAFKA_STORAGE_ERROR, CLUSTER_AUTHORIZATION_FAILED.
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 
 
 async def handle(request: ControlledShutdownRequest, context: RequestContext) -> ControlledShutdownResponse:
-    context.came_from(request.broker_id)
+    if not await context.is_sent_by(request.broker_id):
+        return ControlledShutdownResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return await context.services.controller.controlled_shutdown(request)
 
 

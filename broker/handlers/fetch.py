@@ -2,13 +2,13 @@
 
 Behaviour: fetch sessions (KIP-227); long poll until `min_bytes` or `max_wait_ms`; the first batch of the first
 non-empty partition is returned whole even beyond the limits; read_committed stops at the last stable offset and names
-aborted transactions; whole batches only. Other brokers fetch as replicas, on the listener for brokers: they are given
-all that the logs have, and what they ask for tells what they have (`broker/replication/replica_fetch.py`). From
-version 11 on consumers read from followers, too, up to the high watermark that these know; with
-`replica.selector.class` of Kafka's rack-aware selector leaders send them to one in their rack (KIP-392).
+aborted transactions; whole batches only. Other brokers fetch as replicas, each as itself alone: they are given all
+that the logs have, and what they ask for tells what they have (`broker/replication/replica_fetch.py`). From version 11
+on consumers read from followers, too, up to the high watermark that these know; with `replica.selector.class` of
+Kafka's rack-aware selector leaders send them to one in their rack (KIP-392).
 Errors per partition: OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
 INCONSISTENT_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR (NOT_LEADER_OR_FOLLOWER before
-version 6), TOPIC_AUTHORIZATION_FAILED (a replica's fetch on a listener for clients).
+version 6), TOPIC_AUTHORIZATION_FAILED (a replica's fetch of somebody who is not that broker).
 Errors of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
 Versions: 5 log start offset; 7 sessions; 9 leader epoch (KIP-320); 11 rack, preferred replica (KIP-392); 12 flexible,
 last fetched epoch; 13 topic ids (KIP-516); 15 replica state; 16 node endpoints (KIP-951); 17 directory id; 18 the high
@@ -67,8 +67,8 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
     if replica_id < 0:
         sessions = services.fetch_sessions
-    elif context.is_on_inter_broker_listener:
-        sessions = _admit_replica(replica_id, request, context)
+    elif context.comes_from(replica_id):
+        sessions = _sessions_of_replicas(request, context)
     else:
         return _refuse_replica(request, context)
     now_ms = services.network_clock.monotonic_ms()
@@ -95,15 +95,12 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     return Delayed(operation.listen(), partial(_read_again, operation, plan, context))
 
 
-def _admit_replica(replica_id: int, request: FetchRequest, context: RequestContext) -> FetchSessions:
-    """On the listener for brokers: exempt the connection of a living broker from what clients are bounded by; who is
-    none gets no session (its request's epoch becomes the final one). Returns the sessions of replicas."""
-    services = context.services
-    if replica_id != services.node_id and services.metadata.is_alive(replica_id):
-        context.session.belongs_to_broker()
-    elif request.session_epoch == INITIAL_EPOCH:  # strangers must not take the sessions of those who are there
+def _sessions_of_replicas(request: FetchRequest, context: RequestContext) -> FetchSessions:
+    """The sessions of other brokers. Who asks a broker that is alone in that broker's name gets none: its request's
+    epoch becomes the final one."""
+    if not context.session.is_broker and request.session_epoch == INITIAL_EPOCH:
         request.session_epoch = FINAL_EPOCH
-    return services.replica_fetch_sessions
+    return context.services.replica_fetch_sessions
 
 
 def _of_consumer(plan: FetchPlan, request: FetchRequest, context: RequestContext) -> FetchOperation:
@@ -167,7 +164,8 @@ def _of_replica(
 
 
 def _refuse_replica(request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Refuse a replica's fetch on a listener for clients, as Kafka does; there is no session for it."""
+    """Refuse a replica's fetch of whoever is not that broker, as Kafka does where it may not; there is no session for
+    it."""
     sessions = context.services.fetch_sessions
     plan = FetchPlan(sessions, ErrorCode.NONE, _asked(request, context.services.metadata, context.api_version >= 13))
     error = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -15,8 +15,8 @@ from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAnd
 
 
 async def handle(request: LeaderAndIsrRequest, context: RequestContext) -> LeaderAndIsrResponse:
-    if not await context.is_commanded_by(request.controller_id):
-        return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+    if not await context.is_sent_by(request.controller_id):
+        return LeaderAndIsrResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     try:
         return await context.services.commands.leader_and_isr(request)
     except CoordinationError as error:

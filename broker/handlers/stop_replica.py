@@ -12,8 +12,8 @@ from barnabas.wire.messages.stop_replica import StopReplicaRequest, StopReplicaR
 
 
 async def handle(request: StopReplicaRequest, context: RequestContext) -> StopReplicaResponse:
-    if not await context.is_commanded_by(request.controller_id):
-        return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+    if not await context.is_sent_by(request.controller_id):
+        return StopReplicaResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return await context.services.commands.stop_replica(request)
 
 

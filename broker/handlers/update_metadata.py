@@ -11,8 +11,8 @@ from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, Update
 
 
 async def handle(request: UpdateMetadataRequest, context: RequestContext) -> UpdateMetadataResponse:
-    if not await context.is_commanded_by(request.controller_id):
-        return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+    if not await context.is_sent_by(request.controller_id):
+        return UpdateMetadataResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return await context.services.commands.update_metadata(request)
 
 

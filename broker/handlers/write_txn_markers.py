@@ -31,7 +31,7 @@ _Entry = tuple[_Errors, tuple[str, int]]
 
 
 async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
-    context.came_from_broker()
+    context.comes_from_some_broker()  # if so, what bounds clients does not hold it up
     results: _Results = {}
     turns = Turns()
     pending: list[tuple[_Entry, asyncio.Future[None]]] = []

@@ -1,5 +1,8 @@
 """A connection from this broker to another one: requests out, responses back in their order.
 
+It shows who this broker is before anything else, and goes on without waiting for the answer. A broker of Apache Kafka
+that asks nobody for that answers ILLEGAL_SASL_STATE (KafkaApis.handleSaslHandshakeRequest), and is asked all the same.
+
 Brokers of a cluster speak the versions that they know of each other, so nothing is negotiated. Nothing is tried again
 here, because only who asked knows whether that is right (whoever does waits a while in between).
 """
@@ -14,13 +17,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
+from barnabas.broker.security import sasl_plain
+from barnabas.broker.security.sasl_plain import Credentials
 from barnabas.network import Network
 from barnabas.timers import ScheduledCall, Timers
 from barnabas.wire import codec, messages
-from barnabas.wire.errors import ProtocolError
+from barnabas.wire.errors import ErrorCode, ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
 from barnabas.wire.headers import parse_response_header, request_header
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.schema import Message
+
+SASL_HANDSHAKE_VERSION: Final = 1
+SASL_AUTHENTICATE_VERSION: Final = 2
 
 RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
 """More than any broker answers: fetches are bounded by replica.fetch.response.max.bytes, unless one batch is larger."""
@@ -45,6 +55,7 @@ class PeerConnection:
         request_timeout_ms: how long an answer may take, the making of the connection included.
         name: how errors call the broker, as "broker 2".
         receive_buffer: what small responses are read into; connections of one loop may share it.
+        credentials: what shows who this broker is; None shows nothing.
     """
 
     def __init__(
@@ -58,6 +69,7 @@ class PeerConnection:
         name: str = "broker",
         receive_buffer: ReceiveBuffer | None = None,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
+        credentials: Credentials | None = None,
     ) -> None:
         self._network = network
         self._address = address
@@ -67,6 +79,7 @@ class PeerConnection:
         self._name = name
         self._receive_buffer = ReceiveBuffer() if receive_buffer is None else receive_buffer
         self._response_bytes_max = response_bytes_max
+        self._credentials = credentials
         self._link: _Link | None = None
         self._sent_before = 0
         self._is_closed = False
@@ -128,16 +141,18 @@ class PeerConnection:
                 FrameReader(self._receive_buffer, self._response_bytes_max),
             )
             self._link.open()
+            if self._credentials is not None:
+                self._link.authenticate(self._credentials, self._request_timeout_ms)
         return self._link
 
 
 class _Waiting:
-    """A request whose answer has not come yet."""
+    """A request whose answer has not come yet; nobody but the connection itself waits for those of its handshake."""
 
     __slots__ = ("answer", "api_key", "correlation_id", "timer", "version")
 
     def __init__(
-        self, correlation_id: int, api_key: int, version: int, answer: asyncio.Future[Any], timer: ScheduledCall
+        self, correlation_id: int, api_key: int, version: int, answer: asyncio.Future[Any] | None, timer: ScheduledCall
     ) -> None:
         self.correlation_id = correlation_id
         self.api_key = api_key
@@ -171,10 +186,13 @@ class _Link(asyncio.BufferedProtocol):
         self._unsent: list[Any] = []
         self._waiting: deque[_Waiting] = deque()
         self._correlation_id = 0
+        self._handshakes = 0
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def send(self, api_key: int, version: int, parts: list[Any], answer: asyncio.Future[Any], timeout_ms: int) -> None:
+    def send(
+        self, api_key: int, version: int, parts: list[Any], answer: asyncio.Future[Any] | None, timeout_ms: int
+    ) -> None:
         """Send an encoded request now, or as soon as there is a connection."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = request_header(api_key, version, self._correlation_id, self._client_id)
@@ -189,7 +207,7 @@ class _Link(asyncio.BufferedProtocol):
     @property
     def sent_count(self) -> int:
         """How many requests this connection was given."""
-        return self._correlation_id
+        return self._correlation_id - self._handshakes
 
     @property
     def waiting_count(self) -> int:
@@ -198,6 +216,24 @@ class _Link(asyncio.BufferedProtocol):
 
     def _time_out(self, api_key: int, timeout_ms: int) -> None:
         self.end(f"did not answer {messages.API_NAMES[api_key]} within {timeout_ms} ms")
+
+    def authenticate(self, credentials: Credentials, timeout_ms: int) -> None:
+        """Show who this broker is, before it asks anything. If that is not believed then the connection is cut."""
+        steps: list[tuple[Message, int]] = [
+            (SaslHandshakeRequest(mechanism=sasl_plain.MECHANISM), SASL_HANDSHAKE_VERSION),
+            (SaslAuthenticateRequest(auth_bytes=sasl_plain.encode(credentials)), SASL_AUTHENTICATE_VERSION),
+        ]
+        for request, version in steps:
+            parts: list[Any] = []
+            codec.encoder(type(request), version)(request, parts)
+            self.send(request.API_KEY, version, parts, None, timeout_ms)
+            self._handshakes += 1
+
+    def _take_step(self, answer: Any) -> None:
+        """A step of the handshake was answered."""
+        error = ErrorCode.of(answer.error_code)
+        if error not in (ErrorCode.NONE, ErrorCode.ILLEGAL_SASL_STATE):
+            self.end(f"does not believe who this broker is: {error.name}")
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -225,7 +261,8 @@ class _Link(asyncio.BufferedProtocol):
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
             request.timer.cancel()
-            _fail(request.answer, PeerUnavailable(f"{self._peer} {reason}"))
+            if request.answer is not None:
+                _fail(request.answer, PeerUnavailable(f"{self._peer} {reason}"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -265,7 +302,9 @@ class _Link(asyncio.BufferedProtocol):
         response, _ = decode(frame, position, len(frame))
         self._waiting.popleft()
         request.timer.cancel()
-        if not request.answer.done():
+        if request.answer is None:
+            self._take_step(response)
+        elif not request.answer.done():
             request.answer.set_result(response)
 
 

@@ -45,11 +45,13 @@ class Session:
     `listener_name` decides which advertised addresses a reply carries. `client_host` is the peer's address as text.
     `client_software_name` and `client_software_version` are what the client said of itself in ApiVersions, empty before
     (KIP-511). (The client id is the request's, in `RequestContext`: it may be another one each time.) `is_broker` is
-    whether another broker of the cluster is at the other end, as far as its requests have told.
+    whether another broker of the cluster is at the other end, and `broker_id` which one; -1 if none is. `principal` is
+    Kafka's ANONYMOUS for whoever has not authenticated; `sasl_mechanism` the one that was agreed on for that.
     """
 
     __slots__ = (
         "_connection",
+        "broker_id",
         "client_host",
         "client_software_name",
         "client_software_version",
@@ -57,6 +59,7 @@ class Session:
         "is_broker",
         "listener_name",
         "principal",
+        "sasl_mechanism",
         "security_protocol",
     )
 
@@ -78,7 +81,9 @@ class Session:
         self.principal = principal
         self.client_software_name = ""
         self.client_software_version = ""
+        self.sasl_mechanism: str | None = None
         self.is_broker = False
+        self.broker_id = -1
 
     def introduce(self, client_software_name: str, client_software_version: str) -> None:
         """The client has said what it is; thousands of connections are often of the same."""
@@ -91,11 +96,17 @@ class Session:
         if self._connection is not None and throttle_time_ms > 0:
             self._connection.throttle(throttle_time_ms)
 
-    def belongs_to_broker(self) -> None:
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the client has shown who it is."""
+        return self.principal != ANONYMOUS
+
+    def belongs_to_broker(self, broker_id: int) -> None:
         """The client has turned out to be a broker: what bounds how much clients ask for, leave unread or send at the
         same time does not hold it up, or slow clients would keep replicas from being in sync."""
         if not self.is_broker:
             self.is_broker = True
+            self.broker_id = broker_id
             if self._connection is not None:
                 self._connection.exempt()
 

@@ -1,1 +1,1 @@
-"""What clients may do."""
+"""Who somebody is, and what clients may do."""

@@ -68,6 +68,11 @@ def registered(broker_id: int, payload: bytes, stat: Stat) -> BrokerRegistration
         return BrokerRegistration(broker_id, (), epoch=stat.czxid)
 
 
+def _secret_digests(brokers: Iterable[BrokerRegistration]) -> dict[int, str]:
+    """Those of brokers whose registrations can be read: a damaged one does not tell that its broker has no secret."""
+    return {broker.broker_id: broker.secret_digest for broker in brokers if broker.endpoints}
+
+
 class BrokerChanges:
     """Follows who is registered, whether this broker is the controller or not; `on_registrations` is told after each
     change. If it is the controller, it governs those that come, and sees to the partitions of those that go.
@@ -84,13 +89,18 @@ class BrokerChanges:
         self._on_registrations = on_registrations
         self._watch = RegistrationWatch(lambda: context.events.submit(self._change, needs_controllership=False))
         self._strangers: tuple[int, ...] = ()
-        self._registered: frozenset[int] = frozenset()
+        self.secret_digests: dict[int, str] = {}
+        """Of the registered brokers, as far as is known; "" where a registration has none."""
 
-    async def is_registered(self, broker_id: int) -> bool:
-        """Whether there is such a broker; one that is not known yet is looked for. Raises: CoordinationError."""
-        if broker_id in self._registered:
-            return True
-        return await self._context.store.exists(znodes.broker_path(broker_id)) is not None
+    async def look_up(self, broker_id: int) -> None:
+        """Read the digest of one broker's secret anew, whether it is registered or not: it may be sooner here than the
+        news of it. Raises: CoordinationError."""
+        if not 0 <= broker_id < 2**31:
+            return
+        (found,) = await self._context.store.get_many([znodes.broker_path(broker_id)])
+        self.secret_digests.pop(broker_id, None)
+        if found is not None:
+            self.secret_digests |= _secret_digests([registered(broker_id, *found)])
 
     async def _change(self) -> None:
         registrations = await self.follow()
@@ -121,7 +131,7 @@ class BrokerChanges:
             await self._own.register()
             registrations = await self._watch.read(store)
         self._context.election.registrations_zxid = registrations.zxid
-        self._registered = frozenset(broker.broker_id for broker in registrations.brokers)
+        self.secret_digests = _secret_digests(registrations.brokers)
         self._tell_of_strangers(broker.broker_id for broker in registrations.brokers)
         self._on_registrations(registrations)
         return registrations

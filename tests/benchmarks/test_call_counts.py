@@ -21,6 +21,8 @@ import pytest
 
 from barnabas.broker.configuration.tables.broker import RACK_AWARE_SELECTOR
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.security import sasl_plain
+from barnabas.broker.security.broker_secrets import credentials_of_broker
 from barnabas.clock import ManualClock
 from barnabas.storage.file_records import REGION_BYTES_MIN
 from barnabas.storage.os_files import OsFiles
@@ -29,6 +31,8 @@ from barnabas.testing.cluster_broker import ClusterBroker
 from barnabas.wire.codec import decode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
 from tools.hostile import connect, frame, receive
@@ -382,7 +386,7 @@ def test_a_produce_that_is_replicated(counter: Counter) -> None:
 
 @pytest.mark.parametrize("partitions", [3, 100, *AT_LENGTH])
 def test_an_idle_fetch_of_a_follower(counter: Counter, partitions: int) -> None:
-    """In a session of its own, so that nothing else asks meanwhile."""
+    """In a session of its own, so that nothing else asks meanwhile; the follower's secret is shown before."""
     with brokers_at_rest(counter, 2, 2 * partitions) as (leader, led):
         assert len(led) == partitions
         asked = [FetchPartition(partition=found.index, partition_max_bytes=1 << 20) for found in led]
@@ -393,6 +397,10 @@ def test_an_idle_fetch_of_a_follower(counter: Counter, partitions: int) -> None:
             topics=[FetchTopic(topic_id=led[0].topic_id, partitions=asked)],
         )
         with connect(leader.bootstrap_servers) as connection:
+            follower = leader._cluster.brokers[1 - leader.number].server
+            shown = sasl_plain.encode(credentials_of_broker(follower.node_id, follower._secret))
+            ask(connection, SaslHandshakeRequest(mechanism=sasl_plain.MECHANISM), 1)
+            ask(connection, SaslAuthenticateRequest(auth_bytes=shown), 2)
             answer = decode(FetchResponse, REPLICA_FETCH_VERSION, ask(connection, request, REPLICA_FETCH_VERSION), 5)
             request.topics, request.session_id = [], answer.session_id
 

@@ -12,9 +12,11 @@ import pytest
 from barnabas.broker.cluster.controller_commands import ControllerCommands
 from barnabas.broker.cluster.local_channel import LocalChannel
 from barnabas.broker.cluster.metadata import MetadataCache
+from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.server import Broker
 from barnabas.clock import SystemClock
 from barnabas.controller import znodes
+from barnabas.controller.controller_election import Elected
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.operations.topics import NewTopic
@@ -33,16 +35,20 @@ from barnabas.wire.messages.update_metadata import (
 )
 from tests.broker.running import ENVIRONMENT, running
 
+OWN_ID: Final = 1
+"""The controller, which lives in the broker that obeys."""
 OTHER_CONTROLLER: Final = 7
 TOPIC_ID: Final = bytes(range(16))
 
 pytestmark = pytest.mark.anyio
 
 
-async def answers(commands: ControllerCommands, controller_epoch: int, broker_epoch: int = -1) -> list[ErrorCode]:
+async def answers(
+    commands: ControllerCommands, controller_epoch: int, broker_epoch: int = -1, controller_id: int = OWN_ID
+) -> list[ErrorCode]:
     """What becomes of a command of each kind that says nothing else."""
     header: dict[str, Any] = {
-        "controller_id": OTHER_CONTROLLER,
+        "controller_id": controller_id,
         "controller_epoch": controller_epoch,
         "broker_epoch": broker_epoch,
     }
@@ -59,7 +65,35 @@ async def test_a_deposed_controller_is_refused(tmp_path: Path) -> None:
         epoch = broker.controller.epoch
         assert await answers(broker.commands, epoch - 1) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 3
         assert await answers(broker.commands, epoch) == [ErrorCode.NONE] * 3
-        assert broker.metadata.controller_id == OTHER_CONTROLLER
+        other = await answers(broker.commands, epoch, controller_id=OTHER_CONTROLLER)
+        assert other == [ErrorCode.STALE_CONTROLLER_EPOCH] * 3, "nobody else has that epoch"
+        assert broker.metadata.controller_id == OWN_ID
+
+
+async def test_a_controller_that_is_not_elected_is_refused(tmp_path: Path) -> None:
+    """By the metadata store, which is asked for an epoch above the known one, and only then."""
+    async with running(tmp_path) as broker:
+        asked: list[Elected | Exception | None] = []
+
+        async def elected() -> Elected | None:
+            found = asked.pop()
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        gate = other_commands(broker, lambda: -1, broker.controller.registered, elected=elected)
+        for found in (None, Elected(5, OTHER_CONTROLLER), StoreUnavailable("it is away")):
+            asked.append(found)
+            with pytest.raises(CloseConnection):
+                await gate.update_metadata(UpdateMetadataRequest(controller_id=OTHER_CONTROLLER, controller_epoch=6))
+        for found in (Elected(6, 8), Elected(7, None)):
+            asked.append(found)
+            answer = await gate.update_metadata(
+                UpdateMetadataRequest(controller_id=OTHER_CONTROLLER, controller_epoch=6)
+            )
+            assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+        asked.append(Elected(6, OTHER_CONTROLLER))
+        assert await answers(gate, 6, controller_id=OTHER_CONTROLLER) == [ErrorCode.NONE] * 3
 
 
 @pytest.mark.parametrize("kind", [LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest])
@@ -71,7 +105,7 @@ async def test_one_epoch_counts_for_all_kinds_of_commands(tmp_path: Path, kind: 
             UpdateMetadataRequest: commands.update_metadata,
             StopReplicaRequest: commands.stop_replica,
         }[kind]
-        answer = await tell(kind(controller_epoch=newer))  # type: ignore[operator]
+        answer = await tell(kind(controller_id=OWN_ID, controller_epoch=newer))  # type: ignore[operator]
         assert answer.error_code == ErrorCode.NONE
         assert await answers(commands, newer - 1) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 3
 
@@ -91,7 +125,9 @@ async def test_commands_are_obeyed_one_after_the_other(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         commands, epoch = broker.commands, broker.controller.epoch
         begun = asyncio.create_task(commands.leader_and_isr(leading("t", epoch)))
-        newer = asyncio.create_task(commands.update_metadata(UpdateMetadataRequest(controller_epoch=epoch + 1)))
+        newer = asyncio.create_task(
+            commands.update_metadata(UpdateMetadataRequest(controller_id=OWN_ID, controller_epoch=epoch + 1))
+        )
         late = asyncio.create_task(commands.leader_and_isr(leading("t", epoch)))
         assert (await newer).error_code == ErrorCode.NONE
         assert begun.done()
@@ -103,6 +139,7 @@ def leading(topic: str, controller_epoch: int, topic_id: bytes = TOPIC_ID) -> Le
     """The broker of `running` is to lead partition 0 of a new topic."""
     state = LeaderAndIsrPartitionState(partition_index=0, leader=0, isr=[0], replicas=[0], is_new=True)
     return LeaderAndIsrRequest(
+        controller_id=OWN_ID,
         controller_epoch=controller_epoch,
         topic_states=[LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=[state])],
     )
@@ -181,7 +218,9 @@ async def test_the_settings_of_a_topic_go_with_it(tmp_path: Path) -> None:
             topic = UpdateMetadataTopicState(topic_name="t", topic_id=TOPIC_ID, partition_states=[partition])
             assert broker.configs.overrides("topics", "t") == {"retention.ms": "5"}
             await broker.commands.update_metadata(
-                UpdateMetadataRequest(controller_epoch=broker.controller.epoch, topic_states=[topic])
+                UpdateMetadataRequest(
+                    controller_id=OWN_ID, controller_epoch=broker.controller.epoch, topic_states=[topic]
+                )
             )
         assert broker.configs.overrides("topics", "t") == {}
 
@@ -200,13 +239,17 @@ async def test_the_settings_of_topics_that_others_host_are_known(tmp_path: Path)
                 await creator.set(path, configs)
             topic = UpdateMetadataTopicState(topic_name="t", topic_id=topic_id, partition_states=[partition])
             await broker.commands.update_metadata(
-                UpdateMetadataRequest(controller_epoch=broker.controller.epoch, topic_states=[topic])
+                UpdateMetadataRequest(
+                    controller_id=OWN_ID, controller_epoch=broker.controller.epoch, topic_states=[topic]
+                )
             )
             assert broker.configs.overrides("topics", "t") == {"retention.ms": retention_ms}
         partition.leader = -2
         for _ in range(2):  # its deletion is told again and again, and its settings are there until the end of it
             await broker.commands.update_metadata(
-                UpdateMetadataRequest(controller_epoch=broker.controller.epoch, topic_states=[topic])
+                UpdateMetadataRequest(
+                    controller_id=OWN_ID, controller_epoch=broker.controller.epoch, topic_states=[topic]
+                )
             )
             assert broker.configs.overrides("topics", "t") == {}
         await creator.close()
@@ -242,11 +285,21 @@ def other_commands(
     broker_epoch: Callable[[], int],
     registered: Callable[[], Awaitable[None]],
     on_update: Callable[[Any], Awaitable[None]] | None = None,
+    elected: Callable[[], Awaitable[Elected | None]] | None = None,
 ) -> ControllerCommands:
     """The gate of a broker that has heard nothing yet."""
     updated = on_update or broker.internal_topics.metadata_updated
+
     return ControllerCommands(
-        broker.replicas, MetadataCache(), broker.configs, broker_epoch, updated, registered, broker.timers
+        broker.node_id,
+        broker.replicas,
+        MetadataCache(),
+        broker.configs,
+        broker_epoch,
+        updated,
+        registered,
+        elected or broker.controller.elected,
+        broker.timers,
     )
 
 
@@ -261,7 +314,9 @@ async def test_what_was_meant_for_a_former_life_is_not_obeyed_before_this_one_ha
 
         commands = other_commands(broker, lambda: epochs[-1], registered)
         told = [
-            asyncio.create_task(commands.update_metadata(UpdateMetadataRequest(type=2, broker_epoch=epoch)))
+            asyncio.create_task(
+                commands.update_metadata(UpdateMetadataRequest(controller_id=OWN_ID, type=2, broker_epoch=epoch))
+            )
             for epoch in (6, 7)
         ]
         for _ in range(5):
@@ -277,9 +332,9 @@ async def test_a_broker_knows_when_it_was_told_everything(tmp_path: Path) -> Non
     async with running(tmp_path) as broker:
         assert broker.commands.knows_everything.is_set()
         commands = other_commands(broker, lambda: -1, broker.controller.registered)
-        await commands.update_metadata(UpdateMetadataRequest(type=1))
+        await commands.update_metadata(UpdateMetadataRequest(controller_id=OWN_ID, type=1))
         assert not commands.knows_everything.is_set()
-        await commands.update_metadata(UpdateMetadataRequest(type=2))
+        await commands.update_metadata(UpdateMetadataRequest(controller_id=OWN_ID, type=2))
         assert commands.knows_everything.is_set()
 
 
@@ -295,7 +350,9 @@ async def test_a_command_that_has_begun_outlives_its_connection_and_the_next_wai
             seen.append("begun")
 
         gate = other_commands(broker, lambda: -1, broker.controller.registered, on_update)
-        first = asyncio.create_task(gate.update_metadata(UpdateMetadataRequest(controller_epoch=1, type=2)))
+        first = asyncio.create_task(
+            gate.update_metadata(UpdateMetadataRequest(controller_id=OWN_ID, controller_epoch=1, type=2))
+        )
         await begun.wait()
         dropped = asyncio.create_task(gate.leader_and_isr(leading("dropped", 1)))
         await asyncio.sleep(0)
@@ -327,12 +384,16 @@ async def test_that_a_command_failed_whose_connection_broke_is_told(
             raise error
 
         gate = other_commands(broker, lambda: -1, broker.controller.registered, on_update)
-        lost = asyncio.create_task(gate.update_metadata(UpdateMetadataRequest(controller_epoch=1)))
+        lost = asyncio.create_task(
+            gate.update_metadata(UpdateMetadataRequest(controller_id=OWN_ID, controller_epoch=1))
+        )
         await begun.wait()
         lost.cancel()
         await asyncio.wait([lost])
         go_on.set()
-        assert (await gate.stop_replica(StopReplicaRequest(controller_epoch=1))).error_code == ErrorCode.NONE
+        assert (
+            await gate.stop_replica(StopReplicaRequest(controller_id=OWN_ID, controller_epoch=1))
+        ).error_code == ErrorCode.NONE
         (told,) = [record for record in caplog.records if "a command whose connection broke failed" in record.message]
         assert str(error) in told.message
         assert bool(told.exc_info) is isinstance(error, RuntimeError)
@@ -348,7 +409,7 @@ async def test_nothing_of_a_command_is_left_when_the_broker_stops(tmp_path: Path
             await asyncio.Event().wait()
 
         broker.commands._on_update = on_update
-        request = UpdateMetadataRequest(controller_epoch=broker.controller.epoch)
+        request = UpdateMetadataRequest(controller_id=OWN_ID, controller_epoch=broker.controller.epoch)
         lost = asyncio.create_task(broker.commands.update_metadata(request))
         await begun.wait()
         lost.cancel()

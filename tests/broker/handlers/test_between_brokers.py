@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,9 +15,12 @@ from barnabas.broker.cluster.metadata import LEADER_DURING_DELETE, TopicMetadata
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
 from barnabas.broker.handlers.fetch import REPLICA_ELEMENTS_MAX
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
+from barnabas.broker.security.broker_secrets import credentials_of_broker, digest_of
+from barnabas.broker.security.sasl_plain import Credentials
 from barnabas.broker.server import Broker
 from barnabas.clock import SystemClock
 from barnabas.controller import znodes
+from barnabas.controller.controller_election import Elected
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.operations.topics import PARTITIONS_MAX, NewTopic
 from barnabas.controller.state import BrokerRegistration, EndPoint
@@ -34,6 +37,9 @@ from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
+from barnabas.wire.messages.metadata import MetadataRequest
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import (
     UpdateMetadataPartitionState,
@@ -50,18 +56,21 @@ LISTENERS: Final = {
 }
 OTHER_ID: Final = 7
 NOBODY_ID: Final = 8
-BETWEEN_BROKERS: Final = sorted(apis_between_brokers())
+HANDSHAKE: Final = {17, 36}
+BETWEEN_BROKERS: Final = sorted(set(apis_between_brokers()) - HANDSHAKE)
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def member(data_dir: Path) -> AsyncIterator[Broker]:
+async def member(data_dir: Path, broker_secret: str | None = None) -> AsyncIterator[Broker]:
     """A broker that may have others beside it."""
     store = EmbeddedStore(":memory:", SystemClock(), is_durable=False)
     await store.open()
     try:
-        async with running(data_dir, replace(ENVIRONMENT, metadata_store=store), **LISTENERS) as broker:
+        async with running(
+            data_dir, replace(ENVIRONMENT, metadata_store=store, broker_secret=broker_secret), **LISTENERS
+        ) as broker:
             yield broker
     finally:
         await store.close()
@@ -82,10 +91,17 @@ async def register(broker: Broker, broker_id: int) -> None:
 
 
 @asynccontextmanager
-async def connection(broker: Broker, listener: str) -> AsyncIterator[PeerConnection]:
+async def connection(
+    broker: Broker, listener: str, credentials: Credentials | None = None
+) -> AsyncIterator[PeerConnection]:
     port = broker.socket_server.ports[listener]
     found = PeerConnection(
-        broker.environment.network, lambda: ("127.0.0.1", port), broker.timers, "broker-7-test", 30_000
+        broker.environment.network,
+        lambda: ("127.0.0.1", port),
+        broker.timers,
+        "broker-7-test",
+        30_000,
+        credentials=credentials,
     )
     try:
         yield found
@@ -93,7 +109,18 @@ async def connection(broker: Broker, listener: str) -> AsyncIterator[PeerConnect
         found.close()
 
 
-@pytest.mark.parametrize("key", BETWEEN_BROKERS)
+def from_itself(broker: Broker) -> AbstractAsyncContextManager[PeerConnection]:
+    """A connection on which the broker's own secret is shown: the only one that this broker knows."""
+    return connection(broker, "BROKERS", credentials_of_broker(broker.node_id, broker._secret))
+
+
+def sent_as(request: Any, broker_id: int) -> Any:
+    """A request that names its sender."""
+    setattr(request, "controller_id" if hasattr(request, "controller_id") else "broker_id", broker_id)
+    return request
+
+
+@pytest.mark.parametrize("key", sorted(apis_between_brokers()))
 async def test_clients_are_not_obeyed(tmp_path: Path, key: int) -> None:
     async with member(tmp_path) as broker:
         api, version = messages.api(key), load_handler(key).max_version
@@ -105,12 +132,11 @@ async def test_clients_are_not_obeyed(tmp_path: Path, key: int) -> None:
 
 @pytest.mark.parametrize("key", BETWEEN_BROKERS)
 async def test_brokers_are_heard_on_their_listener(tmp_path: Path, key: int) -> None:
-    """Here: refused, as they name neither the controller's epoch nor a broker's, by the part that knows these."""
-    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+    """Here: refused, as they name epochs of before, by the part that knows these."""
+    async with member(tmp_path) as broker, from_itself(broker) as peer:
         api, version = messages.api(key), load_handler(key).max_version
-        request = api.request_class()
-        if hasattr(request, "controller_id"):
-            request.controller_id = broker.node_id
+        request = sent_as(api.request_class(), broker.node_id)
+        request.broker_epoch = 0  # of an earlier life
         answer = await peer.send(request, version)
         assert answer.error_code in (
             ErrorCode.STALE_CONTROLLER_EPOCH,
@@ -118,7 +144,17 @@ async def test_brokers_are_heard_on_their_listener(tmp_path: Path, key: int) -> 
             ErrorCode.BROKER_NOT_AVAILABLE,
             ErrorCode.BROKER_ID_NOT_REGISTERED,
         )
-        assert [each.session.is_broker for each in broker.connections] == [False], "it named nobody who lives"
+
+
+@pytest.mark.parametrize("key", BETWEEN_BROKERS)
+async def test_strangers_are_not_obeyed_where_brokers_are(tmp_path: Path, key: int) -> None:
+    """Whoever they say they are: one that has a secret, or that is not there."""
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        api, version = messages.api(key), load_handler(key).max_version
+        for broker_id in (broker.node_id, NOBODY_ID, -1):
+            answer = await peer.send(sent_as(api.request_class(), broker_id), version)
+            assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED, broker_id
+        assert [each.session.is_broker for each in broker.connections] == [False]
 
 
 @pytest.mark.parametrize("key", BETWEEN_BROKERS)
@@ -127,14 +163,13 @@ async def test_limits_of_clients_do_not_hold_up_who_is_registered(tmp_path: Path
         await register(broker, OTHER_ID)
         api, version = messages.api(key), load_handler(key).max_version
         for broker_id, is_broker in ((broker.node_id, False), (NOBODY_ID, False), (OTHER_ID, True)):
-            request = api.request_class()
-            setattr(request, "controller_id" if hasattr(request, "controller_id") else "broker_id", broker_id)
+            request = sent_as(api.request_class(), broker_id)
             request.broker_epoch = 0  # of an earlier life: it is refused
             await peer.send(request, version)
             assert [each.session.is_broker for each in broker.connections] == [is_broker], broker_id
 
 
-@pytest.mark.parametrize("key", BETWEEN_BROKERS)
+@pytest.mark.parametrize("key", sorted(apis_between_brokers()))
 async def test_a_broker_that_can_have_no_others_serves_nothing_to_them(tmp_path: Path, key: int) -> None:
     async with running(tmp_path) as broker, connection(broker, "PLAINTEXT") as peer:
         api, version = messages.api(key), load_handler(key).max_version
@@ -151,7 +186,7 @@ async def test_what_is_between_brokers_is_not_told_to_clients(tmp_path: Path) ->
     assert set(served_apis()).isdisjoint(apis_between_brokers())
 
 
-@pytest.mark.parametrize("key", BETWEEN_BROKERS)
+@pytest.mark.parametrize("key", sorted(apis_between_brokers()))
 def test_a_handler_between_brokers_says_so_and_is_of_one_version(key: int) -> None:
     handler = load_handler(key)
     assert handler.is_inter_broker
@@ -159,7 +194,7 @@ def test_a_handler_between_brokers_says_so_and_is_of_one_version(key: int) -> No
 
 
 async def test_an_active_controller_answers_those_who_are_registered(tmp_path: Path) -> None:
-    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+    async with member(tmp_path) as broker, from_itself(broker) as peer:
         named: dict[str, int] = {"broker_id": broker.node_id, "broker_epoch": broker.controller.broker_epoch}
         blocks = [await peer.send(AllocateProducerIdsRequest(**named), 0) for _ in range(2)]
         assert [block.error_code for block in blocks] == [0, 0]
@@ -201,13 +236,57 @@ async def test_who_is_no_broker_of_the_cluster_commands_nothing(tmp_path: Path) 
             (LeaderAndIsrRequest(**named), 7),
             (StopReplicaRequest(**named), 4),
         ):
-            assert (await peer.send(command, version)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+            assert (await peer.send(command, version)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         (outcome,) = await broker.controller.create_topics([NewTopic("t", 1, 1)])
         assert outcome.error is ErrorCode.NONE
 
 
-async def test_a_controller_elsewhere_has_a_broker_lead(tmp_path: Path) -> None:
+async def elect(broker: Broker, controller_id: int, epoch: int) -> None:
+    """Write into the metadata store who is the controller."""
+    store = broker.environment.metadata_store
+    assert store is not None
+    session = await store.session()
+    await session.set(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch))
+    await session.set(znodes.CONTROLLER, znodes.encode_controller(controller_id, 0))
+
+
+async def test_a_controller_is_one_that_is_elected(tmp_path: Path) -> None:
+    """Of a greater epoch than the known one, the metadata store tells; it is asked once, not for each command. (The
+    other broker is one that has no secret.)"""
     async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        await register(broker, OTHER_ID)
+        asked = 0
+        elected = broker.commands._elected
+
+        async def counted() -> Elected | None:
+            nonlocal asked
+            asked += 1
+            return await elected()
+
+        broker.commands._elected = counted
+        epoch = broker.controller.epoch
+
+        async def tell(controller_epoch: int) -> ErrorCode:
+            named: Any = {"controller_id": OTHER_ID, "controller_epoch": controller_epoch, "broker_epoch": -1}
+            return ErrorCode.of((await peer.send(UpdateMetadataRequest(**named), 8)).error_code)
+
+        assert await tell(epoch) is ErrorCode.STALE_CONTROLLER_EPOCH, "another one has that epoch"
+        assert asked == 0
+        for claimed in (epoch + 1, 2**31 - 1):
+            with pytest.raises(PeerUnavailable, match="closed the connection"):
+                await tell(claimed)
+        assert asked == 2
+        await elect(broker, broker.node_id, epoch + 2)
+        assert await tell(epoch + 1) is ErrorCode.STALE_CONTROLLER_EPOCH, "another one was elected meanwhile"
+        await elect(broker, OTHER_ID, epoch + 3)
+        asked = 0
+        for _ in range(3):
+            assert await tell(epoch + 3) is ErrorCode.NONE
+        assert asked == 1
+
+
+async def test_a_controller_elsewhere_has_a_broker_lead(tmp_path: Path) -> None:
+    async with member(tmp_path) as broker, from_itself(broker) as peer:
         answers = [
             peer.send(new_partitions(UpdateMetadataRequest, broker, 3), 8),
             peer.send(new_partitions(LeaderAndIsrRequest, broker, 3), 7),
@@ -229,7 +308,7 @@ async def test_what_goes_with_a_deleted_topic_goes_though_the_connection_breaks(
             await go_on.wait()  # as there are many groups, and others have turns
             forgotten.extend(topic.name for topic in removed)
 
-        async with connection(broker, "BROKERS") as peer:
+        async with from_itself(broker) as peer:
             assert (await peer.send(new_partitions(UpdateMetadataRequest, broker, 1), 8)).error_code == ErrorCode.NONE
             broker.commands._on_update = forget
             deletion = new_partitions(UpdateMetadataRequest, broker, 1)
@@ -238,7 +317,7 @@ async def test_what_goes_with_a_deleted_topic_goes_though_the_connection_breaks(
             await begun.wait()
         with pytest.raises(PeerUnavailable):
             await lost
-        async with connection(broker, "BROKERS") as peer:
+        async with from_itself(broker) as peer:
             await peer.send(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
             assert len(broker.connections) == 1, "that the other one has broken is known"
             go_on.set()
@@ -250,7 +329,7 @@ async def test_what_goes_with_a_deleted_topic_goes_though_the_connection_breaks(
 @pytest.mark.slow
 async def test_a_broker_can_be_told_of_more_than_clients_may_ask_for(tmp_path: Path) -> None:
     """20,000 partitions are 60,000 elements with their replicas; a client's request may have 50,000."""
-    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+    async with member(tmp_path) as broker, from_itself(broker) as peer:
         answer = await peer.send(new_partitions(UpdateMetadataRequest, broker, 20_000), 8)
         assert answer.error_code == ErrorCode.NONE
         assert len(list(broker.metadata.topics())) == 20_000
@@ -300,7 +379,7 @@ async def test_a_replica_may_follow_all_partitions_that_there_may_be_and_no_more
 
 async def test_what_a_new_broker_is_told_first_may_be_of_any_size(tmp_path: Path) -> None:
     """Nobody knows yet that its connection is one of the controller's."""
-    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+    async with member(tmp_path) as broker, from_itself(broker) as peer:
         told = new_partitions(UpdateMetadataRequest, broker, 1)
         told.topic_states[0].partition_states[0].offline_replicas = [OTHER_ID] * (REQUEST_BYTES_MAX // 4 + 1)
         assert (await peer.send(told, 8)).error_code == ErrorCode.NONE
@@ -310,10 +389,100 @@ async def test_what_a_new_broker_is_told_first_may_be_of_any_size(tmp_path: Path
 
 
 async def test_large_requests_of_clients_do_not_hold_up_what_a_new_broker_is_told(tmp_path: Path) -> None:
-    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+    async with member(tmp_path) as broker, from_itself(broker) as peer:
         assert broker.dispatcher is not None
         clients = broker.dispatcher._large_requests
         await clients.enter(SERVED_BYTES_MAX)
         told = new_partitions(UpdateMetadataRequest, broker, 1_000)
         assert (await peer.send(told, 8)).error_code == ErrorCode.NONE
         clients.leave(SERVED_BYTES_MAX)
+
+
+async def register_secret(broker: Broker, secret: str) -> None:
+    """Have another broker be there that has a secret; the broker under test need not have heard of it."""
+    store = broker.environment.metadata_store
+    assert store is not None
+    session = await store.session()
+    registration = BrokerRegistration(OTHER_ID, (EndPoint("BROKERS", "127.0.0.1", 1),), secret_digest=digest_of(secret))
+    path, payload = znodes.broker_path(OTHER_ID), znodes.encode_broker(registration, 0)
+    if await session.exists(path) is None:
+        await session.create(path, payload, ephemeral=True)
+    else:
+        await session.set(path, payload)
+
+
+async def fetched_as_other(peer: PeerConnection) -> ErrorCode:
+    request = FetchRequest(
+        replica_state=ReplicaState(replica_id=OTHER_ID, replica_epoch=2**62),
+        max_wait_ms=0,
+        topics=[FetchTopic(topic_id=b"\1" * 16, partitions=[FetchPartition(partition=0)])],
+    )
+    (topic,) = (await peer.send(request, 17)).responses
+    return ErrorCode.of(topic.partitions[0].error_code)
+
+
+async def test_who_shows_the_secret_of_a_broker_is_that_one_and_no_other(tmp_path: Path) -> None:
+    async with member(tmp_path) as broker:
+        await register_secret(broker, "first")
+        await register_secret(broker, "second")  # of its next life
+        async with connection(broker, "BROKERS", credentials_of_broker(OTHER_ID, "second")) as peer:
+            assert await fetched_as_other(peer) is ErrorCode.UNKNOWN_TOPIC_ID
+            (session,) = [each.session for each in broker.connections]
+            assert (session.broker_id, session.principal) == (OTHER_ID, f"User:broker-{OTHER_ID}")
+            answer = await peer.send(ControlledShutdownRequest(broker_id=broker.node_id), 3)
+            assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        async with connection(broker, "BROKERS") as peer:
+            assert await fetched_as_other(peer) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for strangers in ("first", digest_of("second"), "\N{SNOWMAN}"):
+            async with connection(broker, "BROKERS", credentials_of_broker(OTHER_ID, strangers)) as peer:
+                with pytest.raises(PeerUnavailable, match="does not believe who this broker is"):
+                    await peer.send(ControlledShutdownRequest(broker_id=OTHER_ID), 3)
+
+
+NOTHING_SHOWN: Final = [
+    b"", b"\0broker-7", b"\0broker-7\0", b"\0\0x", b"admin\0broker-7\0x", b"\xff\0a\0b", b"\0a\0" + 5000 * b"b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("message", NOTHING_SHOWN)
+async def test_what_shows_nothing_is_refused(tmp_path: Path, message: bytes) -> None:
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        early = await peer.send(SaslAuthenticateRequest(auth_bytes=message), 2)
+        assert early.error_code == ErrorCode.ILLEGAL_SASL_STATE, "there was no handshake"
+        unknown = await peer.send(SaslHandshakeRequest(mechanism="GSSAPI"), 1)
+        assert (unknown.error_code, unknown.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, ["PLAIN"])
+        assert (await peer.send(SaslHandshakeRequest(mechanism="PLAIN"), 1)).error_code == ErrorCode.NONE
+        answer = await peer.send(SaslAuthenticateRequest(auth_bytes=message), 2)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert not any(each.session.is_authenticated for each in broker.connections)
+
+
+async def test_nobody_authenticates_twice(tmp_path: Path) -> None:
+    async with member(tmp_path) as broker, from_itself(broker) as peer:
+        for request, version in ((SaslHandshakeRequest(mechanism="PLAIN"), 1), (SaslAuthenticateRequest(), 2)):
+            assert (await peer.send(request, version)).error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+async def test_where_brokers_have_a_listener_of_their_own_nothing_is_served_before_the_handshake(
+    tmp_path: Path,
+) -> None:
+    """Not even what clients may ask elsewhere, but for ApiVersions."""
+    secret = "ab" * 32
+    async with member(tmp_path, broker_secret=secret) as broker:
+        versions = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+        for request, version in ((MetadataRequest(), 8), (replica_fetch(1), 17), (UpdateMetadataRequest(), 8)):
+            async with connection(broker, "BROKERS") as peer:
+                assert (await peer.send(versions, 3)).error_code == ErrorCode.NONE
+                with pytest.raises(PeerUnavailable, match="closed the connection"):
+                    await peer.send(request, version)
+        async with connection(broker, "BROKERS", credentials_of_broker(OTHER_ID, "cd" * 32)) as peer:
+            with pytest.raises(PeerUnavailable, match="does not believe who this broker is"):
+                await peer.send(MetadataRequest(), 8)
+        async with connection(broker, "BROKERS", credentials_of_broker(OTHER_ID, secret)) as peer:
+            assert await fetched_as_other(peer) is ErrorCode.UNKNOWN_TOPIC_ID
+        store = broker.environment.metadata_store
+        assert store is not None
+        payload, _ = await (await store.session()).get(znodes.broker_path(broker.node_id))
+        assert b"secret" not in payload
+        async with connection(broker, "CLIENTS") as client:
+            assert (await client.send(MetadataRequest(), 8)).brokers

@@ -764,7 +764,7 @@ def test_bytes_that_clients_send_and_leave_unread_hold_no_broker_up() -> None:
         for peer in (client, other, broker):
             peer.receive(half_a_frame)
         assert [peer.transport.reading for peer in (client, other, broker)] == [True, True, False]
-        broker.connection.session.belongs_to_broker()
+        broker.connection.session.belongs_to_broker(2)
         assert broker.transport.reading
         broker.receive(b"y" * 100)
         other.connection.pause_writing()
@@ -784,7 +784,7 @@ def test_replies_that_a_broker_has_not_read_are_not_counted_and_it_is_not_cut_fo
         peer = Peer()
         peer.connection.pause_writing()
         assert peer.connections.unsent_bytes == peer.transport.unsent
-        peer.connection.session.belongs_to_broker()
+        peer.connection.session.belongs_to_broker(2)
         assert peer.connections.unsent_bytes == 0
         peer.connections.add_unsent(UNSENT_BYTES_MAX + 1)
         assert peer.connections.is_crowded

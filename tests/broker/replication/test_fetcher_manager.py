@@ -172,6 +172,7 @@ class Leader:
             for node in (broker.node_id, FOLLOWER)
         ]
         members = [broker.node_id, FOLLOWER]
+        known.secret_digests[FOLLOWER] = ""  # it is registered, and need not show who it is
         told = [
             UpdateMetadataPartitionState(
                 partition_index=index, leader=broker.node_id, leader_epoch=epoch, isr=members, replicas=members
@@ -180,6 +181,7 @@ class Leader:
         ]
         await broker.commands.update_metadata(
             UpdateMetadataRequest(
+                controller_id=broker.node_id,
                 controller_epoch=known.epoch,
                 broker_epoch=known.broker_epoch,
                 live_brokers=alive,
@@ -195,6 +197,7 @@ class Leader:
         ]  # fmt: skip
         answer = await broker.commands.leader_and_isr(
             LeaderAndIsrRequest(
+                controller_id=broker.node_id,
                 controller_epoch=known.epoch,
                 broker_epoch=known.broker_epoch,
                 topic_states=[LeaderAndIsrTopicState(topic_name="t", topic_id=TOPIC_ID, partition_states=states)],

@@ -86,6 +86,9 @@ class Cluster:
         return LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic])
 
     async def live(self, *broker_ids: int) -> None:
+        digests = self.broker.controller.secret_digests
+        digests.clear()
+        digests |= dict.fromkeys(broker_ids, "")  # none of them has a secret that it would have to show
         brokers = [UpdateMetadataBroker(id=broker_id) for broker_id in broker_ids]
         await self.broker.metadata.update(UpdateMetadataRequest(controller_id=LEADER, live_brokers=brokers))
 
@@ -245,6 +248,7 @@ async def test_a_fetch_of_another_leader_epoch_tells_nothing(tmp_path: Path, epo
 async def test_who_is_no_replica_or_not_registered_is_not_known_yet(tmp_path: Path) -> None:
     async with leading(tmp_path, [LEADER, FIRST]) as cluster:
         await cluster.live(LEADER, FIRST, 4)
+        cluster.broker.controller.secret_digests[SECOND] = ""  # of whose registration the metadata have not heard
         for replica in (SECOND, 4, LEADER):
             data = await cluster.fetch(replica, 0)
             assert data.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH

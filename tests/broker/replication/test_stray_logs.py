@@ -98,7 +98,9 @@ def test_logs_that_no_topic_claims_are_set_aside_at_a_start(tmp_path: Path) -> N
 async def tell_everything(broker: Broker) -> None:
     """Send what a new controller sends in a cluster without topics."""
     epoch = broker.server.controller.epoch
-    response = await broker.server.commands.leader_and_isr(LeaderAndIsrRequest(controller_epoch=epoch, type=FULL))
+    response = await broker.server.commands.leader_and_isr(
+        LeaderAndIsrRequest(controller_id=broker.server.node_id, controller_epoch=epoch, type=FULL)
+    )
     assert response.error_code == ErrorCode.NONE
 
 

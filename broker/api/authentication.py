@@ -1,0 +1,39 @@
+"""A listener on which nobody is served who has not shown who he is: what comes before SASL's handshake is refused.
+
+Source: SaslServerAuthenticator of Kafka, which answers ApiVersions before the handshake, too.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.network.outcome import Outcome, RequestServer
+from barnabas.wire import messages
+from barnabas.wire.errors import ProtocolError
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
+
+if TYPE_CHECKING:
+    from barnabas.broker.network.connection import Connection
+
+_BEFORE: Final = (ApiVersionsRequest.API_KEY, SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY)
+
+_API_KEY: Final = struct.Struct(">h")
+
+
+class AuthenticatedRequests:
+    """Has `requests` serve those connections alone that have authenticated."""
+
+    def __init__(self, requests: RequestServer) -> None:
+        self.clock = requests.clock
+        self._requests = requests
+
+    def dispatch(self, frame: memoryview | bytearray, connection: Connection) -> Outcome:
+        """Serve one request. Raises ProtocolError for one that comes too early, or is refused anyway."""
+        if not connection.session.is_authenticated and len(frame) >= _API_KEY.size:
+            (key,) = _API_KEY.unpack_from(frame)
+            if key not in _BEFORE:
+                raise ProtocolError(f"{messages.API_NAMES.get(key, key)} before the handshake of SASL")
+        return self._requests.dispatch(frame, connection)

@@ -1,0 +1,111 @@
+"""How brokers of a cluster tell each other from strangers: each shows a secret when it connects to another one.
+
+With ZooKeeper, where brokers may share their listener with clients, each process makes a secret of its own, and its
+registration has the digest of that: who can read ZooKeeper finds nothing to show. A broker whose registration has none,
+as one of Apache Kafka, is believed without; whoever can connect can say that he is that one.
+
+Brokers that a parent has started (`serve --brokers`) have the parent's secret, all the same one, and a listener on
+which nobody asks for anything who has not shown it. Why: docs/decisions/0017-brokers-know-brokers.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Final, Protocol
+
+from barnabas.broker.security.sasl_plain import Credentials
+
+SECRET_BYTES: Final = 32
+
+_USERNAME: Final = re.compile(r"broker-(\d{1,10})", re.ASCII)
+
+
+def credentials_of_broker(broker_id: int, secret: str) -> Credentials:
+    """What a broker shows to another one."""
+    return Credentials(f"broker-{broker_id}", secret)
+
+
+def broker_of_username(username: str) -> int:
+    """The broker that a name is of; -1 where it is of none."""
+    named = _USERNAME.fullmatch(username)
+    return -1 if named is None else int(named[1])
+
+
+def digest_of(secret: str) -> str:
+    """What a registration tells of a secret. It is random and long, so that it needs neither salt nor many rounds."""
+    return sha256(secret.encode()).hexdigest()
+
+
+class BrokerSecrets(Protocol):
+    """Knows who is a broker; owned by the event loop."""
+
+    async def are_shown(self, broker_id: int, secret: str) -> bool:
+        """Whether `secret` shows that it is this broker's. Raises: CoordinationError, where that cannot be read."""
+        ...
+
+    def believe(self, broker_id: int) -> bool:
+        """Whether a broker is there that need not show anything."""
+        ...
+
+    def believe_anybody(self) -> bool:
+        """Whether there is any such broker."""
+        ...
+
+    async def look_up(self, broker_id: int) -> None:
+        """See whether a broker is there of which nothing was known so far. Raises: CoordinationError."""
+        ...
+
+
+class RegisteredSecrets:
+    """Goes by the digests of registrations.
+
+    Args:
+        digests: those of the registrations as this broker knows them, by broker; "" where one has none.
+        look_up: read one registration anew. Raises CoordinationError.
+    """
+
+    def __init__(self, digests: Callable[[], dict[int, str]], look_up: Callable[[int], Awaitable[None]]) -> None:
+        self._digests = digests
+        self._look_up = look_up
+
+    async def are_shown(self, broker_id: int, secret: str) -> bool:
+        digest = digest_of(secret)
+        if self._is_registered(broker_id, digest):
+            return True
+        await self._look_up(broker_id)  # it may be a new life of that broker, of which this one has not heard yet
+        return self._is_registered(broker_id, digest)
+
+    def _is_registered(self, broker_id: int, digest: str) -> bool:
+        return compare_digest(self._digests().get(broker_id, "").encode(), digest.encode())
+
+    def believe(self, broker_id: int) -> bool:
+        return self._digests().get(broker_id) == ""
+
+    def believe_anybody(self) -> bool:
+        return "" in self._digests().values()
+
+    async def look_up(self, broker_id: int) -> None:
+        if broker_id not in self._digests():
+            await self._look_up(broker_id)
+
+
+class SharedSecret:
+    """Goes by the one secret that all brokers have from their parent."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    async def are_shown(self, broker_id: int, secret: str) -> bool:
+        return compare_digest(secret.encode(), self._secret.encode())
+
+    def believe(self, broker_id: int) -> bool:
+        return False
+
+    def believe_anybody(self) -> bool:
+        return False
+
+    async def look_up(self, broker_id: int) -> None:
+        return None

@@ -1,0 +1,75 @@
+"""A client that says it is a broker, in a cluster whose brokers share their only listener with clients."""
+
+from pathlib import Path
+
+import pytest
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
+from tests.broker.whole.cluster import Cluster, cluster
+
+pytestmark = [pytest.mark.anyio, pytest.mark.store]
+
+EPOCH_MAX = 2**31 - 1
+
+
+async def fetch_as(found: Cluster, leader: int, replica_id: int, offset: int, replica_epoch: int) -> ErrorCode:
+    """What a stranger is answered who fetches as a follower of partition 0 of "t"."""
+    topic = found.brokers[leader].metadata.topic("t")
+    assert topic is not None
+    request = FetchRequest(
+        replica_state=ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch),
+        max_wait_ms=0,
+        topics=[FetchTopic(topic_id=topic.topic_id, partitions=[FetchPartition(partition=0, fetch_offset=offset)])],
+    )
+    (answered,) = (await found.ask(leader, request, 15)).responses
+    return ErrorCode.of(answered.partitions[0].error_code)
+
+
+async def test_a_client_is_no_controller(tmp_path: Path) -> None:
+    """Whichever id it claims. The true one stays, and goes on creating topics."""
+    async with cluster(tmp_path, 3) as found:
+        (controller_id,) = found.controller_ids
+        epoch = found.brokers[controller_id].controller.epoch
+        for node_id in found.brokers:
+            for claimed in (1, 2, 3, 99):
+                command = UpdateMetadataRequest(
+                    controller_id=claimed, controller_epoch=EPOCH_MAX, broker_epoch=-1, type=2
+                )
+                answer = await found.ask(node_id, command, 8)
+                assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert await found.create("t", 3, 3) is ErrorCode.NONE
+        for node_id in found.brokers:
+            assert -1 not in await found.leaders(node_id, "t")
+        assert found.controller_ids == [controller_id]
+        assert found.brokers[controller_id].controller.epoch == epoch, "nobody was elected anew"
+
+
+async def test_a_client_is_no_follower(tmp_path: Path) -> None:
+    """What it says to have does not count: acks=all waits for those who are in sync. A broker's epoch that it names
+    keeps that one out of the ISR no longer than a moment."""
+    async with cluster(tmp_path, 3, min_insync_replicas="2") as found:
+        assert await found.create("t", 1, 3) is ErrorCode.NONE
+        leader = await found.leader("t")
+        followers = [node_id for node_id in found.brokers if node_id != leader]
+        for follower in followers:
+            for epoch in (-1, 2**62):
+                refused = await fetch_as(found, leader, follower, 1, epoch)
+                assert refused is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert await found.produce(leader, "t", 0, acks=-1) is ErrorCode.NONE
+        assert sorted(found.in_sync("t")) == [1, 2, 3]
+        for follower in followers:
+            found.brokers[follower].others.close()  # it stands still: it asks nobody any more
+        assert await found.produce(leader, "t", 0) is ErrorCode.NONE
+        for follower in followers:
+            assert await fetch_as(found, leader, follower, 2, -1) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert (found.log(leader, "t").high_watermark, found.log(leader, "t").log_end_offset) == (1, 2)
+
+
+async def test_a_client_asks_no_coordinator_as_a_broker(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2) as found:
+        for node_id in found.brokers:
+            answer = await found.ask(node_id, AddPartitionsToTxnRequest(), 5)
+            assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
