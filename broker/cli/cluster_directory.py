@@ -1,17 +1,21 @@
 """What lies in the directories of `serve --brokers N`: `broker1` and so on, one for each broker, and in the first of
-them the metadata store's file and a note of the processes."""
+them the metadata store's file, a note of the processes, and what the brokers know each other by."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.broker.security.broker_secrets import SECRET_BYTES
+
 STORE_FILE: Final = "znodes.sqlite"
 NOTE_FILE: Final = "brokers.json"
+SECRET_FILE: Final = "brokers.secret"
 
 ADDRESS_KEYS: Final = ("listeners", "barnabas.http.address")
 """Keys in which port 0 is any free one, which a broker keeps: the note has them."""
@@ -19,6 +23,8 @@ ADDRESS_KEYS: Final = ("listeners", "barnabas.http.address")
 _META_FILE: Final = "meta.properties"
 _OF_ONE_BROKER: Final = (_META_FILE, "metadata.sqlite")
 """Files by which a directory is known that one broker has used."""
+
+_SECRET: Final = re.compile(r"[0-9a-f]{64}")
 
 _BROKER: Final = re.compile(r"broker([0-9]{1,10})")
 
@@ -95,6 +101,26 @@ def left_out(directories: Sequence[str], asked: Collection[int]) -> Iterator[str
         f" else has of them is unavailable. Start with {options_for([*asked, *places], min(asked))}, and drain"
         f" whoever is to go (barnabas brokers drain {max(places)})"
     )
+
+
+def secret_of_brokers(directory: Path, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
+    """What the brokers of a cluster show each other, made when it starts for the first time. It is kept in a file that
+    nobody else can read, as a new parent has to give it to brokers beside those that outlived a former one.
+
+    Raises: OSError.
+    """
+    path = directory / SECRET_FILE
+    with contextlib.suppress(FileNotFoundError):
+        kept = path.read_text(errors="replace").strip()
+        if _SECRET.fullmatch(kept):
+            return kept
+    secret = random_bytes(SECRET_BYTES).hex()
+    temporary = path.with_suffix(".tmp")
+    temporary.unlink(missing_ok=True)
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secret + "\n")
+    os.replace(temporary, path)
+    return secret
 
 
 def read_note(path: Path) -> dict[str, Any]:

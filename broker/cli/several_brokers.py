@@ -2,7 +2,8 @@
 
 The parent holds the metadata store and serves it by ZooKeeper's protocol on loopback. It has imported what a broker
 needs before it forks one, so that brokers start at once and share that memory. Between two runs of its event loop, and
-only there, it forks: a broker begins with nothing running, and closes whatever it has inherited.
+only there, it forks: a broker begins with nothing running, and closes whatever it has inherited. It has from its parent
+the secret that brokers show each other on a listener of their own (docs/decisions/0017-brokers-know-brokers.md).
 
 What it needs to find brokers again that outlived a former parent is in `brokers.json` beside the store's file.
 """
@@ -23,10 +24,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.broker.cli.cluster_directory import broker_directory, is_of_one_broker, left_out
+from barnabas.broker.cli.cluster_directory import (
+    broker_directory,
+    is_of_one_broker,
+    left_out,
+    secret_of_brokers,
+)
 from barnabas.broker.cli.serve import EXIT_FAILURE, EXIT_USAGE, read_configuration, refuse, serve_one
 from barnabas.broker.configuration.config import BrokerConfig, ConfigError, default_data_directory, parse_address
-from barnabas.broker.configuration.listeners import PORT_MAX
+from barnabas.broker.configuration.listeners import BROKERS_LISTENER, PORT_MAX
 from barnabas.broker.observability import logs
 
 logger = logging.getLogger(__name__)
@@ -132,19 +138,24 @@ def _plan(config: BrokerConfig, directories: Sequence[str], node_id: int, count:
     """The broker with this id: addresses and directories counted up from those of the first one. Port 0 stays."""
     step = node_id - config.node_id
     own = [broker_directory(directory, node_id) for directory in directories]
+    listeners = [_address(each.name, each.host, _counted(each.port, step)) for each in config.listeners]
+    of_brokers = _address(BROKERS_LISTENER, "127.0.0.1", 0)
     configs = {
         "node.id": str(node_id),
         "log.dirs": ",".join(own),
-        "listeners": ",".join(_address(each.name, each.host, _counted(each.port, step)) for each in config.listeners),
+        "listeners": ",".join([*listeners, of_brokers]),
+        "listener.security.protocol.map": f"{config.listener_security_protocol_map},{BROKERS_LISTENER}:PLAINTEXT",
+        "inter.broker.listener.name": BROKERS_LISTENER,
         "zookeeper.connect": "127.0.0.1:0",
         **_smaller_topics(config, count),
     }
     if config.raw.get("advertised.listeners", "").strip():
-        configs["advertised.listeners"] = ",".join(
+        advertised = [
             _address(each.name, each.advertised_host, _counted(each.advertised_port or each.port, step))
             for each in config.listeners
             if each.advertised
-        )
+        ]
+        configs["advertised.listeners"] = ",".join([*advertised, of_brokers])  # at the port that it gets
     if config.barnabas_http_address:
         host, port = parse_address(config.barnabas_http_address)
         configs["barnabas.http.address"] = f"{_host(host)}:{_counted(port, step)}"
@@ -234,11 +245,12 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
     supervisor = Supervisor(loop, directory, plans)
     try:
         loop.run_until_complete(supervisor.open())
+        secret = secret_of_brokers(directory)
         gc.collect()
         look_for_garbage()  # what is there by now stays, shared with the brokers as long as nobody writes to it
         while (start := loop.run_until_complete(supervisor.next_start())) is not None:
             try:
-                pid, output = _fork(options, environ, start)
+                pid, output = _fork(options, environ, start, secret)
             except OSError as error:
                 supervisor.could_not_start(start, _sentence(error))
             else:
@@ -252,7 +264,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
         loop.close()
 
 
-def _fork(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerPlan) -> tuple[int, int]:
+def _fork(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerPlan, secret: str) -> tuple[int, int]:
     """Start a broker's process; its number, and where what it prints can be read. Raises: OSError.
 
     A signal that the new process gets while it still has this one's handlers, which know nothing of it, waits until it
@@ -262,7 +274,7 @@ def _fork(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerP
     try:
         pid = os.fork()
         if pid == 0:
-            _become_a_broker(options, environ, plan, write_end)
+            _become_a_broker(options, environ, plan, secret, write_end)
     except OSError:
         os.close(read_end)
         raise
@@ -272,9 +284,14 @@ def _fork(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerP
     return pid, read_end
 
 
-def _become_a_broker(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerPlan, output: int) -> None:
+def _become_a_broker(
+    options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerPlan, secret: str, output: int
+) -> None:
     """Serve as a broker in the new process; does not return. The process belongs to a session of its own, so that
-    Ctrl-C reaches the parent alone, and what it prints goes to `output`."""
+    Ctrl-C reaches the parent alone, and what it prints goes to `output`. It has the secret in its memory, and nowhere
+    else."""
+    from barnabas.broker.environment import Environment
+
     status = EXIT_FAILURE
     try:
         os.setsid()
@@ -286,7 +303,8 @@ def _become_a_broker(options: argparse.Namespace, environ: Mapping[str, str], pl
         _close_all_but_standard()
         asyncio.set_event_loop(None)
         gc.disable()
-        status = serve_one(options, environ, also=plan.configs, label=f"broker {plan.node_id}:")
+        environment = Environment(broker_secret=secret)
+        status = serve_one(options, environ, environment, also=plan.configs, label=f"broker {plan.node_id}:")
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else EXIT_FAILURE
     except Exception:  # of what comes before the broker, which tells its own

@@ -28,6 +28,7 @@ from barnabas.broker.cli.cluster_directory import (
 from barnabas.broker.cli.ready import print_ready
 from barnabas.broker.cli.several_brokers import BrokerPlan, with_note
 from barnabas.broker.cli.zookeeper_process import new_server
+from barnabas.broker.configuration.listeners import BROKERS_LISTENER
 from barnabas.controller import znodes
 from barnabas.network import OsNetwork
 from barnabas.storage.checkpoints import LOCK_FILE
@@ -224,7 +225,8 @@ class Supervisor:
 
     def _child_is_ready(self, child: Child, addresses: str) -> None:
         child.is_ready = child.has_served = True
-        child.addresses = addresses
+        of_brokers = f"{BROKERS_LISTENER}://"
+        child.addresses = ",".join(each for each in addresses.split(",") if not each.startswith(of_brokers))
         if not (self._is_ready or self._is_stopping) and all(each.is_ready for each in self._children):
             self._is_ready = True
             print_ready(self._ready_line())

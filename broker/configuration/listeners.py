@@ -15,6 +15,10 @@ from barnabas.broker.configuration.definitions import ConfigValue
 NO_SECURITY: Final = "TLS, SASL and ACLs are not supported yet, and Barnabas does not pretend otherwise"
 
 PORT_MAX: Final = 65_535
+
+BROKERS_LISTENER: Final = "BARNABAS_BROKERS"
+"""On which the brokers of a parent speak to each other (`serve --brokers`), whatever else is configured."""
+
 _LISTENER: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 _PLAINTEXT: Final = "PLAINTEXT"
 _SECURITY_PROTOCOLS: Final = (_PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -180,7 +184,7 @@ class ListenerResolver:
         """The listener for other brokers."""
         names = [listener.name for listener in listeners if listener.advertised]
         wanted = self._text("inter.broker.listener.name")
-        if wanted is not None and "security.inter.broker.protocol" in self._settings.raw:
+        if wanted not in (None, BROKERS_LISTENER) and "security.inter.broker.protocol" in self._settings.raw:
             self._fail(
                 "inter.broker.listener.name",
                 "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set",
