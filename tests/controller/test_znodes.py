@@ -96,6 +96,13 @@ def test_a_broker_tells_how_many_it_wants_in_sync_in_a_field_that_kafka_passes_o
     assert znodes.decode_broker(1, payload, 42) == broker
 
 
+def test_a_broker_tells_the_digest_of_its_secret_in_a_field_that_kafka_passes_over() -> None:
+    broker = REGISTRATION._replace(secret_digest="0123abcd")
+    payload = znodes.encode_broker(broker, 1_700_000_000_000)
+    assert json.loads(payload) == json.loads(BROKER) | {"secret_digest": "0123abcd"}
+    assert znodes.decode_broker(1, payload, 42) == broker
+
+
 @pytest.mark.parametrize(("ours", "kafkas"), WRITTEN)
 def test_written_as_kafka_writes(ours: bytes, kafkas: str) -> None:
     assert json.loads(ours) == json.loads(kafkas)

@@ -10,13 +10,17 @@ from typing import Any, Final
 import pytest
 
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
+from barnabas.broker.security.sasl_plain import Credentials
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.network import OsNetwork
 from barnabas.wire import codec, messages
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import parse_request_header, response_header
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from barnabas.wire.schema import Message
 from tools.waiting import PATIENCE_S
 
@@ -66,7 +70,7 @@ class ScriptedBroker(asyncio.Protocol):
 class Other:
     """Where the other broker is, and its connections so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials | None = None) -> None:
         self.clock = ManualClock()
         self.timers = Timers(self.clock, asyncio.get_running_loop())
         self.has_changed = asyncio.Event()
@@ -74,7 +78,13 @@ class Other:
         self.address: tuple[str, int] | None = None
         self.bound: Any = None
         self.connection = PeerConnection(
-            OsNetwork(), lambda: self.address, self.timers, "broker-1-test", TIMEOUT_MS, name="broker 2"
+            OsNetwork(),
+            lambda: self.address,
+            self.timers,
+            "broker-1-test",
+            TIMEOUT_MS,
+            name="broker 2",
+            credentials=credentials,
         )
 
     async def listen(self) -> None:
@@ -112,8 +122,8 @@ class Other:
 
 
 @asynccontextmanager
-async def other_broker() -> AsyncIterator[Other]:
-    other = Other()
+async def other_broker(credentials: Credentials | None = None) -> AsyncIterator[Other]:
+    other = Other(credentials)
     await other.listen()
     try:
         yield other
@@ -288,3 +298,46 @@ def test_fetched_records_stay_as_they_came(size: int) -> None:
         assert [bytes(records) for records in fetched] == [fill * size for fill in (b"a", b"b", b"c")]
 
     run()
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.ILLEGAL_SASL_STATE])
+def test_who_it_is_is_shown_first_and_nothing_waits_for_that(error: ErrorCode) -> None:
+    """A broker of Apache Kafka that asks nobody for it says that it is out of place."""
+
+    async def ask() -> None:
+        async with other_broker(Credentials("broker-1", "secret")) as other:
+            answer = other.ask(1)
+            await other.have_arrived(3)
+            (accepted,) = other.accepted
+            handshake, shown, asked = (request for request, _, _ in accepted.requests)
+            assert isinstance(handshake, SaslHandshakeRequest)
+            assert isinstance(shown, SaslAuthenticateRequest)
+            assert isinstance(asked, AllocateProducerIdsRequest)
+            assert (handshake.mechanism, shown.auth_bytes) == ("PLAIN", b"\0broker-1\0secret")
+            assert (other.connection.sent_count, "secret" in repr(Credentials("broker-1", "secret"))) == (1, False)
+            accepted.answer(0, SaslHandshakeResponse(error_code=error))
+            accepted.answer(1, SaslAuthenticateResponse(error_code=error))
+            accepted.answer(2, AllocateProducerIdsResponse(producer_id_start=7))
+            assert (await answer).producer_id_start == 7
+
+    asyncio.run(ask())
+
+
+def test_who_is_not_believed_asks_nothing() -> None:
+    async def ask() -> None:
+        async with other_broker(Credentials("broker-1", "secret")) as other:
+            answer = other.ask(1)
+            await other.have_arrived(3)
+            other.accepted[0].answer(0, SaslHandshakeResponse())
+            other.accepted[0].answer(1, SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED))
+            with pytest.raises(PeerUnavailable, match=r"does not believe .*: SASL_AUTHENTICATION_FAILED"):
+                await answer
+            other.ask(1)
+            await other.have_arrived(6)  # it tries again, from the beginning
+            assert [type(request).__name__ for request, _, _ in other.accepted[1].requests] == [
+                "SaslHandshakeRequest",
+                "SaslAuthenticateRequest",
+                "AllocateProducerIdsRequest",
+            ]
+
+    asyncio.run(ask())
