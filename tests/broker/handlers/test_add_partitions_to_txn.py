@@ -33,8 +33,7 @@ async def ask_for_three() -> None:
     metadata = SimpleNamespace(has_partition=lambda topic, index: True)
     context: Any = SimpleNamespace(
         api_version=5,
-        is_on_inter_broker_listener=True,
-        came_from_broker=lambda: None,
+        comes_from_some_broker=lambda: True,
         services=SimpleNamespace(metadata=metadata, transactions=transactions),
     )
     topics = [AddPartitionsToTxnTopic(name="t", partitions=[0])]
