@@ -8,6 +8,7 @@ from typing import Any, Final
 from barnabas.broker.configuration import config
 from barnabas.broker.environment import Environment
 from barnabas.broker.network.peer_connection import PeerConnection
+from barnabas.broker.security.broker_secrets import credentials_of_broker
 from barnabas.broker.server import Broker
 from barnabas.clock import SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
@@ -40,7 +41,7 @@ class Cluster:
     def __init__(self, data_dir: Path, store: EmbeddedStore) -> None:
         self._data_dir = data_dir
         self._store = store
-        self._clients: dict[int, PeerConnection] = {}
+        self._clients: dict[tuple[int, int | None], PeerConnection] = {}
         self.brokers: dict[int, Broker] = {}
         self.files: Callable[[], OsFiles] = UnsyncedFiles
         """The disk of whoever starts next."""
@@ -90,8 +91,8 @@ class Cluster:
             await self.settle()
 
     def _leave(self, node_id: int) -> Broker:
-        if node_id in self._clients:
-            self._clients.pop(node_id).close()
+        for key in [key for key in self._clients if key[0] == node_id]:
+            self._clients.pop(key).close()
         return self.brokers.pop(node_id)
 
     async def close(self) -> None:
@@ -107,14 +108,20 @@ class Cluster:
         """The ids of the brokers that say that they are the controller."""
         return [node_id for node_id, broker in self.brokers.items() if broker.controller.is_active]
 
-    async def ask(self, node_id: int, request: Message, version: int) -> Any:
+    async def ask(self, node_id: int, request: Message, version: int, *, sent_by: int | None = None) -> Any:
+        """The answer to a client, or to the broker that is `sent_by`."""
         broker = self.brokers[node_id]
-        if node_id not in self._clients:
+        if (node_id, sent_by) not in self._clients:
             address = ("127.0.0.1", broker.socket_server.ports["PLAINTEXT"])
-            self._clients[node_id] = PeerConnection(
-                broker.environment.network, lambda: address, broker.timers, "client", 30_000
+            self._clients[node_id, sent_by] = PeerConnection(
+                broker.environment.network,
+                lambda: address,
+                broker.timers,
+                "client",
+                30_000,
+                credentials=None if sent_by is None else credentials_of_broker(sent_by, self.brokers[sent_by]._secret),
             )
-        return await self._clients[node_id].send(request, version)
+        return await self._clients[node_id, sent_by].send(request, version)
 
     async def create(self, topic: str, partitions: int, replicas: int) -> ErrorCode:
         (controller_id,) = self.controller_ids
