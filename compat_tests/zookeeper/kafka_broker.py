@@ -9,11 +9,13 @@ from tools.waiting import PATIENCE_S
 
 
 class KafkaOnZooKeeper(KafkaServer):
-    """A broker that keeps its metadata below `connect_string`; a context manager."""
+    """A broker that keeps its metadata below `connect_string`; a context manager. It is ready when it knows who is the
+    controller: itself, unless the test says otherwise."""
 
-    def __init__(self, connect_string: str, data_dir: Path) -> None:
+    def __init__(self, connect_string: str, data_dir: Path, controller_id: int = 1) -> None:
         super().__init__(version=ZOOKEEPER_ERA_VERSION, data_dir=data_dir)
         self._connect_string = connect_string
+        self._controller_id = controller_id
         self._has_started = False
 
     def _command(self) -> list[str]:
@@ -46,4 +48,4 @@ class KafkaOnZooKeeper(KafkaServer):
     def _knows_its_controller(self) -> bool:
         """It may start before it has heard of itself, and librdkafka then waits minutes before it asks again."""
         metadata = AdminClient({"bootstrap.servers": self.bootstrap_servers}).list_topics(timeout=PATIENCE_S)
-        return metadata.controller_id == 1
+        return metadata.controller_id == self._controller_id
