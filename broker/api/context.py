@@ -43,7 +43,7 @@ class RequestContext:
         session = self.session
         if session.is_broker:
             return session.broker_id == broker_id
-        if not (self.is_on_inter_broker_listener and self.services.broker_secrets.believe(broker_id)):
+        if not (self.is_on_inter_broker_listener and self.services.broker_secrets.believes(broker_id)):
             return False
         if broker_id != self.services.node_id:
             session.belongs_to_broker(broker_id)
@@ -67,4 +67,4 @@ class RequestContext:
         there are brokers without a secret, whoever asks on the inter-broker listener may be one of them."""
         if self.session.is_broker or self.comes_from(broker_of_client_id(self.client_id)):
             return True
-        return self.is_on_inter_broker_listener and self.services.broker_secrets.believe_anybody()
+        return self.is_on_inter_broker_listener and self.services.broker_secrets.believes_anybody()

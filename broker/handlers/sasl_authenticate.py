@@ -41,7 +41,7 @@ async def handle(request: SaslAuthenticateRequest, context: RequestContext) -> S
 
 async def _is_shown(broker_id: int, secret: str, context: RequestContext) -> bool:
     try:
-        return await context.services.broker_secrets.are_shown(broker_id, secret)
+        return await context.services.broker_secrets.is_shown(broker_id, secret)
     except CoordinationError as error:
         raise CloseConnection(f"the registration of broker {broker_id} cannot be read: {error}") from error
 

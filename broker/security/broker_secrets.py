@@ -42,15 +42,15 @@ def digest_of(secret: str) -> str:
 class BrokerSecrets(Protocol):
     """Knows who is a broker; owned by the event loop."""
 
-    async def are_shown(self, broker_id: int, secret: str) -> bool:
+    async def is_shown(self, broker_id: int, secret: str) -> bool:
         """Whether `secret` shows that it is this broker's. Raises: CoordinationError, where that cannot be read."""
         ...
 
-    def believe(self, broker_id: int) -> bool:
+    def believes(self, broker_id: int) -> bool:
         """Whether a broker is there that need not show anything."""
         ...
 
-    def believe_anybody(self) -> bool:
+    def believes_anybody(self) -> bool:
         """Whether there is any such broker."""
         ...
 
@@ -71,7 +71,7 @@ class RegisteredSecrets:
         self._digests = digests
         self._look_up = look_up
 
-    async def are_shown(self, broker_id: int, secret: str) -> bool:
+    async def is_shown(self, broker_id: int, secret: str) -> bool:
         digest = digest_of(secret)
         if self._is_registered(broker_id, digest):
             return True
@@ -81,10 +81,10 @@ class RegisteredSecrets:
     def _is_registered(self, broker_id: int, digest: str) -> bool:
         return compare_digest(self._digests().get(broker_id, "").encode(), digest.encode())
 
-    def believe(self, broker_id: int) -> bool:
+    def believes(self, broker_id: int) -> bool:
         return self._digests().get(broker_id) == ""
 
-    def believe_anybody(self) -> bool:
+    def believes_anybody(self) -> bool:
         return "" in self._digests().values()
 
     async def look_up(self, broker_id: int) -> None:
@@ -98,13 +98,13 @@ class SharedSecret:
     def __init__(self, secret: str) -> None:
         self._secret = secret
 
-    async def are_shown(self, broker_id: int, secret: str) -> bool:
+    async def is_shown(self, broker_id: int, secret: str) -> bool:
         return compare_digest(secret.encode(), self._secret.encode())
 
-    def believe(self, broker_id: int) -> bool:
+    def believes(self, broker_id: int) -> bool:
         return False
 
-    def believe_anybody(self) -> bool:
+    def believes_anybody(self) -> bool:
         return False
 
     async def look_up(self, broker_id: int) -> None:
