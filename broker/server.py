@@ -545,6 +545,7 @@ class Broker:
         if self.environment.broker_secret is not None:
             from barnabas.broker.api.authentication import AuthenticatedRequests
 
+            self.connections.brokers_show_secret = True
             await self.socket_server.listen(AuthenticatedRequests(self.dispatcher), [name])
             return
         await self.socket_server.listen(self.dispatcher, [name])

@@ -21,6 +21,9 @@ UNSENT_BYTES_MAX = 192 * 1024 * 1024
 """How much all replies together may take that peers do not read. (Fetches return less long before:
 `FetchOperation`.)"""
 
+STRANGERS_MAX = 32
+"""How many connections there may be on a listener of brokers alone that have not shown a broker's secret."""
+
 PARTIAL_FRAME_TIMEOUT_MS = 30_000
 ABANDONED_TIMEOUT_MS = 30_000
 
@@ -59,12 +62,15 @@ class Connections:
         )
         self.turns = RequestTurns(work_s)
         self.turns_of_brokers = RequestTurns(work_s)
+        self.brokers_show_secret = False
+        """Whether the listener that brokers have for themselves serves nobody who has not shown their secret."""
         self.refusal: Callable[[Session], str | None] = lambda session: None
         """Why a new connection is refused although there is room for it; for tests."""
         self._leaving_bytes = 0
         self.sending: set[asyncio.Task[None]] = set()
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
+        self._strangers: list[Connection] = []
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -88,6 +94,8 @@ class Connections:
             return refused
         config = self._config
         if connection.session.listener_name == config.inter_broker_listener_name and len(config.listeners) > 1:
+            if self.brokers_show_secret:
+                self._bound_strangers(connection)
             return None
         if len(self._connections) > config.max_connections:
             return f"more than max.connections={config.max_connections} connections"
@@ -97,6 +105,15 @@ class Connections:
         if self._is_reserved_descriptor(connection.descriptor):
             return f"{len(self._connections)} connections, and the descriptors that are left are for files"
         return None
+
+    def _bound_strangers(self, newcomer: Connection) -> None:
+        """Too many who have yet to show their secret cost the oldest its place: a broker shows it with its first bytes,
+        and whoever is silent there would take descriptors that no limit keeps.
+        """
+        unproven = (other for other in self._strangers if not (other.is_closing or other.session.is_authenticated))
+        self._strangers = [*unproven, newcomer]
+        for oldest in self._strangers[:-STRANGERS_MAX]:
+            oldest.abort(f"more than {STRANGERS_MAX} connections to the brokers' listener show no secret")
 
     def discard(self, connection: Connection) -> None:
         if connection in self._connections:

@@ -15,6 +15,7 @@ from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.connections import (
     ABANDONED_TIMEOUT_MS,
     PARTIAL_FRAME_TIMEOUT_MS,
+    STRANGERS_MAX,
     UNSENT_BYTES_MAX,
     Connections,
 )
@@ -751,6 +752,28 @@ def test_where_brokers_have_a_listener_of_their_own_no_limit_of_clients_is_for_t
         assert [peer.transport.closed for peer in arrivals] == [False, True, False]
         shared = Connections(load(options={"listeners": "PLAINTEXT://:1", "max.connections": "1"}), OsThreads())
         assert [Peer(connections=shared).transport.closed for _ in range(2)] == [False, True]
+
+    scenario(run())
+
+
+def test_who_shows_no_secret_to_brokers_makes_room_for_who_may() -> None:
+    listeners = {
+        "listeners": "CLIENTS://:1,BROKERS://:2",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+        "inter.broker.listener.name": "BROKERS",
+    }
+
+    async def run() -> None:
+        connections = Connections(load(options=listeners), OsThreads())
+        connections.brokers_show_secret = True
+        broker = Peer(connections=connections, listener="BROKERS")
+        broker.connection.session.principal = "User:broker-2"
+        strangers = [Peer(connections=connections, listener="BROKERS") for _ in range(STRANGERS_MAX)]
+        client = Peer(connections=connections, listener="CLIENTS")
+        newcomers = [Peer(connections=connections, listener="BROKERS") for _ in range(3)]
+        stay = [not peer.transport.aborted for peer in strangers]
+        assert stay == [False] * 3 + [True] * (STRANGERS_MAX - 3)
+        assert not any(peer.transport.aborted for peer in (broker, client, *newcomers))
 
     scenario(run())
 
