@@ -151,6 +151,34 @@ def test_an_unknown_topic_is_created_by_consuming_it(
     assert consume(consumer, 1)[0].value() == b"hello"
 
 
+@pytest.mark.parametrize("has_patterns", [False, True], ids=["names", "patterns"])
+@pytest.mark.parametrize("is_allowed", [False, True], ids=["forbidden", "allowed"])
+def test_a_subscription_to_what_is_there_and_what_is_not(
+    topic: str, group: str, make_consumer: Any, is_allowed: bool, has_patterns: bool
+) -> None:
+    """As librdkafka's own test 0109. What a pattern may match is asked for with all topics, which creates none."""
+    absent = f"absent-{group}"
+    settings = {"enable.partition.eof": True, "topic.metadata.refresh.interval.ms": 500}
+    consumer = make_consumer(group, {**settings, "allow.auto.create.topics": is_allowed})
+    consumer.subscribe([absent, *([f"^{topic}", f"^{absent}"] if has_patterns else [topic])])
+    told: dict[str, int] = {}
+    is_at_end = False
+    while not is_at_end:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        assert message.error() is not None
+        is_at_end = message.error().code() == KafkaError._PARTITION_EOF and message.topic() == topic
+        if message.error().code() != KafkaError._PARTITION_EOF:
+            told[message.topic()] = message.error().code()
+    is_created = is_allowed and not has_patterns
+    if is_created:  # unknown for a moment
+        told.pop(absent, None)
+    unknown = KafkaError.UNKNOWN_TOPIC_OR_PART
+    names = [*([] if is_created else [absent]), *([f"^{absent}"] if has_patterns else [])]
+    assert told == dict.fromkeys(names, unknown)
+    assert (absent in consumer.list_topics(timeout=PATIENCE_S).topics) == is_created
+
+
 def test_watermarks_of_an_unknown_partition_are_an_error(topic: str, group: str, make_consumer: Any) -> None:
     consumer = make_consumer(group)
     with pytest.raises(KafkaException) as raised:
