@@ -258,7 +258,7 @@ class Totals:
         self.seconds += progress["durationMs"]["triggerExecution"] / 1000
         self.late += sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
         self.behind = sum(_behind(source) for source in progress["sources"])
-        for name, row in progress["observedMetrics"].items():
+        for name, row in progress.get("observedMetrics", {}).items():
             self.observed.setdefault(name, Counter()).update(row.asDict())
         self.topics = tuple(
             sorted({name for source in progress["sources"] for name, _ in _offsets(source["endOffset"])})

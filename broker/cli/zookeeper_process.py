@@ -43,11 +43,12 @@ def loopback_address(address: str) -> tuple[str, int]:
     return host, port
 
 
-def new_server(path: str, on_failure: Callable[[str], None]) -> ZooKeeperServer:
+def new_server(path: str, on_failure: Callable[[str], None], descriptors: int | None = None) -> ZooKeeperServer:
     """A server over the file at `path`, by the machine's clock and network, for the running event loop. Its connections
-    leave the process the descriptors that are for files."""
+    leave the process those of its `descriptors` that are for files; it has as many as the system allows."""
     clock = SystemClock()
-    descriptors = OsFiles().descriptor_limit()  # as many as the system allows, as a broker has them
+    if descriptors is None:
+        descriptors = OsFiles().descriptor_limit()  # a broker asks for the same
     return ZooKeeperServer(
         StoredTree(path, clock, is_durable=True),
         OsNetwork(),

@@ -64,8 +64,8 @@ class StoredTree:
     def first_session_id(self) -> int:
         """The id of the first session of a life that begins now; the others count on from it. By the time, so that no
         id comes again, also after a life in which nothing was written (`SessionTrackerImpl.initializeNextSessionId`;
-        the highest byte, a server's number there, is 0)."""
-        return (self._clock.now_ms() & _SESSION_TIME_MASK) << 16
+        the highest byte, a server's number there, is 0); by the last zxid where a clock of tests stands at nothing."""
+        return max(self._clock.now_ms() & _SESSION_TIME_MASK, self.last_zxid + 1) << 16
 
     def open(self) -> None:
         """Open or create the file and delete the ephemeral znodes of its previous life.

@@ -20,7 +20,6 @@ from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper_server.connection import ZooKeeperConnection
 from barnabas.controller.coordination.zookeeper_server.messages import PASSWORD_BYTES, ConnectRequest, connect_response
 from barnabas.controller.coordination.zookeeper_server.service import (
-    EPHEMERALS_MAX,
     Client,
     InPieces,
     LastRequest,
@@ -93,6 +92,7 @@ class ZooKeeperServer:
         self._sessions_max = self._connections_max - NEWCOMERS_MAX
         self._connections: dict[ZooKeeperConnection, None] = {}
         self._held_bytes = 0
+        self._held_bytes_max = HELD_BYTES_MAX
         self._closing_since_ms: dict[ZooKeeperConnection, int] = {}
         self._bound: list[BoundSocket] = []
         self._tick: ScheduledCall | None = None
@@ -152,7 +152,7 @@ class ZooKeeperServer:
 
     @property
     def is_crowded(self) -> bool:
-        return self._held_bytes > HELD_BYTES_MAX
+        return self._held_bytes > self._held_bytes_max
 
     def add_held(self, size: int) -> None:
         """What connections hold is so much more, or less, now. When it is too much, whoever has read nothing, and
@@ -162,7 +162,7 @@ class ZooKeeperServer:
             return
         for connection in self._connections:
             connection.look_at_held()  # nobody is told of each piece that a client reads
-        excess = self._held_bytes - HELD_BYTES_MAX
+        excess = self._held_bytes - self._held_bytes_max
         for slowest in sorted(self._connections, key=lambda connection: connection.progress_ms):
             if excess <= 0:
                 return
@@ -256,7 +256,7 @@ class ZooKeeperServer:
         """End the sessions whose turn it is, by as many znodes as one of them may have; for the others once everybody
         else had a turn, in which their clients may be heard."""
         znodes = 0
-        while self._ending and znodes < EPHEMERALS_MAX:
+        while self._ending and znodes < self._service.ephemerals_max:
             session = self._ending.popleft()
             if not session.is_over and session.deadline_ms > self._clock.monotonic_ms():
                 continue

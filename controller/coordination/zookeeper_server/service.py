@@ -129,6 +129,7 @@ class TreeService:
         self._on_close = on_close
         self._watches = WatchTable[Client]()
         self._watches_bytes_max = WATCHES_BYTES_MAX
+        self.ephemerals_max = EPHEMERALS_MAX
 
     def serve(self, session: Session[Client], client: Client, frame: bytes) -> bytes | InPieces:
         """The answer to one request of a client in its session.
@@ -326,7 +327,7 @@ class TreeService:
         for index, operation in enumerate(operations):
             if isinstance(operation, Create) and operation.ephemeral:
                 count += 1
-                if count > EPHEMERALS_MAX:
+                if count > self.ephemerals_max:
                     error = TooManyEphemerals(operation.path)
                     error.operation_index = index
                     raise error

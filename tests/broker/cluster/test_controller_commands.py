@@ -273,7 +273,8 @@ async def test_so_are_those_of_topics_that_were_made_while_this_broker_started(t
             UpdateMetadataTopicState(topic_name=name, topic_id=topic_id, partition_states=[partition])
             for name, topic_id in (("found", TOPIC_ID), ("made", TOPIC_ID[::-1]))
         ]
-        await commands.update_metadata(UpdateMetadataRequest(type=FULL, controller_epoch=9, topic_states=topics))
+        told = UpdateMetadataRequest(type=FULL, controller_id=OWN_ID, controller_epoch=9, topic_states=topics)
+        await commands.update_metadata(told)
         for name in ("found", "made"):
             assert broker.configs.overrides("topics", name) == {"retention.ms": "5"}
         assert reads == [znodes.config_path("topics", "made")], "what was read at the start is not read again"

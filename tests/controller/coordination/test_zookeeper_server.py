@@ -24,8 +24,6 @@ from barnabas.clock import ManualClock
 from barnabas.controller.coordination.interface import Create
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
-from barnabas.controller.coordination.zookeeper_server import server as zookeeper_server
-from barnabas.controller.coordination.zookeeper_server import service
 from barnabas.controller.coordination.zookeeper_server.connection import (
     TURN_MS,
     UNSENT_BYTES_MAX,
@@ -52,7 +50,6 @@ from barnabas.controller.coordination.zookeeper_server.service import (
 )
 from barnabas.controller.coordination.zookeeper_server.sessions import SESSION_TIMEOUT_MS_MIN, Session
 from barnabas.network import OsNetwork
-from barnabas.storage.os_files import OsFiles
 from tools.manual_timers import ManualTimers
 from tools.waiting import PATIENCE_S, until
 
@@ -258,10 +255,10 @@ async def test_who_was_heard_after_a_standstill_has_its_timeout_and_no_more() ->
         assert server.paths == set()
 
 
-async def test_a_session_has_so_many_ephemerals_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_has_so_many_ephemerals_and_no_more() -> None:
     """They are deleted in one transaction. Others of the same client, and those of others, are created."""
-    monkeypatch.setattr(service, "EPHEMERALS_MAX", 3)
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        server.server._service.ephemerals_max = 3
         for number in range(3):
             assert (await one.ask(CREATE, creation(f"/{number}", flags=1)))[0] == 0
         assert await one.ask(CREATE, creation("/more", flags=1)) == (SYSTEM_ERROR, b"")
@@ -276,10 +273,10 @@ async def test_a_session_has_so_many_ephemerals_and_no_more(monkeypatch: pytest.
         assert server.paths == {"/lasting", "/other"}
 
 
-async def test_sessions_that_end_at_the_same_time_do_so_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sessions_that_end_at_the_same_time_do_so_in_turns() -> None:
     """Who is heard of before its turn has come goes on."""
-    monkeypatch.setattr(zookeeper_server, "EPHEMERALS_MAX", 2)
     async with ServerUnderTest() as server, AsyncExitStack() as stack:
+        server.server._service.ephemerals_max = 2
         peers = [await stack.enter_async_context(peer(server)) for _ in range(4)]
         for number, one in enumerate(peers):
             for name in ("a", "b"):
@@ -366,12 +363,10 @@ async def test_whoever_comes_back_finds_its_place() -> None:
         assert len(server.server._connections) <= NEWCOMERS_MAX + 5
 
 
-async def test_connections_have_no_more_descriptors_than_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OsFiles, "descriptor_limit", lambda _files: 200)
-    server = new_server(":memory:", lambda _reason: None)
+async def test_connections_have_no_more_descriptors_than_the_process() -> None:
+    server = new_server(":memory:", lambda _reason: None, descriptors=200)
     assert (server._connections_max, server._sessions_max) == (150, 150 - NEWCOMERS_MAX)
-    monkeypatch.setattr(OsFiles, "descriptor_limit", lambda _files: 1_048_576)
-    assert new_server(":memory:", lambda _reason: None)._connections_max == CONNECTIONS_MAX
+    assert new_server(":memory:", lambda _reason: None, descriptors=1_048_576)._connections_max == CONNECTIONS_MAX
 
 
 @pytest.mark.slow
@@ -395,10 +390,10 @@ async def test_who_does_not_read_is_not_answered_without_end() -> None:
         assert (await one.ask(EXISTS, string("/a") + b"\0"))[0] == 0
 
 
-async def test_all_clients_together_have_so_much_to_read_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_clients_together_have_so_much_to_read_and_no_more() -> None:
     """Whoever has read nothing for the longest time is cut; who reads is answered."""
-    monkeypatch.setattr(zookeeper_server, "HELD_BYTES_MAX", 8 * 1024 * 1024)
     async with ServerUnderTest() as server, peer(server) as reader, AsyncExitStack() as stack:
+        server.server._held_bytes_max = 8 * 1024 * 1024
         await reader.ask(CREATE, creation("/a", bytes(1_000_000)))
         unread = [await stack.enter_async_context(peer(server)) for _ in range(10)]
         question = struct.pack(">ii", 1, GET_DATA) + string("/a") + b"\0"
@@ -420,10 +415,10 @@ async def test_all_clients_together_have_so_much_to_read_and_no_more(monkeypatch
         assert server.server._held_bytes == 0
 
 
-async def test_requests_that_nobody_finishes_have_so_much_room_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_that_nobody_finishes_have_so_much_room_and_no_more() -> None:
     """Of all connections together; whoever has finished none for the longest time is cut."""
-    monkeypatch.setattr(zookeeper_server, "HELD_BYTES_MAX", 1_000_000)
     async with ServerUnderTest() as server, peer(server) as busy, AsyncExitStack() as stack:
+        server.server._held_bytes_max = 1_000_000
         unfinished = [await stack.enter_async_context(peer(server)) for _ in range(8)]
         for one in unfinished:
             server.clock.advance(1)
@@ -439,10 +434,10 @@ async def test_requests_that_nobody_finishes_have_so_much_room_and_no_more(monke
         assert unfinished[-1].session_id in {session.session_id for session in connected}
 
 
-async def test_what_was_read_meanwhile_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_read_meanwhile_does_not_count() -> None:
     """A transport tells nothing of what it could send later, below its mark."""
-    monkeypatch.setattr(zookeeper_server, "HELD_BYTES_MAX", 2_000)
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
+        server.server._held_bytes_max = 2_000
         connections = list(server.server._connections)
         connections[0].held_bytes = server.server._held_bytes = 1_990
         connections[1].held_bytes = -15  # so that it is found to hold 15 more than was told
@@ -718,18 +713,18 @@ async def test_a_watch_goes_with_its_connection() -> None:
 async def test_watches_have_so_much_room_and_no_more() -> None:
     """Of all connections together; who watches no more makes room."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
-        service = server.server._service
-        service._watches_bytes_max = 10 * 1_330
+        tree_service = server.server._service
+        tree_service._watches_bytes_max = 10 * 1_330
         for number in range(5):
             for who in (one, other):
                 assert (await who.ask(EXISTS, string(f"/{number}".ljust(1_000, "x")) + b"\1"))[0] == NO_NODE
-        assert service._watches.held_bytes == 10 * 1_330
+        assert tree_service._watches.held_bytes == 10 * 1_330
         async with peer(server) as late:
             late.send(struct.pack(">ii", 1, EXISTS) + string("/more") + b"\1")
             assert await late.is_closed()
         async with peer(server) as third:
             await third.ask(CREATE, creation("/0".ljust(1_000, "x")))
-            assert service._watches.held_bytes == 8 * 1_330
+            assert tree_service._watches.held_bytes == 8 * 1_330
             assert (await third.ask(EXISTS, string("/more") + b"\1"))[0] == NO_NODE
 
 
