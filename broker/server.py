@@ -563,7 +563,7 @@ class Broker:
         """What knows other brokers from strangers."""
         if self.environment.broker_secret is not None:
             return SharedSecret(self.environment.broker_secret)
-        return RegisteredSecrets(lambda: self.controller.secret_digests, self.controller.look_up)
+        return RegisteredSecrets(self.node_id, lambda: self.controller.secret_digests, self.controller.look_up)
 
     def intercept(self, interceptor: Interceptor | None) -> None:
         """Have requests go through `interceptor` from now on, or with None to their handlers at once: for tests. May be

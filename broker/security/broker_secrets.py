@@ -51,7 +51,7 @@ class BrokerSecrets(Protocol):
         ...
 
     def believes_anybody(self) -> bool:
-        """Whether there is any such broker."""
+        """Whether there is any such broker beside this one."""
         ...
 
     async def look_up(self, broker_id: int) -> None:
@@ -63,11 +63,15 @@ class RegisteredSecrets:
     """Goes by the digests of registrations.
 
     Args:
+        node_id: this broker, which asks itself for nothing over a connection.
         digests: those of the registrations as this broker knows them, by broker; "" where one has none.
         look_up: read one registration anew. Raises CoordinationError.
     """
 
-    def __init__(self, digests: Callable[[], dict[int, str]], look_up: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(
+        self, node_id: int, digests: Callable[[], dict[int, str]], look_up: Callable[[int], Awaitable[None]]
+    ) -> None:
+        self._node_id = node_id
         self._digests = digests
         self._look_up = look_up
 
@@ -85,7 +89,7 @@ class RegisteredSecrets:
         return self._digests().get(broker_id) == ""
 
     def believes_anybody(self) -> bool:
-        return "" in self._digests().values()
+        return any(not digest for broker_id, digest in self._digests().items() if broker_id != self._node_id)
 
     async def look_up(self, broker_id: int) -> None:
         if broker_id not in self._digests():

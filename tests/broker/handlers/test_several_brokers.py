@@ -203,7 +203,7 @@ async def look_up(_broker_id: int) -> None:
 async def test_limits_of_clients_do_not_hold_up_brokers(broker: Broker) -> None:
     """Who sends what brokers send each other, where they do, and calls itself as one without a secret, is that one."""
     digests = {HERE: "of its secret", OTHER: ""}
-    services = replace(broker.services, broker_secrets=RegisteredSecrets(lambda: digests, look_up))
+    services = replace(broker.services, broker_secrets=RegisteredSecrets(broker.node_id, lambda: digests, look_up))
     markers = client_id_of_broker(OTHER, "markers")
 
     async def is_broker(
