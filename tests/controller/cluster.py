@@ -40,6 +40,10 @@ from tools.manual_timers import ManualTimer, ManualTimers
 
 TopicPartition = tuple[str, int]
 
+LATE_RETRIES_MS = (16_000, 32_000, 60_000)
+"""After how long brokers are asked again for what they refused, when they have refused it more than four times
+(`controller/refusals.py`). Other timers that are as late are time-outs."""
+
 IN_BOTH_STORES = pytest.mark.parametrize(
     "stores",
     ["memory", pytest.param("zookeeper", marks=[pytest.mark.java, pytest.mark.slow])],
@@ -365,6 +369,6 @@ class Cluster:
     def fire_retries(self) -> None:
         for member in self.members.values():
             for timer in list(member.timers.waiting):
-                if timer.delay_ms <= 8_000 and not member.is_dead:
+                if (timer.delay_ms <= 8_000 or timer.delay_ms in LATE_RETRIES_MS) and not member.is_dead:
                     timer.cancel()
                     timer.callback()
