@@ -52,6 +52,7 @@ from barnabas.storage.flush import FlushTask
 from barnabas.storage.known_directories import DirectoryNote, SeenDirectory
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
+from barnabas.storage.partition_metadata import is_somebody_elses
 from barnabas.storage.recovery.log_loader import LogCheckpoints
 
 logger = logging.getLogger(__name__)
@@ -178,6 +179,9 @@ class LogDirectory:
             key = parse_log_name(name)
             if key is None:
                 logger.warning("ignoring %s/%s: not the name of a log", self.path, name)
+                continue
+            if key not in checkpoints.named and is_somebody_elses(self._files, f"{self.path}/{name}"):
+                logger.warning("ignoring %s/%s: hidden, and not a log", self.path, name)
                 continue
             logs[key] = checkpoints.of(key)
         return FoundLogs(

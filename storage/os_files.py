@@ -144,7 +144,7 @@ class OsFiles:
 
     def list(self, path: str) -> list[DirectoryEntry]:
         with os.scandir(path) as entries:
-            return [DirectoryEntry(entry.name, entry.is_dir()) for entry in entries]
+            return [DirectoryEntry(entry.name, _is_directory(entry)) for entry in entries]
 
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
@@ -186,6 +186,14 @@ class OsFiles:
             except (OSError, ValueError):
                 pass
         return 1 << 16 if soft == resource.RLIM_INFINITY else soft
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one, or a link to one: not where that cannot be told, as of a link that leads to itself."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 class UnsyncedFiles(OsFiles):

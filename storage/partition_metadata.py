@@ -1,4 +1,5 @@
-"""Whose log it is: the topic's id in the file `partition.metadata`, whose format `checkpoints` describes.
+"""Whose directory it is: a log's at all, and of which topic, by the id in the file `partition.metadata`, whose format
+`checkpoints` describes.
 
 Source: org.apache.kafka.storage.internals.checkpoint.PartitionMetadataFile.
 """
@@ -34,3 +35,17 @@ def write_topic_id(files: Files, directory: str, topic_id: bytes) -> str:
     path = f"{directory}/{PARTITION_METADATA_FILE}"
     replace_file(files, path, encode_partition_metadata(topic_id), sync=False)
     return path
+
+
+def is_somebody_elses(files: Files, directory: str) -> bool:
+    """Whether a directory with a log's name belongs to another program: its name begins with a dot, and nothing in it
+    is a log's, or nobody may look. Desktops call the trash of a disk `.Trash-1000`, which would be the log of partition
+    1000 of a topic `.Trash`. Blocking.
+    """
+    if not directory.rpartition("/")[2].startswith("."):
+        return False
+    try:
+        names = [entry.name for entry in files.list(directory)]
+    except OSError:
+        return True
+    return not any(name == PARTITION_METADATA_FILE or name.endswith(".log") for name in names)

@@ -21,6 +21,7 @@ from barnabas.storage.check.segment import DEFAULT_LIMITS, CheckLimits, FileWind
 from barnabas.storage.errors import CorruptFile
 from barnabas.storage.files import TEMPORARY_SUFFIX, DirectoryEntry, Files
 from barnabas.storage.leader_epochs import LeaderEpochs
+from barnabas.storage.partition_metadata import is_somebody_elses
 from barnabas.storage.producer_state import decode_snapshot
 from barnabas.wire.names import topic_id_to_text
 
@@ -67,6 +68,7 @@ def is_log_directory(files: Files, path: str) -> bool:
     return any(
         entry.is_directory
         and _PARTITION_FOLDER.fullmatch(entry.name)
+        and not is_somebody_elses(files, f"{path}/{entry.name}")
         and any(_is_log_file(found.name) for found in files.list(f"{path}/{entry.name}"))
         for entry in entries
     )
@@ -122,16 +124,19 @@ class _DirectoryCheck:
             self._report.note(name, "is not a partition in use and was not checked")
             return
         folder = _PARTITION_FOLDER.fullmatch(name)
-        if folder is None:
+        path = f"{self._path}/{name}"
+        if folder is None or (self._is_unnamed(folder) and is_somebody_elses(self._files, path)):
             self._report.note(name, "is no partition and was not checked")
             return
-        path = f"{self._path}/{name}"
         try:
             names = [found.name for found in self._files.list(path) if not found.is_directory]
         except OSError as error:
             self._report.error(name, f"cannot be listed: {error}")
             return
         self._check_partition(path, name + "/", names, folder, was_clean)
+
+    def _is_unnamed(self, folder: re.Match[str]) -> bool:
+        return (folder["topic"], int(folder["partition"])) not in self._recovery_points
 
     def _check_partition(
         self, path: str, folder: str, names: list[str], match: re.Match[str] | None, was_clean: bool

@@ -415,6 +415,16 @@ def test_names_of_log_directories():
         assert parse_log_name(name) is None, name
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_logs_of_topics_with_a_dot_in_front_are_found_again(logs, tools, clean):
+    """What has such a name, and nothing of a log's in it, is somebody else's."""
+    logs.append(logs.log(".Trash", 1000), b"v")
+    (logs.path / ".Trash-1001" / "files").mkdir(parents=True)
+    logs.restart(clean=clean)
+    assert tools.read_all(logs.log(".Trash", 1000)) == [0]
+    assert logs.manager.get(".Trash", 1001) is None
+
+
 def test_long_topic_names_are_cut_when_deleted(logs):
     topic = "t" * 249
     logs.append(logs.log(topic), b"a")

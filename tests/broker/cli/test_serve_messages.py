@@ -24,14 +24,15 @@ from tools.waiting import PATIENCE_S
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 COMMAND = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0"]
 
-_CAP_DAC_OVERRIDE = 1
+_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
 _PR_CAPBSET_DROP = 24
 
 
 def obey_permissions() -> None:
     """Runs in a child before it becomes the broker: root is as bound by permissions as everybody else."""
     if os.geteuid() == 0:
-        ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)
+        for capability in (_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH):
+            ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def refused(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -64,6 +65,37 @@ def test_the_start_says_who_it_is_and_the_stop_why(number: signal.Signals, tmp_p
     )
     assert stopping.endswith(f"{number.name}: stopping")
     assert re.search(r"stopped in \d+ ms$", stopped)
+
+
+def test_what_others_keep_in_a_log_directory_is_left_alone(tmp_path: Path) -> None:
+    """The folders of a file system, of snapshots and of desktops, which only their owner may read."""
+    data = tmp_path / "data"
+    folders = ["lost+found", ".Trash", ".Trash-1000", ".snapshot", "logs-1 (copy)"]
+    for name in folders:
+        (data / name).mkdir(parents=True)
+        (data / name).chmod(0)
+    (data / ".DS_Store").touch(mode=0)
+    (data / "loop-0").symlink_to("loop-0")
+    for turn in range(2):
+        with subprocess.Popen(
+            [*COMMAND, "--data-dir", str(data)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=obey_permissions,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("ready: ")
+            process.terminate()
+            _, err = children.finish(process)
+        assert process.returncode == 0
+        assert not re.search("ERROR|FATAL|Traceback", err)
+        assert ("the last stop was clean" in err) == (turn == 1)
+        assert set(folders) < {found.name for found in data.iterdir()}
+    checked = children.run(
+        [sys.executable, "-m", "barnabas", "check", str(data)], capture_output=True, text=True,
+        preexec_fn=obey_permissions,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout
+    for name in folders:
+        assert f"note: {name}: is no partition and was not checked" in checked.stdout
 
 
 def file_in_the_way(folder: Path) -> Path:

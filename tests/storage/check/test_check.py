@@ -442,6 +442,17 @@ def test_other_names_are_noted(directory: Path) -> None:
     assert found(report) == [f"error: {PARTITION}/99999999999999999999.log: has a name that is no offset"]
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_hidden_folder_is_no_partition_unless_it_is_known_as_one(directory: Path, is_named: bool) -> None:
+    """The trash of a desktop has the form of a log's name."""
+    (directory / ".Trash-1000" / "files").mkdir(parents=True)
+    if is_named:
+        (directory / RECOVERY_POINT_FILE).write_bytes(encode_offsets({("flights", 0): 27, (".Trash", 1000): 0}))
+    report = check_directory(OsFiles(), directory)
+    assert (".Trash-1000: is no partition" in found(report, Level.NOTE)[0]) == (not is_named)
+    assert report.partitions == 1 + is_named
+
+
 def test_missing_files_are_noted(directory: Path) -> None:
     for path in (
         directory / META_PROPERTIES_FILE,
