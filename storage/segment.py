@@ -19,16 +19,17 @@ Source: org.apache.kafka.storage.internals.log.LogSegment, LogFileUtils.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Final
 
 from barnabas.storage.config import LogConfig
 from barnabas.storage.descriptors import DescriptorCache, LogFile
-from barnabas.storage.errors import CorruptFile, StorageError
+from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError
 from barnabas.storage.files import Buffer, Files, cut_back, read_file, unlink_if_exists, write_file, write_fully
 from barnabas.storage.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.segment_reader import OFFSET_INDEX_SUFFIX as OFFSET_INDEX_SUFFIX
-from barnabas.storage.segment_reader import Read, file_headers
+from barnabas.storage.segment_reader import SEARCH_CHUNK, IndexMismatch, Read, file_headers, index_path
 from barnabas.storage.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
 from barnabas.storage.txn_index import (
@@ -146,6 +147,8 @@ class Segment:
                 raise CorruptFile("the time index of a segment with batches is empty")
             if len(offset_index) and not _leads_to_a_batch(offset_index, read):
                 raise CorruptFile("the last entry of the offset index leads to another batch")
+            if not _is_largest(time_index.last_entry, offset_index, read, self.file, self.size):
+                raise CorruptFile("the last entry of the time index is not the largest timestamp")
             self.max_timestamp, self.max_timestamp_offset = time_index.last_entry
             self.offset_index, self.time_index = offset_index, time_index  # both or none: a read may be refused
         except (FileNotFoundError, CorruptFile) as error:
@@ -228,8 +231,9 @@ class Segment:
     def read_max_timestamp(self, cache: DescriptorCache) -> int:
         """The largest timestamp of all batches, -1 if none has one. Blocking the first time."""
         if self.max_timestamp == NOT_READ:
-            time_index = load_time_index(cache.files, _reader(cache, self.file), self.file, self.base_offset, self.size)
-            self.max_timestamp, self.max_timestamp_offset = time_index.last_entry
+            self.max_timestamp, self.max_timestamp_offset = read_largest_timestamp(
+                cache.files, _reader(cache, self.file), self.file, self.base_offset, self.size
+            )
         return self.max_timestamp
 
     def largest_timestamp(self, cache: DescriptorCache) -> int:
@@ -392,6 +396,51 @@ def load_time_index(files: Files, read: Read, file: LogFile, base_offset: int, s
             return index
     except (FileNotFoundError, CorruptFile):
         pass
+    return _build_time_index(read, file, base_offset, size)
+
+
+def read_largest_timestamp(files: Files, read: Read, file: LogFile, base_offset: int, size: int) -> tuple[int, int]:
+    """The largest timestamp of a sealed segment, and the end of the first batch that has it; (-1, base offset) if none
+    has one. Blocking, as `load_time_index`.
+    """
+    found = load_time_index(files, read, file, base_offset, size).last_entry
+    try:
+        offset_index = OffsetIndex.from_bytes(base_offset, read_file(files, index_path(file.path)), size)
+    except (FileNotFoundError, CorruptFile):
+        offset_index = OffsetIndex(base_offset)
+    if not size or _is_largest(found, offset_index, read, file, size):
+        return found
+    return _build_time_index(read, file, base_offset, size).last_entry
+
+
+def has_timestamp(entry: tuple[int, int], read: Read, file: LogFile, start: int, size: int) -> bool:
+    """Whether a batch at or after the position `start` has the offset of a time index entry, and its timestamp as the
+    largest. The entry's offset is that of any of the batch's records: Kafka did not always take the last one. Blocking,
+    any thread if `read` is that thread's.
+    """
+    timestamp, offset = entry
+    with suppress(IndexMismatch, CorruptLog):  # where it is the log that is damaged, who reads it is told
+        for header in file_headers(read, file, start, size, chunk_size=SEARCH_CHUNK):
+            if header.last_offset >= offset:
+                return header.base_offset <= offset and header.max_timestamp == timestamp
+    return False
+
+
+def _is_largest(entry: tuple[int, int], offset_index: OffsetIndex, read: Read, file: LogFile, size: int) -> bool:
+    """Whether the last entry of a time index is right, as far as a look at two places tells: its batch, and the end of
+    the segment, where the latest batches mostly are. An index that lost its last entries is wrong there.
+    """
+    _, start = offset_index.lookup(entry[1])
+    if not has_timestamp(entry, read, file, start, size):
+        return False
+    end = offset_index.positions[-1] if len(offset_index) else 0
+    try:
+        return all(header.max_timestamp <= entry[0] for header in file_headers(read, file, end, size))
+    except (IndexMismatch, CorruptLog):
+        return False
+
+
+def _build_time_index(read: Read, file: LogFile, base_offset: int, size: int) -> TimeIndex:
     index = TimeIndex(base_offset)
     for header in file_headers(read, file, 0, size):
         index.append(header.max_timestamp, header.last_offset)

@@ -27,7 +27,7 @@ _DELTA_POSITION: Final = 23
 _DELTA: Final = struct.Struct(">i")
 _SMALLEST_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 OFFSET_INDEX_SUFFIX: Final = ".index"
-_SEARCH_CHUNK: Final = 8192
+SEARCH_CHUNK: Final = 8192
 _SCAN_CHUNK: Final = 64 * 1024
 
 
@@ -153,7 +153,7 @@ def _first_size(data: Buffer, plan: ReadPlan, position: int) -> int:
 
 def find_batch(plan: ReadPlan, read: Read) -> int:
     """The position of the first batch that ends at or beyond the wanted offset; -1 if there is none."""
-    for header in file_headers(read, plan.file, plan.position, plan.limit, chunk_size=_SEARCH_CHUNK):
+    for header in file_headers(read, plan.file, plan.position, plan.limit, chunk_size=SEARCH_CHUNK):
         last_offset = header.base_offset + header.last_offset_delta
         if header.position == plan.position and plan.index_offset >= 0 and last_offset != plan.index_offset:
             raise IndexMismatch

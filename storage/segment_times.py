@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from barnabas.storage.descriptors import DescriptorCache, LogFile
 from barnabas.storage.files import Buffer
-from barnabas.storage.segment import NOT_READ, Segment, load_time_index
+from barnabas.storage.segment import NOT_READ, Segment, read_largest_timestamp
 from barnabas.wire.record_batch import HEADER_SIZE, parse_header
 
 
@@ -100,10 +100,9 @@ class SegmentTimes:
     def _largest(self, wanted: _Wanted) -> int:
         files, file = self._cache.files, wanted.file
         if wanted.segment.max_timestamp == NOT_READ:
-            index = load_time_index(
+            wanted.last_entry = read_largest_timestamp(
                 files, lambda size, at: self._read(file, size, at), file, wanted.base_offset, wanted.size
             )
-            wanted.last_entry = index.last_entry
             if wanted.last_entry[0] >= 0:
                 return wanted.last_entry[0]
         return files.stat(file.path).modified_ms

@@ -30,7 +30,7 @@ class TimeIndex:
 
     An entry is added together with one of the offset index, if the largest timestamp has grown since the last; when a
     segment is rolled or closed its largest timestamp becomes the last entry, so that retention need not read the
-    segment.
+    segment. There is no checksum: whoever follows an entry checks that the batch found there has its timestamp.
 
     Source: org.apache.kafka.storage.internals.log.TimeIndex.
     """
@@ -59,12 +59,14 @@ class TimeIndex:
             self.timestamps.append(timestamp)
             self.relative_offsets.append(offset - self.base_offset)
 
-    def lookup(self, timestamp: int) -> int:
-        """The end of a batch up to which no record is later than `timestamp`, and only records of that batch may be
-        as late.
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """The last entry (timestamp, offset) that is not later than `timestamp`; (-1, base offset) if there is none.
+        Up to that offset no record is later, and only records of its batch may be as late.
         """
         slot = bisect_right(self.timestamps, timestamp) - 1
-        return self.base_offset if slot < 0 else self.base_offset + self.relative_offsets[slot]
+        if slot < 0:
+            return NO_TIMESTAMP, self.base_offset
+        return self.timestamps[slot], self.base_offset + self.relative_offsets[slot]
 
     def truncate_to(self, offset: int) -> None:
         """Forget entries at or beyond `offset`."""

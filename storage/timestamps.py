@@ -8,9 +8,9 @@ from barnabas.storage.descriptors import DescriptorCache, LogFile
 from barnabas.storage.errors import CorruptFile, StorageError, refusal
 from barnabas.storage.files import Buffer, read_file
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
-from barnabas.storage.segment import load_time_index
+from barnabas.storage.segment import has_timestamp, load_time_index, read_largest_timestamp
 from barnabas.storage.segment_reader import Read, file_headers, index_path
-from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, RecordBatchHeader, parse_header
+from barnabas.wire.record_batch import CorruptBatch, RecordBatchHeader
 from barnabas.wire.records import find_timestamp, offset_of_max_timestamp
 
 
@@ -99,9 +99,8 @@ class TimestampLookup:
             return segment.max_timestamp
         descriptor = self._cache.open_privately(segment.file)
         try:
-            read = self._reader(descriptor)
-            index = load_time_index(self._cache.files, read, segment.file, segment.base_offset, segment.size)
-            return index.last_entry[0]
+            files, read = self._cache.files, self._reader(descriptor)
+            return read_largest_timestamp(files, read, segment.file, segment.base_offset, segment.size)[0]
         finally:
             self._cache.files.close(descriptor)
 
@@ -130,7 +129,7 @@ class TimestampLookup:
         if segment.start >= 0:
             return segment.start
         files, file = self._cache.files, segment.file
-        offset = load_time_index(files, read, file, segment.base_offset, segment.size).lookup(timestamp)
+        entry = load_time_index(files, read, file, segment.base_offset, segment.size).lookup(timestamp)
         index = self._indexes.get(file)
         if index is None:
             try:
@@ -138,14 +137,8 @@ class TimestampLookup:
                 index = OffsetIndex.from_bytes(segment.base_offset, data, segment.size)
             except (FileNotFoundError, CorruptFile):
                 return 0
-        index_offset, position = index.lookup(offset)
-        if index_offset < 0:
-            return 0
-        try:
-            header = parse_header(read(HEADER_SIZE, position))
-        except CorruptBatch:
-            return 0
-        return position if header.last_offset == index_offset else 0
+        _, position = index.lookup(entry[1])
+        return position if has_timestamp(entry, read, file, position, segment.size) else 0
 
     def _in_batch(
         self, header: RecordBatchHeader, timestamp: int, read: Read, *, largest: bool

@@ -61,8 +61,8 @@ def test_time_index_looks_up_the_entry_at_or_before(timestamps, wanted):
     for number, timestamp in enumerate(timestamps):
         index.append(timestamp, 50 + number)
         index.append(timestamp, 500)
-    earlier = [50 + number for number, timestamp in enumerate(timestamps) if timestamp <= wanted]
-    assert index.lookup(wanted) == (earlier[-1] if earlier else 50)
+    earlier = [(timestamp, 50 + number) for number, timestamp in enumerate(timestamps) if timestamp <= wanted]
+    assert index.lookup(wanted) == (earlier[-1] if earlier else (-1, 50))
     assert TimeIndex.from_bytes(50, index.to_bytes()).timestamps == index.timestamps
     assert len(index.to_bytes()) == 12 * len(timestamps)
 

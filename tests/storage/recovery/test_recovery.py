@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import islice
 
 import pytest
 
@@ -429,6 +430,51 @@ def test_damaged_indexes_are_rebuilt(logs, tools, damage, clean, caplog):
     assert log.offset_for_timestamp(0).offset == 0
     if clean:
         assert "anew" in caplog.text
+
+
+def _damages(name, data):
+    """An index file after one of its bits has turned, cut at each length, and with what lies beyond the end."""
+    for bit in range(8 * len(data)):
+        yield f"bit {bit} of {name}", data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+    for size in range(len(data)):
+        yield f"{name} of {size} bytes", data[:size]
+    entry = (1 << 30).to_bytes(4) * 2 if name.endswith(".index") else (1 << 41).to_bytes(8) + (1 << 30).to_bytes(4)
+    yield f"{name} with an entry beyond the end", data + entry
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.slow
+def test_no_damaged_index_has_a_look_up_go_astray(logs, tools, step, is_sorted):
+    """By offset or by time, in a sealed segment and in the last one; nor retention, which goes by the largest time.
+    Where times go back, nothing tells that a time index has lost its last entries: Kafka trusts it, too."""
+    log = logs.log(segment_bytes=700, index_interval_bytes=150)
+    times = [1000 + 10 * (number if is_sorted else (7 * number) % 16) for number in range(16)]
+    for time in times:
+        logs.append(log, b"value", timestamp=time)
+    assert len(log.segments) == 2
+    first = lambda wanted: next((at for at, time in enumerate(times) if time >= wanted), None)  # noqa: E731
+    expected = {wanted: first(wanted) for wanted in range(995, 1165, 5)}
+    largest = [segment.largest_timestamp(log.context.cache) for segment in log.segments]
+    logs.stop()
+    logs.files.cached = False
+    for path in sorted((logs.path / "topic-0").glob("*.*index")):
+        data = path.read_bytes()
+        for damage, damaged in islice(_damages(path.name, data), 0, None, step):
+            if not is_sorted and damage.startswith(f"{path.name} of") and len(damaged) and not len(damaged) % 12:
+                continue
+            path.write_bytes(damaged)
+            logs.start()
+            log = logs.log()
+            found = {time: log.offset_for_timestamp(time) for time in expected}
+            assert {time: at and at.offset for time, at in found.items()} == expected, damage
+            assert log.max_timestamp_offset().offset == times.index(max(times)), damage
+            assert [segment.largest_timestamp(log.context.cache) for segment in log.segments] == largest, damage
+            for offset in range(16):
+                assert tools.base_offsets(tools.read(log, offset, 1).records) == [offset], damage
+            logs.stop()
+            path.write_bytes(data)
+    logs.start()
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "half", "shifted", "foreign"])
