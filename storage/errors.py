@@ -11,6 +11,11 @@ _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PASSING: Final = _NO_DESCRIPTORS | _NO_ROOM | {errno.EFBIG, errno.ENOMEM, errno.EAGAIN}
 
+_MOUNT_ANEW: Final = (
+    "The kernel makes a file system read-only when its disk fails, and says why in its own log: see to that, mount it"
+    " for writing, and start the broker again"
+)
+
 
 class StorageError(ApiError):
     """The disk failed or holds something it should not: the log is offline, clients are told KAFKA_STORAGE_ERROR.
@@ -100,6 +105,8 @@ def is_passing(error: OSError) -> bool:
 
 def refusal(what: str, error: OSError) -> StorageError:
     """What the callers of storage are told of an error of the operating system, and whether it passes."""
+    if error.errno == errno.EROFS:
+        return StorageError(f"{what} failed: {error}. {_MOUNT_ANEW}")
     if error.errno in _NO_ROOM and is_passing(error):
         return DiskFull(f"{what} failed: {error}")
     return StorageError(f"{what} failed: {error}", passes=is_passing(error))

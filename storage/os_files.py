@@ -18,7 +18,6 @@ from barnabas.storage.descriptors import descriptor_reserve
 from barnabas.storage.errors import DirectoryLocked, ReadWouldBlock, StateUnknown
 from barnabas.storage.files import Buffer, DirectoryEntry, FileStat
 
-_OPEN_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
 _FULL_FSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform == "darwin" else None
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
@@ -38,9 +37,10 @@ class OsFiles:
 
     is_durable: ClassVar[bool] = True
     is_shared: ClassVar[bool] = True
+    access: ClassVar[int] = os.O_RDWR
 
     def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
-        flags = _OPEN_FLAGS
+        flags = self.access | os.O_CLOEXEC
         if create:
             flags |= os.O_CREAT
         if truncate:
@@ -207,6 +207,12 @@ class UnsyncedFiles(OsFiles):
 
     def sync_directory(self, path: str) -> None:
         """Leave it to the kernel."""
+
+
+class ReadOnlyFiles(OsFiles):
+    """The disk for who only reads, also where a file system is mounted read-only, or where writing is for others."""
+
+    access: ClassVar[int] = os.O_RDONLY
 
 
 def lock_holder(path: str) -> int | None:

@@ -30,9 +30,9 @@ def check(
     from barnabas.storage.check.directory import check_directory, is_log_directory
     from barnabas.storage.check.report import Level
     from barnabas.storage.checkpoints import LOCK_FILE
-    from barnabas.storage.os_files import OsFiles, holder_text, lock_holder
+    from barnabas.storage.os_files import ReadOnlyFiles, holder_text, lock_holder
 
-    files = OsFiles()
+    files = ReadOnlyFiles()
     try:
         if not is_log_directory(files, str(directory)):
             raise ClientError(

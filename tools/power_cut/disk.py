@@ -65,6 +65,12 @@ class CuttableDisk:
         finally:
             os.close(descriptor)
 
+    def turn_read_only(self) -> None:
+        """Have the kernel take the file system for damaged: it lets nobody write any more, though files are open."""
+        _run("mount", "-o", "remount,errors=remount-ro", str(self.path))
+        device = next(line.split()[0] for line in _mounts() if line.split()[1] == str(self.path))
+        Path(f"/sys/fs/ext4/{Path(device).name}/trigger_fs_error").write_text("by a test")
+
     def write_back(self, path: Path, start: int, size: int) -> None:
         """Have the kernel write these bytes of a file to the image now, as it may at any time: pages that nobody has
         synced, in no order.
@@ -90,6 +96,10 @@ class CuttableDisk:
         if self.path.is_mount():
             _run("umount", str(self.path))
         _run("mount", "-t", "ext4", "-o", "loop", str(self._image), str(self.path))
+
+
+def _mounts() -> list[str]:
+    return Path("/proc/mounts").read_text().splitlines()
 
 
 def _run(*command: str) -> None:

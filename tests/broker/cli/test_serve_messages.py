@@ -168,6 +168,29 @@ def test_a_new_directory_on_a_full_disk_is_told_in_one_line(small_disk: Path) ->
     )
 
 
+@pytest.mark.parametrize("has_logs", [False, True])
+def test_a_directory_that_is_mounted_read_only_is_told_in_one_line(small_disk: Path, has_logs: bool) -> None:
+    """Such a disk can be looked at by `barnabas check`, which writes nothing."""
+    data = small_disk / "data"
+    if has_logs:
+        with BarnabasProcess(data_dir=data) as other:
+            client = AdminClient({"bootstrap.servers": other.bootstrap_servers})
+            client.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
+            other.stop()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    ended = refused("--data-dir", str(data))
+    assert ended.returncode == 1
+    _, last = ended.stderr.splitlines()
+    assert last.endswith(
+        f"serve: log directory {data} cannot be used: Read-only file system."
+        " Give this broker another one (--data-dir, log.dirs), or make this one usable"
+    )
+    if has_logs:
+        checked = children.run([sys.executable, "-m", "barnabas", "check", str(data)], capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stdout
+        assert ": 0 errors, 0 warnings" in checked.stdout
+
+
 @pytest.mark.slow
 def test_a_start_that_a_full_disk_ends_says_what_to_do(small_disk: Path) -> None:
     """After a kill and without the room that is kept for the metadata store, which is used up."""

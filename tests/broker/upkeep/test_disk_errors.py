@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tools import children
 from tools.barnabas_process import BarnabasProcess
+from tools.power_cut.disk import CannotMount, CuttableDisk
 from tools.required import tool_missing
 from tools.waiting import PATIENCE_S
 
@@ -122,3 +123,17 @@ def test_failing_system_calls_end_the_process(point: str, tmp_path: Path, monkey
     print(f"{point}: {outcome}")
     if point in ("posix/io/rw/pwrite", "posix/io/sync/fdatasync"):
         assert outcome.startswith("0 ")
+
+
+def test_a_file_system_that_turns_read_only_ends_the_process_and_is_named() -> None:
+    """As ext4 does by default on many systems, when it finds itself damaged or its disk fails."""
+    try:
+        with CuttableDisk() as disk, BarnabasProcess(SETTINGS, data_dir=disk.path / "data") as broker:
+            fail_and_recover(broker, disk.turn_read_only, disk.mount)
+            log = broker.log_text()
+    except CannotMount as reason:
+        tool_missing(f"this machine does not let us mount an image: {reason}")
+    fatal = next(line for line in log.splitlines() if " FATAL " in line)
+    assert str(disk.path / "data") in fatal
+    assert "Read-only file system" in fatal
+    assert "mount it for writing, and start the broker again" in fatal
