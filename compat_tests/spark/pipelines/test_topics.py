@@ -279,9 +279,8 @@ def test_the_summary_names_topics_that_a_pattern_has_found(capsys: pytest.Captur
     for batch, ends in enumerate([{"orders": {"0": 5}}, {"orders": {"0": 5}, "payments": {"0": 1, "1": 2}}]):
         source = {"endOffset": ends, "latestOffset": ends}
         durations = {"addBatch": 1, "triggerExecution": 2}
-        totals.add(
-            {"batchId": batch, "numInputRows": 4, "durationMs": durations, "stateOperators": [], "sources": [source]}
-        )
+        progress = {"batchId": batch, "numInputRows": 4, "durationMs": durations}
+        totals.add({**progress, "stateOperators": [], "sources": [source], "observedMetrics": {}})
 
     say_totals({"archive": totals}, Topics(writes=("copies",)))
 
