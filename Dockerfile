@@ -12,6 +12,7 @@ COPY wire wire
 COPY storage storage
 COPY controller controller
 COPY broker broker
+COPY spark_examples spark_examples
 COPY barnabas barnabas
 # pip stays here, and so does the zstd that only PyPy uses (12 MB).
 RUN python3 -m venv /opt/pip \

@@ -28,7 +28,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_FOR_SPARK := $(VENV)/.installed-for-spark
 INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-TYPED := $(foreach package,barnabas tools spark_examples benchmarks,-p $(package))
+TYPED := $(foreach package,barnabas tools benchmarks,-p $(package))
 
 # Tests start hundreds of processes: what Python has compiled is kept for the next, even where the environment forbids it.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
@@ -71,14 +71,14 @@ simulate: $(INSTALLED_FOR_TESTS) ## Simulate a cluster with faults of everything
 	@$(BIN)/python -m $(if $(PLANT),tools.cluster_bugs $(PLANT),tools.cluster_simulation) $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) $(ARGS)
 
 demo: $(INSTALLED_FOR_SPARK) ## Produce 336,776 flights, analyse them with Spark, check the result (ARGS="--help" tells more)
-	$(BIN)/python -m spark_examples.demo $(ARGS)
+	$(BIN)/python -m barnabas.spark_examples.demo $(ARGS)
 
 spark: pipeline-name $(INSTALLED_FOR_SPARK) ## Run a Spark pipeline, by default on sample input and a broker of its own (NAME=stream_wordcount ARGS="--help")
-	@exec $(BIN)/python -m spark_examples.$(NAME) $(ARGS)
+	@exec $(BIN)/python -m barnabas.spark_examples.$(NAME) $(ARGS)
 
 pipeline-name: # before anything is installed
-	@grep -qs "^    make spark NAME=$(NAME)$$" spark_examples/$(NAME).py || { echo "There is no pipeline NAME=$(NAME). NAME=... is one of:"; \
-	  sed -n 's/^    make spark NAME=\([a-z_]*\)$$/  \1/p' spark_examples/*.py; exit 2; } >&2
+	@grep -qs "^    make spark NAME=$(NAME)$$" barnabas/spark_examples/$(NAME).py || { echo "There is no pipeline NAME=$(NAME). NAME=... is one of:"; \
+	  sed -n 's/^    make spark NAME=\([a-z_]*\)$$/  \1/p' barnabas/spark_examples/*.py; exit 2; } >&2
 
 compat-oracle: prepare ## Run the clients' tests against Apache Kafka itself, to prove what they ask for
 	BARNABAS_COMPAT_TARGET=kafka $(PYTEST) compat_tests -m "not full" $(PYTEST_ARGS)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import confluent_kafka
 
+from barnabas.spark_examples.java import find_java
 from benchmarks.clients import now_s
-from tools.jvm.java import find_java
 from tools.kafka_runtime import ORACLE_VERSION
 
 MEASURED = (

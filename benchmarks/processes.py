@@ -11,9 +11,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from barnabas.spark_examples.java import find_java
 from benchmarks.model import GIB, MIB, Figure, Goal
 from benchmarks.systems import Process, Server
-from tools.jvm.java import find_java
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 MEMORY = Path("/proc/meminfo")

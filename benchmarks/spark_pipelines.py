@@ -30,10 +30,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.environment import environment
-from benchmarks.report import with_results
-from benchmarks.spread import Spread
-from spark_examples import (
+from barnabas.spark_examples import (
     archive,
     capacity_report,
     dedupe,
@@ -45,8 +42,11 @@ from spark_examples import (
     sample,
     stream_wordcount,
 )
-from spark_examples.flights import FLIGHTS
-from spark_examples.session import spark_session
+from barnabas.spark_examples.flights import FLIGHTS
+from barnabas.spark_examples.session import spark_session
+from benchmarks.environment import environment
+from benchmarks.report import with_results
+from benchmarks.spread import Spread
 from tools.barnabas_process import BarnabasProcess
 from tools.kafka_runtime import DEFAULT_BROKER_JVM, ORACLE_VERSION, KafkaServer
 

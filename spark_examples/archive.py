@@ -8,7 +8,8 @@
     archive.py show     list what the archive holds
 
     make spark NAME=archive
-    make spark NAME=archive ARGS="run --archive /data/archive --bootstrap-servers localhost:9092 --topics flights"
+    python -m barnabas.spark_examples.archive run --archive /data/archive --bootstrap-servers localhost:9092 \\
+        --topics flights
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 --py-files pipelines.zip \\
         spark_examples/archive.py run --archive hdfs:///data/archive --bootstrap-servers broker:9092 --topics a,b
 
@@ -29,11 +30,27 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.table import Table
 
-from spark_examples import pipeline
-from spark_examples.archive_audit import audit, offset_ranges, print_findings
-from spark_examples.archive_log import EXPIRED, ArchiveError, ArchiveLog, Batch, Contents, Explained, Piece, State
-from spark_examples.archive_reader import COLUMNS, SCHEMA, existing_archive, missing_archive, open_archive, read_pieces
-from spark_examples.topics import Topics, chosen
+from barnabas.spark_examples import pipeline
+from barnabas.spark_examples.archive_audit import audit, offset_ranges, print_findings
+from barnabas.spark_examples.archive_log import (
+    EXPIRED,
+    ArchiveError,
+    ArchiveLog,
+    Batch,
+    Contents,
+    Explained,
+    Piece,
+    State,
+)
+from barnabas.spark_examples.archive_reader import (
+    COLUMNS,
+    SCHEMA,
+    existing_archive,
+    missing_archive,
+    open_archive,
+    read_pieces,
+)
+from barnabas.spark_examples.topics import Topics, chosen
 
 MAINTENANCE_BATCHES = 100
 
@@ -331,7 +348,7 @@ def _somebody(_: argparse.Namespace) -> Topics:
 
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights in a topic."""
-    from spark_examples import sample
+    from barnabas.spark_examples import sample
 
     options.archive = options.archive or f"{options.folder}/archive"
     sample.create_topics(options.bootstrap_servers, options.topics)

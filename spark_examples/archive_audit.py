@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from rich.table import Table
 
-from spark_examples.archive_log import EXPIRED, Explained
-from spark_examples.archive_reader import existing_archive, read_pieces
-from spark_examples.offsets import Partition, Range
-from spark_examples.pipeline import print_table
+from barnabas.spark_examples.archive_log import EXPIRED, Explained
+from barnabas.spark_examples.archive_reader import existing_archive, read_pieces
+from barnabas.spark_examples.offsets import Partition, Range
+from barnabas.spark_examples.pipeline import print_table
 
 BUCKET = 1_000_000
 """So many offsets of a partition are looked at by one task."""
@@ -144,7 +144,7 @@ def _look_up(gaps: dict[Partition, list[Range]], options: argparse.Namespace) ->
     why_not = _cannot_look_up(options)
     if why_not is None:
         from barnabas.broker.client.client import ClientError
-        from spark_examples.queue_gaps import explain_gaps
+        from barnabas.spark_examples.queue_gaps import explain_gaps
 
         try:
             return explain_gaps(options.bootstrap_servers, gaps)

@@ -23,8 +23,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from spark_examples.filesystem import AlreadyThere, FileSystem
-from spark_examples.offsets import Offsets, flat, nested
+from barnabas.spark_examples.filesystem import AlreadyThere, FileSystem
+from barnabas.spark_examples.offsets import Offsets, flat, nested
 
 VERSION = 1
 LOG_FOLDER = "_log"

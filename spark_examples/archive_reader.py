@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_examples.archive_log import LOG_FOLDER, ArchiveError, ArchiveLog, Piece
-from spark_examples.filesystem import FileSystem, local_path
+from barnabas.spark_examples.archive_log import LOG_FOLDER, ArchiveError, ArchiveLog, Piece
+from barnabas.spark_examples.filesystem import FileSystem, local_path
 
 SCHEMA = (
     "partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary, "

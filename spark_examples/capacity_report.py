@@ -1,8 +1,8 @@
 """What a queue carries: messages, bytes and sizes by topic and minute, hot partitions, heavy keys, latency.
 
     make spark NAME=capacity_report
-    make spark NAME=capacity_report ARGS="--bootstrap-servers localhost:9092 --topics orders,payments
-        --output /data/capacity --probe-seconds 30"
+    python -m barnabas.spark_examples.capacity_report --bootstrap-servers localhost:9092 --topics orders,payments \\
+        --output /data/capacity --probe-seconds 30
 
 Each micro-batch is summed up by itself and written as Parquet under its number: a batch that a crash cut off replaces
 its own lines, and what was read once is never read again. The report is made of these sums: as tables at the terminal,
@@ -34,10 +34,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.table import Table
 
-from spark_examples import charts, pipeline
-from spark_examples.filesystem import FileSystem
-from spark_examples.signals import stop_signals
-from spark_examples.topics import Topics, chosen
+from barnabas.spark_examples import charts, pipeline
+from barnabas.spark_examples.filesystem import FileSystem
+from barnabas.spark_examples.signals import stop_signals
+from barnabas.spark_examples.topics import Topics, chosen
 
 KEYS_PER_BATCH = 1_000
 KEYS_SHOWN = 10
@@ -369,7 +369,7 @@ def needs(options: argparse.Namespace) -> Topics:
 
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights and weather, and a topic for probes."""
-    from spark_examples import sample
+    from barnabas.spark_examples import sample
 
     options.output = options.output or tempfile.mkdtemp(prefix="capacity-report-")  # to be looked at: it stays
     options.probe_seconds = options.probe_seconds or 5

@@ -1,7 +1,7 @@
 """Exactly once out of at least once: repeated events from one topic, each once to another.
 
     make spark NAME=dedupe
-    make spark NAME=dedupe ARGS="--bootstrap-servers localhost:9092 --checkpoint /data/dedupe --id-field id"
+    python -m barnabas.spark_examples.dedupe --bootstrap-servers localhost:9092 --checkpoint /data/dedupe --id-field id
 
 Events are JSON objects; what has the same --id-field (or the same record key, without that option) is the same event,
 if it comes within --window of the first one, by the records' timestamps: so long its id is kept in Spark's state. An
@@ -25,10 +25,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_examples import pipeline
-from spark_examples.exactly_once import Unit, record_of
-from spark_examples.filesystem import FileSystem
-from spark_examples.topics import Topics
+from barnabas.spark_examples import pipeline
+from barnabas.spark_examples.exactly_once import Unit, record_of
+from barnabas.spark_examples.filesystem import FileSystem
+from barnabas.spark_examples.topics import Topics
 
 QUERY = "unique-events"
 IDS = "ids"
@@ -106,7 +106,7 @@ def needs(options: argparse.Namespace) -> Topics:
 
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights, each several times."""
-    from spark_examples import sample
+    from barnabas.spark_examples import sample
 
     flights = sample.flight_samples(options.sample_flights // SAMPLE_REPETITIONS)
     events = [each._replace(key=f"{number}") for number, each in enumerate(flights)]

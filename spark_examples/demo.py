@@ -1,8 +1,8 @@
 """The demonstration: a year of flights through a broker, a Spark job and a consumer group, checked against the file.
 
-    python -m spark_examples.demo                                     # starts a Barnabas broker for itself
-    python -m spark_examples.demo --bootstrap-servers localhost:9092  # uses a broker that runs, of whatever make
-    python -m spark_examples.demo --days 7                            # the flights of a week
+    python -m barnabas.spark_examples.demo                                     # starts a Barnabas broker for itself
+    python -m barnabas.spark_examples.demo --bootstrap-servers localhost:9092  # a broker that runs, of any make
+    python -m barnabas.spark_examples.demo --days 7                            # the flights of a week
 
 It ends with 0 only if what came back agrees with the figures computed from the file.
 """
@@ -25,14 +25,14 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from spark_examples import sample
-from spark_examples.flights import FLIGHTS, Flight, fetch_archive, read_flights, read_table
-from spark_examples.sample import Sample
-from spark_examples.signals import INTERRUPTED, end_with, raise_interrupts
-from spark_examples.topics import Topics, what_is_missing, with_ports
-from tools.barnabas_process import BarnabasProcess
-from tools.jvm.ivy import FetchFailed
-from tools.jvm.java import JavaMissing, find_java
+from barnabas.spark_examples import sample
+from barnabas.spark_examples.flights import FLIGHTS, Flight, fetch_archive, read_flights, read_table
+from barnabas.spark_examples.ivy import FetchFailed
+from barnabas.spark_examples.java import JavaMissing, find_java
+from barnabas.spark_examples.sample import Sample
+from barnabas.spark_examples.signals import INTERRUPTED, end_with, raise_interrupts
+from barnabas.spark_examples.topics import Topics, what_is_missing, with_ports
+from barnabas.testing import Broker
 
 PARTITIONS = 4
 FLIGHTS_PER_BATCH = 100_000
@@ -63,7 +63,7 @@ def produce_flights(bootstrap_servers: str, topic: str, flights: list[Flight]) -
 
 def run_spark_job(bootstrap_servers: str, source: str, sink: str, folder: Path) -> int:
     """Run the streaming job from one topic to the other; returns the number of its micro-batches."""
-    from spark_examples import flight_delays, pipeline
+    from barnabas.spark_examples import flight_delays, pipeline
 
     options = flight_delays.parser().parse_args(
         [
@@ -131,7 +131,7 @@ def _consume_until(consumer: Consumer, total: int) -> tuple[Statistics, int]:
 
 def expected_statistics(archive: Path) -> Statistics:
     """What flight_delays computes, straight from the file: by a loop over its rows, without Spark."""
-    from spark_examples.flight_delays import LATE_MINUTES
+    from barnabas.spark_examples.flight_delays import LATE_MINUTES
 
     statistics: Statistics = {}
     for row in read_table(archive, "flights"):
@@ -212,7 +212,7 @@ def demonstrate(bootstrap_servers: str, archive: Path, folder: Path, prefix: str
 def main() -> int:
     """Command line of the demonstration."""
     parser = argparse.ArgumentParser(
-        prog="make demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--bootstrap-servers", metavar="HOST:PORT", type=with_ports, help="a running broker (default: start one)"
@@ -247,7 +247,7 @@ def run(bootstrap_servers: str | None, days: int = DAYS) -> int:
     folder = Path(tempfile.mkdtemp(prefix="flight-demo-"))
     try:
         if bootstrap_servers is None:
-            with BarnabasProcess() as broker:
+            with Broker() as broker:
                 console.print(f"A Barnabas broker of its own listens on {broker.bootstrap_servers}.")
                 agreed = demonstrate(broker.bootstrap_servers, archive, folder, "", days)
         else:

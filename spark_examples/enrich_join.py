@@ -1,6 +1,7 @@
 """Flights with the weather at their start, and with names: a join of two streams, and of a stream with tables.
 
     make spark NAME=enrich_join
+    python -m barnabas.spark_examples.enrich_join
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 --py-files pipelines.zip \\
         spark_examples/enrich_join.py --bootstrap-servers broker:9092 --checkpoint hdfs:///data/enriched \\
         --airports hdfs:///data/airports.csv --planes hdfs:///data/planes.parquet
@@ -20,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_examples import pipeline
-from spark_examples.topics import Topics
+from barnabas.spark_examples import pipeline
+from barnabas.spark_examples.topics import Topics
 
 FLIGHT = (
     "carrier string, number int, plane string, origin string, destination string, scheduled string, hour timestamp, "
@@ -97,7 +98,7 @@ def needs(options: argparse.Namespace) -> Topics:
 
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights and weather in topics, airports and planes in files."""
-    from spark_examples import sample
+    from barnabas.spark_examples import sample
 
     options.airports = options.airports or sample.write_table("airports", options.folder)
     options.planes = options.planes or sample.write_table("planes", options.folder)

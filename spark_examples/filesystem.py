@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from spark_examples.session import is_submitted
+from barnabas.spark_examples.session import is_submitted
 
 DEFAULT_ELSEWHERE = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")
 """Where one of these is set, the default file system is what the files there say."""

@@ -1,6 +1,7 @@
 """Delay statistics per carrier and day: flights as JSON from one topic, statistics to another and to Parquet.
 
     make spark NAME=flight_delays
+    python -m barnabas.spark_examples.flight_delays
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 --py-files pipelines.zip \\
         spark_examples/flight_delays.py --bootstrap-servers broker:9092 --checkpoint hdfs:///data/delays \\
         --output-path hdfs:///data/delays-final
@@ -23,8 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_examples import pipeline
-from spark_examples.topics import Topics
+from barnabas.spark_examples import pipeline
+from barnabas.spark_examples.topics import Topics
 
 FLIGHT = (
     "carrier string, number int, origin string, destination string, scheduled timestamp, "
@@ -110,7 +111,7 @@ def needs(options: argparse.Namespace) -> Topics:
 
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights in a topic."""
-    from spark_examples import sample
+    from barnabas.spark_examples import sample
 
     sample.create_topics(options.bootstrap_servers, options.input_topic, options.output_topic)
     sample.produce(options.bootstrap_servers, options.input_topic, sample.flight_samples(options.sample_flights))

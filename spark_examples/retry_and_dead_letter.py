@@ -1,9 +1,9 @@
 """A consumer with bounded retries: what fails is tried again after a delay, and in the end is a dead letter.
 
     make spark NAME=retry_and_dead_letter
-    make spark NAME=retry_and_dead_letter ARGS="--bootstrap-servers localhost:9092 --checkpoint /data/checks
-        --handler my_module:handle --delays 10,60,600"
-    make spark NAME=retry_and_dead_letter ARGS="... --reprocess"
+    python -m barnabas.spark_examples.retry_and_dead_letter --bootstrap-servers localhost:9092 \\
+        --checkpoint /data/checks --handler my_module:handle --delays 10,60,600
+    python -m barnabas.spark_examples.retry_and_dead_letter ... --reprocess
 
 Every record of the input topic goes through a handler, a Python function of a Record that returns the value to write
 to the output topic, or None for nothing. A record whose handler raises goes to TOPIC-retry-1, from there, after its
@@ -40,10 +40,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_examples import pipeline
-from spark_examples.exactly_once import Headers, Outgoing, Unit, chunks, record_of, wait_until_readable
-from spark_examples.retry_handler import Handler, Hopeless, Record, handler_of
-from spark_examples.topics import Topics
+from barnabas.spark_examples import pipeline
+from barnabas.spark_examples.exactly_once import Headers, Outgoing, Unit, chunks, record_of, wait_until_readable
+from barnabas.spark_examples.retry_handler import Handler, Hopeless, Record, handler_of
+from barnabas.spark_examples.topics import Topics
 
 ATTEMPT, NOT_BEFORE, REPROCESSED = "retry-attempt", "retry-not-before", "reprocessed"
 ORIGIN = ("origin-topic", "origin-partition", "origin-offset")
@@ -242,7 +242,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--output-topic", default="checked-flights", metavar="TOPIC", help="default: %(default)s")
     made.add_argument(
         "--handler",
-        default="spark_examples.retry_handler:check_flight",
+        default="barnabas.spark_examples.retry_handler:check_flight",
         metavar="MODULE:FUNCTION",
         help="what to do with a record; workers import it (default: %(default)s)",
     )
@@ -262,7 +262,7 @@ def needs(options: argparse.Namespace) -> Topics:
 
 def prepare_sample(options: argparse.Namespace) -> None:
     """Flights in a topic, and something that is none."""
-    from spark_examples import sample
+    from barnabas.spark_examples import sample
 
     levels = levels_of(options)
     names = [*(level.source for level in levels), options.output_topic, dead_topic(options)]

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_examples.exactly_once import Headers
+from barnabas.spark_examples.exactly_once import Headers
 
 
 @dataclass(frozen=True, slots=True)

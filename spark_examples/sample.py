@@ -12,7 +12,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from spark_examples.flights import fetch_archive, read_flights, read_table
+from barnabas.spark_examples.flights import fetch_archive, read_flights, read_table
 
 PARTITIONS = 4
 

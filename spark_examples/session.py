@@ -17,6 +17,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from barnabas.spark_examples.modules import write_modules
+
 SPARK_VERSION = "4.0.0"
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}"
 """Pinned: the token-provider jar of later connectors is missing from some mirrors of Maven Central."""
@@ -51,12 +53,12 @@ def spark_session(
 ) -> SparkSession:
     """Start Spark, by default on two threads of this machine, or join the one that spark-submit started.
 
-    Raises tools.jvm.java.JavaMissing.
+    Raises JavaMissing.
     """
     if is_submitted():
         return _built({"spark.app.name": name, **ALWAYS, **(settings or {})})
-    from tools.jvm.ivy import exclusive, ivy_home, ivy_settings
-    from tools.jvm.java import find_java
+    from barnabas.spark_examples.ivy import exclusive, ivy_home, ivy_settings
+    from barnabas.spark_examples.java import find_java
 
     os.environ["JAVA_HOME"] = str(find_java().resolve().parent.parent)
     master = master or "local[2]"
@@ -88,19 +90,20 @@ def is_local(master: str) -> bool:
 
 def _send_modules(spark: SparkSession) -> None:
     """Let workers import what our tasks use."""
-    package = Path(__file__).parent
     folder = tempfile.mkdtemp(prefix="spark-modules-")  # executors come and ask for it as long as the program lives
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    spark.sparkContext.addPyFile(shutil.make_archive(f"{folder}/{package.name}", "zip", package.parent, package.name))
+    path = Path(folder, "barnabas.zip")
+    write_modules(path)
+    spark.sparkContext.addPyFile(str(path))
 
 
 def fetch_connector() -> Path:
     """The folder of the jars that the connector adds to Spark, downloaded where they are missing.
 
-    Raises FetchFailed or JavaMissing of tools.jvm.
+    Raises FetchFailed or JavaMissing.
     """
-    from tools.jvm.ivy import Library, fetch
-    from tools.jvm.java import cache_folder
+    from barnabas.spark_examples.ivy import Library, fetch
+    from barnabas.spark_examples.java import cache_folder
 
     folder = cache_folder() / "spark-connector" / CONNECTOR.replace(":", "-")
     return fetch(folder, [Library(*CONNECTOR.split(":"))], excluded=PART_OF_SPARK, title="Spark's Kafka connector")

@@ -1,7 +1,7 @@
 """Counts words: lines from one topic, the count of each word to another, keyed by word; the last of a key is valid.
 
     make spark NAME=stream_wordcount
-    make spark NAME=stream_wordcount ARGS="--bootstrap-servers localhost:9092 --checkpoint /tmp/words"
+    python -m barnabas.spark_examples.stream_wordcount --bootstrap-servers localhost:9092 --checkpoint /tmp/words
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 --py-files pipelines.zip \\
         spark_examples/stream_wordcount.py --bootstrap-servers broker:9092 --checkpoint hdfs:///data/words
 
@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_examples import pipeline
-from spark_examples.topics import Topics
+from barnabas.spark_examples import pipeline
+from barnabas.spark_examples.topics import Topics
 
 
 def word_counts(lines: DataFrame) -> DataFrame:
@@ -49,7 +49,7 @@ def needs(options: argparse.Namespace) -> Topics:
 
 def prepare_sample(options: argparse.Namespace) -> None:
     """The names of airports."""
-    from spark_examples import sample
+    from barnabas.spark_examples import sample
 
     sample.create_topics(options.bootstrap_servers, options.input_topic, options.output_topic)
     sample.produce(options.bootstrap_servers, options.input_topic, sample.line_samples())

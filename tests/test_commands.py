@@ -362,10 +362,18 @@ BY_ITS_OPTIONS = {
 SPARK_TESTS = "compat_tests/spark/pipelines"
 ELSEWHERE = {
     r"make spark NAME=": (f"{SPARK_TESTS}/test_topics.py::test_options_that_pipelines_print", "make spark NAME="),
+    r"python -m barnabas.spark_examples.(?!modules)": (
+        f"{SPARK_TESTS}/test_topics.py::printed_commands",
+        "python -m barnabas",
+    ),
+    r"PIPELINES=": ("tests/test_wheel.py::test_a_pipeline_tells_its_options", "print(*it.__path__)"),
     r"make (check|test|help|compat-oracle|differential)\b": ("tests/test_commands.py::what_make_does", "--dry-run"),
     r"\.venv/bin/python -m pytest ": ("tests/test_commands.py::problem_of_a_module", "pytest"),
     r"spark-submit|--packages": (f"{SPARK_TESTS}/test_joins_and_windows.py::test_spark_submit", "--packages"),
-    r"git archive": (f"{SPARK_TESTS}/test_joins_and_windows.py::test_spark_submit", "pipelines.zip"),
+    r"python -m barnabas.spark_examples.modules": (
+        f"{SPARK_TESTS}/test_joins_and_windows.py::test_spark_submit",
+        "barnabas.spark_examples.modules",
+    ),
     r"bin/kafka-console-consumer.sh": (
         "compat_tests/java_tools/test_console.py::test_lines_go_through",
         "kafka-console-consumer",
@@ -463,7 +471,7 @@ def problem_of(command: str) -> str | None:
     command = re.sub(r"^(?:[A-Z_]+=\S+ )+", "", command)
     if command.startswith("make"):
         return problem_of_make(command)
-    command = re.sub(r"^\S*python -m barnabas\b", "barnabas", command)
+    command = re.sub(r"^\S*python -m barnabas(?![.\w])", "barnabas", command)
     if command.startswith("barnabas"):
         parts = re.split(r" \| ", command)
         return next(filter(None, (problem_of_ours(part) for part in parts if part.startswith("barnabas"))), None)
@@ -502,7 +510,7 @@ def problem_of_make(command: str) -> str | None:
     if done.returncode:
         return done.stderr
     options = [word.partition("=")[2] for word in words if word.startswith("ARGS=")]
-    programs = re.findall(r"bin/python -m ((?:tools|benchmarks|spark_examples|compat_tests)\S*)", done.stdout)
+    programs = re.findall(r"bin/python -m ((?:tools|benchmarks|barnabas|compat_tests)\S*)", done.stdout)
     return next(
         filter(None, (problem_of_a_module(f"python -m {name} {text}") for name in programs[-1:] for text in options)),
         None,

@@ -98,7 +98,7 @@ SEAMS: Final = {
         r"|barnabas\.storage\.os_files\..*",
         methods=rf".*\.({OF_PATHS_ALONE})|.*(\b(path|directory|folder|file)\b[^.]*|\bPath\(.*\).*)\.({PATH_METHODS})",
         edges={
-            ("barnabas/__init__.py", "os.path.isdir"): "says that links have become text",
+            ("barnabas/__init__.py", "os.path.isfile"): "says that links have become text",
             ("barnabas/__main__.py", "open"): "standard streams that are closed",
             ("barnabas/__main__.py", "os.devnull"): "standard streams that are closed",
             ("broker/cluster/metadata_store.py", "path.exists"): "SQLite's file",

@@ -29,8 +29,8 @@ from pathlib import Path
 
 import docker
 
-from tools.jvm.ivy import exclusive
-from tools.jvm.java import cache_folder, install_debian_packages, say
+from barnabas.spark_examples.ivy import exclusive
+from barnabas.spark_examples.java import cache_folder, install_debian_packages, say
 
 PROGRAMS = {"dockerd": "docker.io", "debootstrap": "debootstrap", "setpriv": "util-linux"}
 """What an engine of its own needs, and Debian's package that has it."""

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tools.jvm.ivy import exclusive
-from tools.jvm.java import cache_folder, say
+from barnabas.spark_examples.ivy import exclusive
+from barnabas.spark_examples.java import cache_folder, say
 
 USUAL_GO = Path("/usr/local/go/bin/go")
 # The first build of franz-go takes two minutes on two idle processors, and several where they have other work.

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from barnabas.spark_examples.ivy import Library, fetch
+from barnabas.spark_examples.java import cache_folder, find_java
 from tools import children
-from tools.jvm.ivy import Library, fetch
-from tools.jvm.java import cache_folder, find_java
 from tools.server_process import JVM_ENDED_BY_SIGTERM, ServerProcess, free_ports, run_until_interrupted
 
 ORACLE_VERSION = "4.3.0"

@@ -9,8 +9,8 @@ import socket
 import sys
 from pathlib import Path
 
-from tools.jvm.ivy import FetchFailed, pyspark_jars
-from tools.jvm.java import JavaMissing, find_java
+from barnabas.spark_examples.ivy import FetchFailed, pyspark_jars
+from barnabas.spark_examples.java import JavaMissing, find_java
 from tools.server_process import JVM_ENDED_BY_SIGTERM, ServerProcess, free_ports, run_until_interrupted
 
 ALONE = {

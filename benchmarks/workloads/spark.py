@@ -21,7 +21,7 @@ PARTITIONS = 4
 
 @functools.cache
 def _session() -> "SparkSession":
-    from spark_examples.session import spark_session
+    from barnabas.spark_examples.session import spark_session
 
     return spark_session("benchmark")
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.spark_examples.java import JavaMissing, find_java
 from tools.barnabas_process import BarnabasControl
 from tools.foreign_languages import ToolchainMissing, find_node, go_program, node_modules
-from tools.jvm.java import JavaMissing, find_compiler, find_java
+from tools.jvm.compiler import find_compiler
 from tools.jvm.junit import junit_classpath
 from tools.kafka_runtime import SMALL_JVM, kafka_runtime
 from tools.required import tool_missing

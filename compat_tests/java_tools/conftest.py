@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.spark_examples.java import JavaMissing, find_java
 from compat_tests.java_tools.kafka_tools import Tools
-from tools.jvm.java import JavaMissing, find_java
 from tools.jvm.shared import SharedJvm
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION
 from tools.required import tool_missing

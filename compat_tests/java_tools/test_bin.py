@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.spark_examples.java import JavaMissing, find_java
 from compat_tests.java_tools.kafka_tools import VERSIONS
-from tools.jvm.java import JavaMissing, find_java
 from tools.kafka_runtime import kafka_runtime
 from tools.required import tool_missing
 

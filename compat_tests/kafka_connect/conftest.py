@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tools.jvm.java import JavaMissing, find_java
+from barnabas.spark_examples.java import JavaMissing, find_java
 from tools.kafka_runtime import connect_runtime
 from tools.required import tool_missing
 from tools.server_process import JVM_ENDED_BY_SIGTERM, ServerProcess, free_ports

@@ -11,7 +11,7 @@ import pytest
 from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaGateway, find_jar_path, launch_gateway
 from py4j.protocol import Py4JError
 
-from tools.jvm.java import JavaMissing, find_java
+from barnabas.spark_examples.java import JavaMissing, find_java
 from tools.kafka_runtime import streams_runtime
 from tools.required import tool_missing
 from tools.waiting import wait_until

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tools.jvm.java import JavaMissing, find_java
+from barnabas.spark_examples.java import JavaMissing, find_java
 from tools.jvm.local_files import settings_for_spark
 from tools.required import tool_missing
 from tools.waiting import PATIENCE_S
@@ -32,8 +32,8 @@ def shared_spark() -> Iterator[Any]:
         find_java()
     except JavaMissing as missing:
         tool_missing(missing)
+    from barnabas.spark_examples.session import spark_session
     from compat_tests.spark.shared_spark import SharedSpark
-    from spark_examples.session import spark_session
 
     shared = SharedSpark(lambda: spark_session("compat_tests", quick_settings()))
     yield shared

@@ -19,10 +19,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from barnabas.broker.coordinators.transactions.records import decode_record
 from barnabas.broker.coordinators.transactions.state import Transaction, TransactionState
+from barnabas.spark_examples.java import JavaMissing, find_java
 from barnabas.wire.record_batch import CorruptBatch, iter_headers
 from barnabas.wire.records import iter_records
 from compat_tests.conftest import create_topic
-from tools.jvm.java import JavaMissing, find_java
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime
 from tools.required import tool_missing
 from tools.waiting import PATIENCE_S, wait_until

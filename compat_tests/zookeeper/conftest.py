@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.spark_examples.java import JavaMissing, find_java
 from tools.barnabas_process import BarnabasProcess
-from tools.jvm.java import JavaMissing, find_java
 from tools.jvm.shared import SharedJvm
 from tools.kafka_runtime import ZOOKEEPER_ERA_VERSION
 from tools.required import tool_missing

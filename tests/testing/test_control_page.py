@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.spark_examples.java import JavaMissing, find_java
 from barnabas.testing.control.verbs import VERBS
 from tests.testing.control_client import ControlClient
 from tools import children
 from tools.barnabas_process import BarnabasControl
 from tools.foreign_languages import ToolchainMissing, go_program
-from tools.jvm.java import JavaMissing, find_compiler, find_java
+from tools.jvm.compiler import find_compiler
 from tools.required import tool_missing
 from tools.server_process import ROOT
 

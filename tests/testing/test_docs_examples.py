@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.spark_examples.ivy import exclusive, ivy_home, ivy_settings
+from barnabas.spark_examples.java import JavaMissing, cache_folder, find_java, say
 from tools import children
-from tools.jvm.ivy import exclusive, ivy_home, ivy_settings
-from tools.jvm.java import JavaMissing, cache_folder, find_java, say
 from tools.reference_loop import assert_within, work_s
 from tools.required import tool_missing
 
@@ -27,7 +27,7 @@ PYTEST_ASYNCIO = "pytest-asyncio==1.5.0"
 
 ONE_IVY_AT_A_TIME = """
 import pytest
-from tools.jvm.ivy import exclusive, ivy_home
+from barnabas.spark_examples.ivy import exclusive, ivy_home
 
 
 @pytest.hookimpl(wrapper=True)

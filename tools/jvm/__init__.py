@@ -1,1 +1,1 @@
-"""What tests and demonstrations need of a Java machine: finding Java, fetching jars, several tools in one process."""
+"""What tests and demonstrations need of a Java machine: its compiler, libraries, several tools in one process."""

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Final
 
-from tools.jvm.ivy import Library, fetch
-from tools.jvm.java import cache_folder
+from barnabas.spark_examples.ivy import Library, fetch
+from barnabas.spark_examples.java import cache_folder
 
 VERSION: Final = "1.14.4"
 """The version of JUnit's platform, which runs tests of JUnit 5."""

@@ -6,8 +6,8 @@ Hadoop looks at and sets permissions by its native library, which PySpark lacks,
 
 from typing import Final
 
-from tools.jvm.ivy import Library, fetch
-from tools.jvm.java import cache_folder
+from barnabas.spark_examples.ivy import Library, fetch
+from barnabas.spark_examples.java import cache_folder
 
 LIBRARY: Final = Library("com.globalmentor", "hadoop-bare-naked-local-fs", "0.1.0")
 """Apache-2.0, 16 kB; it needs only what each Spark has."""

@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_examples.flights import fetch_archive
-from spark_examples.session import fetch_connector
+from barnabas.spark_examples.flights import fetch_archive
+from barnabas.spark_examples.ivy import FetchFailed
+from barnabas.spark_examples.java import JavaMissing, find_java, install_debian_packages, say
+from barnabas.spark_examples.session import fetch_connector
 from tools.foreign_languages import BuildFailed, ToolchainMissing, go_program, node_modules
-from tools.jvm.ivy import FetchFailed
-from tools.jvm.java import JavaMissing, find_java, install_debian_packages, say
 from tools.jvm.junit import junit_classpath
 from tools.jvm.local_files import settings_for_spark
 from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, connect_runtime, kafka_runtime, streams_runtime

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException
 from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from tools.jvm.java import find_java
+from barnabas.spark_examples.java import find_java
 from tools.kafka_runtime import SMALL_JVM, kafka_runtime
 from tools.soak.commits import fetch
 from tools.soak.history import Send, Status

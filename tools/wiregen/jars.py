@@ -8,8 +8,8 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
-from tools.jvm.ivy import maven_repository
-from tools.jvm.java import cache_folder, say
+from barnabas.spark_examples.ivy import maven_repository
+from barnabas.spark_examples.java import cache_folder, say
 
 SHA256 = {
     "kafka-clients-3.9.1.jar": "7568b998572d256f0b7bc0afdc1b7a2588b8b08415c62ce314c864a6851ae9d9",

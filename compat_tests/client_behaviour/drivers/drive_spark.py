@@ -16,7 +16,7 @@ from typing import Any
 
 from driver import CLIENT_ID, TOPIC, Outcome, serve
 
-from spark_examples.session import spark_session
+from barnabas.spark_examples.session import spark_session
 
 SETTINGS = {
     "spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -51,7 +51,7 @@ def flights(request: pytest.FixtureRequest) -> Any:
     """The first flights of the year as pandas has them, by their scheduled time; `json` is the event's text."""
     import pandas
 
-    from spark_examples import sample
+    from barnabas.spark_examples import sample
 
     samples = sample.flight_samples(getattr(request, "param", 20_000))
     frame = pandas.DataFrame([json.loads(each.value) for each in samples])
@@ -64,7 +64,7 @@ def flights(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def run_once(spark: Any, cluster: Any) -> Callable[..., dict[str, Any]]:
     """Work off what is there: `run_once(module, "--option=value")` returns the totals of each query."""
-    from spark_examples import pipeline
+    from barnabas.spark_examples import pipeline
 
     def run(module: ModuleType, *arguments: str, bootstrap_servers: str | None = None) -> dict[str, Any]:
         options = options_for(module, bootstrap_servers or cluster.bootstrap_servers, "--once", *arguments)
@@ -85,7 +85,7 @@ def consume(bootstrap_servers: str, *topics: str, isolation_level: str = "read_c
     """All records of some topics, by topic, partition and offset."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-    from spark_examples.exactly_once import wait_until_readable
+    from barnabas.spark_examples.exactly_once import wait_until_readable
 
     assert wait_until_readable({"bootstrap.servers": bootstrap_servers}, *topics)
     consumer = Consumer(
@@ -126,7 +126,7 @@ class Program:
         quick = [f"--conf={key}={value}" for key, value in quick_settings().items()]
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"spark_examples.{module}", *arguments, *quick],
+                [sys.executable, "-m", f"barnabas.spark_examples.{module}", *arguments, *quick],
                 cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
 

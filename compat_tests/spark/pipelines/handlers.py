@@ -1,6 +1,6 @@
 """Handlers for retry_and_dead_letter. Workers import them."""
 
-from spark_examples.retry_handler import Hopeless, Record
+from barnabas.spark_examples.retry_handler import Hopeless, Record
 
 
 class Fatal(BaseException):

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from barnabas.spark_examples import archive, queue_gaps, replay, sample
+from barnabas.spark_examples.archive_audit import audit, without
+from barnabas.spark_examples.archive_log import ArchiveError, ArchiveLog, Explained, State, together
+from barnabas.spark_examples.archive_reader import open_archive, read_archive
+from barnabas.spark_examples.exactly_once import committed_progress, wait_until_readable
+from barnabas.spark_examples.filesystem import AlreadyThere, FileSystem
 from compat_tests.spark.pipelines.conftest import consume, options_for
-from spark_examples import archive, queue_gaps, replay, sample
-from spark_examples.archive_audit import audit, without
-from spark_examples.archive_log import ArchiveError, ArchiveLog, Explained, State, together
-from spark_examples.archive_reader import open_archive, read_archive
-from spark_examples.exactly_once import committed_progress, wait_until_readable
-from spark_examples.filesystem import AlreadyThere, FileSystem
 from tools.waiting import PATIENCE_S, wait_until
 
 Rows = list[tuple[Any, ...]]

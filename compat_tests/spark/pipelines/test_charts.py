@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from spark_examples.capacity_report import size_label
-from spark_examples.charts import (
+from barnabas.spark_examples.capacity_report import size_label
+from barnabas.spark_examples.charts import (
     CHARACTER_WIDTH,
     FONT_SIZE,
     MOST_TICKS,

@@ -12,6 +12,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.errors import StreamingQueryException
 
+from barnabas.spark_examples import dedupe, pipeline, retry_and_dead_letter, sample
+from barnabas.spark_examples.exactly_once import Outgoing, Unit, committed_progress
 from compat_tests.spark.pipelines.conftest import (
     consume,
     forget_commits,
@@ -19,8 +21,6 @@ from compat_tests.spark.pipelines.conftest import (
     sizes,
     waiting_batch,
 )
-from spark_examples import dedupe, pipeline, retry_and_dead_letter, sample
-from spark_examples.exactly_once import Outgoing, Unit, committed_progress
 from tools.waiting import PATIENCE_S, wait_until
 
 HANDLER = "compat_tests.spark.pipelines.handlers:succeed_at"

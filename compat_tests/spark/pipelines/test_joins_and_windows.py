@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,14 +12,15 @@ import pandas
 import pyspark
 import pytest
 
+from barnabas.spark_examples import capacity_report, enrich_join, flight_delays, sample, stream_wordcount
+from barnabas.spark_examples.demo import expected_statistics
+from barnabas.spark_examples.flights import fetch_archive, read_table
+from barnabas.spark_examples.ivy import ivy_home, ivy_settings
+from barnabas.spark_examples.java import find_java
+from barnabas.spark_examples.session import CONNECTOR
+from compat_tests.conftest import ROOT
 from compat_tests.spark.pipelines.conftest import JAVA_OPTIONS, commits, consume, forget_commits, options_for, sizes
-from spark_examples import capacity_report, enrich_join, flight_delays, sample, stream_wordcount
-from spark_examples.demo import expected_statistics
-from spark_examples.flights import fetch_archive, read_table
-from spark_examples.session import CONNECTOR
 from tools import children
-from tools.jvm.ivy import ivy_home, ivy_settings
-from tools.jvm.java import find_java
 
 
 def last_values(bootstrap_servers: str, topic: str) -> dict[str, Any]:
@@ -306,7 +306,7 @@ def test_each_pipeline_tells_its_options(name: str, capsys: pytest.CaptureFixtur
     import importlib
 
     with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"spark_examples.{name}").parser().parse_args(["--help"])
+        importlib.import_module(f"barnabas.spark_examples.{name}").parser().parse_args(["--help"])
     assert ended.value.code == 0
     assert "--bootstrap-servers" in capsys.readouterr().out
 
@@ -355,7 +355,7 @@ def test_workers_have_our_modules_from_the_driver(
     for name, value in {"SPARK_HOME": home, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}.items():
         monkeypatch.setenv(name, str(value))
     handler = tmp_path / "my_module.py"
-    handler.write_text("import spark_examples\n\nhandle = lambda record: spark_examples.__file__.encode()\n")
+    handler.write_text("import barnabas.wire\n\nhandle = lambda record: barnabas.wire.__file__.encode()\n")
     servers, names = cluster.bootstrap_servers, [f"{topic_prefix}{end}" for end in ("", "-out", "-dead")]
     sample.create_topics(servers, *names)
     sample.produce(servers, topic_prefix, [sample.Sample(f"{number}", f"{number}") for number in range(100)])
@@ -371,7 +371,7 @@ def test_workers_have_our_modules_from_the_driver(
 
     values = [message.value().decode() for message in consume(servers, f"{topic_prefix}-out")]
     assert len(values) == 100
-    assert all("spark_examples.zip" in value for value in values), values[0]
+    assert all("barnabas.zip" in value for value in values), values[0]
 
 
 @pytest.mark.full
@@ -381,7 +381,8 @@ def test_spark_submit(cluster: Any, topic_prefix: str, tmp_path: Path) -> None:
     sample.create_topics(cluster.bootstrap_servers, lines, words)
     sample.produce(cluster.bootstrap_servers, lines, [sample.Sample("to be or not to be")])
     folder = Path(sample.__file__).parent
-    shutil.make_archive(str(tmp_path / "pipelines"), "zip", folder.parent, folder.name)
+    write = [sys.executable, "-m", "barnabas.spark_examples.modules", tmp_path / "pipelines.zip"]
+    children.run(write, cwd=ROOT, check=True)
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     command = [
         submit, "--master", "local[2]", "--packages", CONNECTOR, "--driver-memory", "512m",

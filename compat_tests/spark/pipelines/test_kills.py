@@ -15,6 +15,8 @@ from typing import Any
 import pandas
 import pytest
 
+from barnabas.spark_examples import archive, dedupe, flight_delays, retry_and_dead_letter, sample
+from barnabas.spark_examples.archive_reader import read_archive
 from compat_tests.spark.pipelines.conftest import FULL_SIZE_S, commits, consume, waiting_batch
 from compat_tests.spark.pipelines.test_archive import Archive
 from compat_tests.spark.pipelines.test_exactly_once import (
@@ -26,8 +28,6 @@ from compat_tests.spark.pipelines.test_exactly_once import (
     repeated,
 )
 from compat_tests.spark.pipelines.test_joins_and_windows import delays_by_day, final_figures, last_values, over_by
-from spark_examples import archive, dedupe, flight_delays, retry_and_dead_letter, sample
-from spark_examples.archive_reader import read_archive
 from tools.waiting import PATIENCE_S
 
 BATCHES = 20

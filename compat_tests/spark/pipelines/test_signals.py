@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from barnabas.spark_examples import sample
 from compat_tests.conftest import ROOT
 from compat_tests.spark.pipelines.conftest import Program, commits
-from spark_examples import sample
 from tools import children
 from tools.waiting import wait_until
 
@@ -83,7 +83,7 @@ class Interrupt:
 
 sys.meta_path.insert(0, Interrupt())
 sys.argv = ["-m"]  # what Python has there while it imports the package of a module that is to be run
-runpy.run_module("spark_examples.stream_wordcount", run_name="__main__", alter_sys=True)
+runpy.run_module("barnabas.spark_examples.stream_wordcount", run_name="__main__", alter_sys=True)
 """
 
 
@@ -99,7 +99,7 @@ def test_while_it_is_imported() -> None:
 def test_the_demonstration(number: signal.Signals) -> None:
     """Its broker ends with it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "spark_examples.demo", "--days", "1"], cwd=ROOT, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "barnabas.spark_examples.demo", "--days", "1"], cwd=ROOT, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     with process:

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
+from barnabas.spark_examples import sample
+from barnabas.spark_examples.archive_log import LOG_FOLDER
+from barnabas.spark_examples.filesystem import DEFAULT_ELSEWHERE, local_path
+from barnabas.spark_examples.ivy import pyspark_jars
+from barnabas.spark_examples.pipeline import Totals, say_totals
+from barnabas.spark_examples.session import PART_OF_SPARK, fetch_connector
+from barnabas.spark_examples.topics import Topics, what_is_missing, with_ports
 from compat_tests.conftest import ROOT
 from compat_tests.spark.conftest import SHORT_LIVED_JAVA
-from spark_examples import sample
-from spark_examples.archive_log import LOG_FOLDER
-from spark_examples.filesystem import DEFAULT_ELSEWHERE, local_path
-from spark_examples.pipeline import Totals, say_totals
-from spark_examples.session import PART_OF_SPARK, fetch_connector
-from spark_examples.topics import Topics, what_is_missing, with_ports
 from tools import children
-from tools.jvm.ivy import pyspark_jars
 from tools.waiting import PATIENCE_S
 
 NEEDED = {
@@ -60,7 +60,7 @@ def closed_port() -> int:
 def lines_of(name: str, servers: str | None, *arguments: str, status: int = 1) -> list[str]:
     """What a pipeline says that ends before it has begun."""
     reach = [] if servers is None else [f"--bootstrap-servers={servers}"]
-    command = [sys.executable, "-m", f"spark_examples.{name}", *arguments, *reach]
+    command = [sys.executable, "-m", f"barnabas.spark_examples.{name}", *arguments, *reach]
     if name in ("archive", "capacity_report"):
         command.append("--topics=elsewhere-flights" + (",elsewhere-weather" if name == "capacity_report" else ""))
     without_java = {**os.environ, "JAVA_HOME": "/nowhere"}  # what starts Spark would fail in another way
@@ -167,7 +167,7 @@ def test_where_an_archive_is_that_only_spark_finds(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_demonstration_looks_first(capsys: pytest.CaptureFixture[str]) -> None:
-    from spark_examples import demo
+    from barnabas.spark_examples import demo
 
     assert demo.run(f"127.0.0.1:{closed_port()}") == 1
     [line] = capsys.readouterr().out.splitlines()
@@ -177,7 +177,7 @@ def test_the_demonstration_looks_first(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.full  # its pipeline is in the gate with test_delays_by_day_with_late_flights
 def test_the_demonstration() -> None:
     """What `make demo` runs, with the flights of two days."""
-    command = [sys.executable, "-m", "spark_examples.demo", "--days", "2"]
+    command = [sys.executable, "-m", "barnabas.spark_examples.demo", "--days", "2"]
     environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_LIVED_JAVA}
     ended = children.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -197,7 +197,7 @@ def test_a_port_may_be_left_out() -> None:
 
 @pytest.mark.parametrize("module", ["stream_wordcount", "demo"])
 def test_a_host_without_a_port(module: str) -> None:
-    command = [sys.executable, "-m", f"spark_examples.{module}", "--bootstrap-servers", "nohost.invalid"]
+    command = [sys.executable, "-m", f"barnabas.spark_examples.{module}", "--bootstrap-servers", "nohost.invalid"]
     command += ["--checkpoint=c"] if module != "demo" else []
     ended = children.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 1
@@ -329,25 +329,28 @@ def printed_commands() -> list[tuple[str, str]]:
         text += (ROOT / "spark_examples" / f"{name}.py").read_text().partition('"""\n\n')[0].replace("\\\\\n", "\\\n")
     text = text.replace("\\\n", " ")
     of_make = re.findall(r'^ *make spark NAME=(\w+)(?: ARGS="([^"]*)")?', text, re.MULTILINE)
-    return [*of_make, *re.findall(r"^ *spark-submit .*spark_examples/(\w+)\.py (.*)$", text, re.MULTILINE)]
+    of_python = re.findall(r"^ *python -m barnabas\.spark_examples\.(\w+) ?(.*)$", text, re.MULTILINE)
+    of_submit = re.findall(r"^ *spark-submit .*/(\w+)\.py (.*)$", text, re.MULTILINE)
+    return [*of_make, *((name, given) for name, given in of_python if name in NEEDED), *of_submit]
 
 
 @pytest.mark.parametrize(("name", "arguments"), printed_commands())
 def test_options_that_pipelines_print(name: str, arguments: str) -> None:
-    """Those of `make spark NAME=...` and of spark-submit, with other values."""
+    """Those of `make spark NAME=...`, of Python and of spark-submit, with other values."""
     from importlib import import_module
 
     given = shlex.split(arguments.replace("/data/", "/elsewhere/").replace("flights", "trips"))
     if "--help" not in given:
-        told = import_module(f"spark_examples.{name}").parser().parse_args([each for each in given if each != "..."])
+        parser = import_module(f"barnabas.spark_examples.{name}").parser()
+        told = parser.parse_args([each for each in given if each != "..."])
         assert not arguments or "..." in given or told.bootstrap_servers.rpartition(":")[2] == "9092"
 
 
 @pytest.mark.full
 def test_the_documented_capacity_report(start_cluster: Callable[..., Any], start_program: Any, tmp_path: Path) -> None:
     """As the file prints it, but for addresses and folders; its topic for probes is made."""
-    text = (ROOT / "spark_examples" / "capacity_report.py").read_text()
-    [printed] = re.findall(r'make spark NAME=capacity_report ARGS="(.*?)"', text, re.DOTALL)
+    text = (ROOT / "spark_examples" / "capacity_report.py").read_text().replace("\\\\\n", "")
+    [printed] = re.findall(r"python -m barnabas\.spark_examples\.capacity_report (.*?)\n\n", text, re.DOTALL)
     servers = start_cluster({"auto.create.topics.enable": "false"}).bootstrap_servers
     sample.create_topics(servers, "orders", "payments")
     sample.produce(servers, "orders", [sample.Sample(f"order {number}", str(number % 3)) for number in range(500)])

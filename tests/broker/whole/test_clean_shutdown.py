@@ -8,7 +8,7 @@ import pytest
 
 from barnabas.broker.configuration.config import load
 from barnabas.broker.server import Broker
-from tools.jvm.java import JavaMissing, find_java
+from barnabas.spark_examples.java import JavaMissing, find_java
 from tools.jvm.shared import SharedJvm
 from tools.required import tool_missing
 

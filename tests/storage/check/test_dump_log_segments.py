@@ -9,9 +9,9 @@ import re
 
 import pytest
 
+from barnabas.spark_examples.java import JavaMissing, find_java
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
-from tools.jvm.java import JavaMissing, find_java
 from tools.kafka_runtime import dump_log_segments
 from tools.required import tool_missing
 

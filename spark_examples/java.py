@@ -1,6 +1,6 @@
 """Finds Java, installing it where that needs nobody's permission, and names the folder that downloads go to.
 
-`python -m tools.jvm.java` checks (and, as root on Debian, installs) and says what it found.
+`python -m barnabas.spark_examples.java` checks (and, as root on Debian, installs) and says what it found.
 """
 
 import functools
@@ -14,7 +14,6 @@ from pathlib import Path
 
 OLDEST_JAVA = 17
 DEBIAN_PACKAGE = "openjdk-17-jre-headless"
-DEBIAN_COMPILER = "openjdk-17-jdk-headless"
 
 
 class JavaMissing(RuntimeError):
@@ -89,14 +88,6 @@ def find_java() -> Path:
             f"example with `sudo apt-get install {DEBIAN_PACKAGE}` or `brew install openjdk@17`, or set JAVA_HOME."
         )
     return java
-
-
-def find_compiler() -> Path:
-    """The `javac` of the `java` to use. Raises JavaMissing, also where that came without one."""
-    compiler = find_java().resolve().with_name("javac")
-    if not compiler.exists():
-        raise JavaMissing(f"{find_java()} has no compiler beside it (Debian: apt-get install {DEBIAN_COMPILER})")
-    return compiler
 
 
 if __name__ == "__main__":

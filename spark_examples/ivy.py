@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from tools.jvm.java import cache_folder, find_java, say
+from barnabas.spark_examples import INSTALL
+from barnabas.spark_examples.java import cache_folder, find_java, say
 
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2/"
 MANIFEST = "manifest.json"
@@ -45,7 +46,7 @@ def pyspark_jars() -> Path:
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise FetchFailed("PySpark is not installed: pip install -e '.[spark]' in the checkout")
+        raise FetchFailed(f"PySpark is not installed: {INSTALL}")
     return Path(spec.origin).parent / "jars"
 
 
