@@ -5,7 +5,7 @@
     archive.py expire   take days older than a policy out of the archive
     archive.py clean    delete what compaction, expiry and crashes left behind
     archive.py audit    prove that every offset is there once, or say why not
-    archive.py show     list what the archive holds
+    archive.py show     list what the archive holds; with --schema, the first records with their values' fields
 
     make spark NAME=archive
     python -m barnabas.spark_examples.archive run --archive /data/archive --bootstrap-servers localhost:9092 \\
@@ -14,8 +14,9 @@
         spark_examples/archive.py run --archive hdfs:///data/archive --bootstrap-servers broker:9092 --topics a,b
 
 A record's columns are topic, date (of its timestamp, UTC), partition, offset, timestamp, timestamp_type, key, value and
-headers. archive_reader.py reads them; archive_log.py says how the archive is made and why each of these commands may
-run, and be killed, while any other one runs.
+headers: key and value are the bytes that they were. archive_reader.py reads them, also with the fields of values that
+are JSON; archive_log.py says how the archive is made and why each of these commands may run, and be killed, while any
+other one runs.
 """
 
 import argparse
@@ -44,11 +45,15 @@ from barnabas.spark_examples.archive_log import (
 )
 from barnabas.spark_examples.archive_reader import (
     COLUMNS,
+    FITS,
     SCHEMA,
+    SchemaError,
     existing_archive,
     missing_archive,
     open_archive,
+    read_archive,
     read_pieces,
+    value_schema,
 )
 from barnabas.spark_examples.topics import Topics, chosen
 
@@ -268,7 +273,11 @@ def clean(spark: SparkSession, options: argparse.Namespace) -> int:
 
 
 def show(spark: SparkSession, options: argparse.Namespace) -> None:
-    """Print what the archive holds."""
+    """Print what the archive holds; with a schema, also the fields of values.
+
+    Raises SchemaError before anything is read, ArchiveError when there is no archive, or no record to have fields.
+    """
+    fields = None if options.schema is None else value_schema(options.schema)
     state = existing_archive(spark, options.archive).state()
     table = Table(title=f"{options.archive}, batch {state.through}")
     for name in ("topic", "days", "first day", "last day", "records", "files", "MB"):
@@ -280,6 +289,26 @@ def show(spark: SparkSession, options: argparse.Namespace) -> None:
         records = sum(piece.rows for piece in pieces)
         table.add_row(topic, f"{len(days):,}", days[0], days[-1], f"{records:,}", f"{files:,}", f"{size / 1e6:,.1f}")
     pipeline.print_table(table)
+    if fields is not None:
+        _show_fields(spark, options, fields.names)
+
+
+def _show_fields(spark: SparkSession, options: argparse.Namespace, fields: Sequence[str]) -> None:
+    """Print the first records of the topics with the fields of their values, and how many of all values do not fit."""
+    records = read_archive(spark, options.archive, chosen(options), schema=options.schema)
+    does_not_fit = ~f.col(FITS)
+    [counted] = records.agg(
+        f.count("*").alias("records"), f.count(FITS).alias("values"), f.count_if(does_not_fit).alias("misfits")
+    ).collect()
+    if not counted.records:
+        raise ArchiveError(f"the archive holds nothing of {', '.join(chosen(options))}")
+    first = records.orderBy("topic", "partition", "offset").select(
+        "topic", "partition", "offset", "timestamp", f.col("key").cast("string").alias("key"),
+        *(f.col(f"`{name}`") for name in fields),
+        f.when(does_not_fit, f.col("value").cast("string")).alias("value that does not fit"),
+    )  # fmt: skip
+    pipeline.print_rows(first, "The first records")
+    pipeline.say(f"{counted.misfits:,} of {counted['values']:,} values do not fit the schema: fields are null there.")
 
 
 # --- the command line ---------------------------------------------------------------------------------------------
@@ -298,6 +327,12 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--archive", metavar="URI", help="where the archive is")
     pipeline.add_topics_options(made, "flights", "what to archive")
+    made.add_argument(
+        "--schema",
+        metavar="DDL",
+        help="`show` prints the first records of --topics with the fields of their values, which are JSON, and counts "
+        "values that do not fit; in Spark's words, such as 'carrier STRING, delay INT'",
+    )
     care = made.add_argument_group("compact, expire, clean")
     care.add_argument(
         "--maintain-every",
@@ -362,7 +397,8 @@ def show_sample(spark: SparkSession, options: argparse.Namespace) -> None:
     print_findings(audit(spark, options))
 
 
-def _run_command(spark: SparkSession, options: argparse.Namespace, _: bool) -> int:
+def run_command(spark: SparkSession, options: argparse.Namespace, _: bool) -> int:
+    """Run one of the commands that look after an archive; returns the exit status."""
     try:
         if options.command == "audit":
             findings = audit(spark, options)
@@ -372,6 +408,9 @@ def _run_command(spark: SparkSession, options: argparse.Namespace, _: bool) -> i
             show(spark, options)
             return 0
         done = {"compact": compact, "expire": expire, "clean": clean}[options.command](spark, options)
+    except SchemaError as problem:
+        pipeline.say(str(problem))
+        return 2
     except ArchiveError as problem:
         pipeline.console.print(problem, style="red", markup=False)
         return 1
@@ -384,6 +423,8 @@ def main() -> int:
     """Run from the command line."""
     made = parser()
     options = made.parse_args()
+    if options.schema is not None and (options.command != "show" or options.topics_pattern):
+        made.error("--schema is for `show`, with --topics")
     if options.command == "run":
         if options.bootstrap_servers is not None and options.archive is None:
             made.error("run needs --archive")
@@ -394,7 +435,7 @@ def main() -> int:
         pipeline.say(missing)
         return 1
     asks_queue = options.command == "audit" and options.bootstrap_servers is not None
-    return pipeline.run_program(made, options, None, _run_command, needs=_somebody if asks_queue else None)
+    return pipeline.run_program(made, options, None, run_command, needs=_somebody if asks_queue else None)
 
 
 if __name__ == "__main__":

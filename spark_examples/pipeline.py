@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -543,5 +544,5 @@ def print_rows(frame: DataFrame, title: str, count: int = 20) -> None:
     for column in frame.columns:
         table.add_column(column)
     for row in frame.limit(count).collect():
-        table.add_row(*("" if value is None else str(value) for value in row))
+        table.add_row(*("" if value is None else escape(str(value)) for value in row))
     print_table(table)

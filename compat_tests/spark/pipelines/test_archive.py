@@ -16,7 +16,7 @@ import pytest
 from barnabas.spark_examples import archive, queue_gaps, replay, sample
 from barnabas.spark_examples.archive_audit import audit, without
 from barnabas.spark_examples.archive_log import ArchiveError, ArchiveLog, Explained, State, together
-from barnabas.spark_examples.archive_reader import open_archive, read_archive
+from barnabas.spark_examples.archive_reader import COLUMNS, FITS, SchemaError, open_archive, read_archive, value_schema
 from barnabas.spark_examples.exactly_once import committed_progress, wait_until_readable
 from barnabas.spark_examples.filesystem import AlreadyThere, FileSystem
 from compat_tests.spark.pipelines.conftest import consume, options_for
@@ -449,6 +449,67 @@ def test_an_archive_that_only_spark_can_look_for(spark: Any, mounted: str) -> No
             command(spark, options)
     with pytest.raises(ArchiveError, match="no archive at "):
         read_archive(spark, f"{mounted}/nowhere")
+
+
+VALUES = {
+    '{"carrier": "UA", "delay": 2, "plane": "N14228"}': ("UA", 2, True),
+    '{"carrier": "AA", "delay": "soon"}': ("AA", None, False),
+    '{"carrier": "B6"}': ("B6", None, True),
+    "[/late]": (None, None, False),
+    "null": (None, None, False),
+    " ": (None, None, False),
+    "": (None, None, False),
+    None: (None, None, None),
+}
+"""Values, with what becomes of them by `carrier STRING, delay INT`."""
+
+
+def test_fields_of_values(
+    spark: Any, cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, schema = f"{topic_prefix}-departures", "carrier STRING, delay INT"
+    sample.create_topics(cluster.bootstrap_servers, topic, partitions=1)
+    sample.produce(cluster.bootstrap_servers, topic, [sample.Sample(value, "key") for value in VALUES])
+    made = Archive(spark, cluster.bootstrap_servers, run_once, tmp_path / "archive", topic)
+    made.run()
+
+    frame = read_archive(spark, made.uri, [topic], schema=schema)
+
+    assert frame.columns == [*COLUMNS, "carrier", "delay", FITS]
+    assert [tuple(row)[-3:] for row in frame.orderBy("offset").collect()] == list(VALUES.values())
+    assert as_rows(frame) == made.rows() == made.queue(), "values are the bytes that they were"
+    archive.show(spark, made.options(f"--schema={schema}"))
+    shown = capsys.readouterr()
+    assert "5 of 7 values do not fit the schema: fields are null there." in shown.err.splitlines()
+    assert "[/late]" in shown.out, "no markup of a table"
+    with pytest.raises(ArchiveError, match="the archive holds nothing of elsewhere"):
+        archive.show(spark, made.options("--topics=elsewhere", f"--schema={schema}"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [
+        ("carrier STRNG", "is no schema: [UNSUPPORTED_DATATYPE] "),
+        ("carrier STRING, delay", "is no schema: [PARSE_SYNTAX_ERROR] "),
+        ("INT", "is no schema: it names no fields."),
+        ("", "is no schema: it names no fields."),
+        ("Offset BIGINT, delay INT", "is no schema for an archive: there would be two columns offset."),
+        ("delay INT, DELAY INT, value_fits INT", "there would be two columns value_fits, delay."),
+    ],
+)
+def test_a_wrong_schema_is_one_line(
+    schema: str, complaint: str, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told before the archive, which is not there, is looked at."""
+    options = archive.parser().parse_args(["show", f"--archive={tmp_path}/nowhere", f"--schema={schema}"])
+
+    assert archive.run_command(spark, options, False) == 2
+
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(repr(schema))
+    assert complaint in line
+    with pytest.raises(SchemaError):
+        value_schema(schema)
 
 
 def test_ranges() -> None:

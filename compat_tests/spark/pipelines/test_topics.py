@@ -109,6 +109,7 @@ def test_what_the_line_says_helps(cluster: Any, topic_prefix: str) -> None:
             "--bootstrap-servers needs --checkpoint URI, where the pipeline keeps how far it has come",
         ),
         ("capacity_report", [], "--bootstrap-servers needs --output URI, where the report goes"),
+        ("archive", ["run", "--archive=a", "--schema=delay INT"], "--schema is for `show`, with --topics"),
         ("dedupe", ["--chekpoint=c"], "unrecognized arguments: --chekpoint=c"),
         (
             "dedupe",
