@@ -147,7 +147,8 @@ class Segment:
                 raise CorruptFile("the time index of a segment with batches is empty")
             if len(offset_index) and not _leads_to_a_batch(offset_index, read):
                 raise CorruptFile("the last entry of the offset index leads to another batch")
-            if not _is_largest(time_index.last_entry, offset_index, read, self.file, self.size):
+            # Not of a segment that is too small to have entries: a start would have to open each of a thousand logs.
+            if len(offset_index) and not _is_largest(time_index.last_entry, offset_index, read, self.file, self.size):
                 raise CorruptFile("the last entry of the time index is not the largest timestamp")
             self.max_timestamp, self.max_timestamp_offset = time_index.last_entry
             self.offset_index, self.time_index = offset_index, time_index  # both or none: a read may be refused
@@ -430,14 +431,18 @@ def _is_largest(entry: tuple[int, int], offset_index: OffsetIndex, read: Read, f
     """Whether the last entry of a time index is right, as far as a look at two places tells: its batch, and the end of
     the segment, where the latest batches mostly are. An index that lost its last entries is wrong there.
     """
-    _, start = offset_index.lookup(entry[1])
-    if not has_timestamp(entry, read, file, start, size):
-        return False
+    timestamp, offset = entry
     end = offset_index.positions[-1] if len(offset_index) else 0
+    is_found = False
     try:
-        return all(header.max_timestamp <= entry[0] for header in file_headers(read, file, end, size))
+        for header in file_headers(read, file, end, size):
+            if header.max_timestamp > timestamp:
+                return False
+            if header.base_offset <= offset <= header.last_offset:
+                is_found = header.max_timestamp == timestamp
     except (IndexMismatch, CorruptLog):
         return False
+    return is_found or has_timestamp(entry, read, file, offset_index.lookup(offset)[1], size)
 
 
 def _build_time_index(read: Read, file: LogFile, base_offset: int, size: int) -> TimeIndex:
