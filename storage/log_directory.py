@@ -174,19 +174,20 @@ class LogDirectory:
         broker_epoch = take_clean_shutdown(self._files, self.path)
         is_clean = broker_epoch is not None
         checkpoints = self.checkpoints.read(is_clean=is_clean)
+        named = checkpoints.named
         logs = {}
         for name in sorted(self._partition_directories()):
             key = parse_log_name(name)
             if key is None:
                 logger.warning("ignoring %s/%s: not the name of a log", self.path, name)
                 continue
-            if key not in checkpoints.named and is_somebody_elses(self._files, f"{self.path}/{name}"):
+            if key not in named and is_somebody_elses(self._files, f"{self.path}/{name}"):
                 logger.warning("ignoring %s/%s: hidden, and not a log", self.path, name)
                 continue
             logs[key] = checkpoints.of(key)
         return FoundLogs(
             logs,
-            {key: checkpoints.of(key) for key in checkpoints.named},
+            {key: checkpoints.of(key) for key in named},
             checkpoints.held,
             is_clean,
             -1 if broker_epoch is None else broker_epoch,
