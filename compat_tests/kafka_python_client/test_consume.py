@@ -1,13 +1,15 @@
 """Consuming with kafka-python, without the help of a group."""
 
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
-from kafka import TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import OffsetOutOfRangeError
 
-from tools.waiting import PATIENCE_S
+from compat_tests.emptied_topic import EMPTY, END, QUICK_COMPACTION, make_emptied_topic
+from tools.waiting import PATIENCE_S, wait_until
 
 START_MS = 1_700_000_000_000
 """Timestamp of the record at offset 0; each later record is one second younger."""
@@ -131,3 +133,26 @@ def test_an_unknown_topic_is_created_by_subscribing(
         assert time.monotonic() < deadline
     produce(topic, [b"hello"])
     assert [record.value for record in take(consumer, 1)] == [b"hello"]
+
+
+@pytest.mark.parametrize("isolation_level", ["read_committed", "read_uncommitted"])
+def test_the_emptied_tail_of_a_compacted_log_is_passed(start_cluster: Any, take: Any, isolation_level: str) -> None:
+    """From the beginning, and from an offset whose record is gone: the position reaches the end, where more comes."""
+    own = start_cluster(QUICK_COMPACTION)
+    partition = TopicPartition(make_emptied_topic(own), 0)
+    with (
+        closing(KafkaConsumer(bootstrap_servers=own.bootstrap_servers, isolation_level=isolation_level)) as consumer,
+        closing(KafkaProducer(bootstrap_servers=own.bootstrap_servers)) as producer,
+    ):
+        consumer.assign([partition])
+        assert consumer.end_offsets([partition]) == {partition: END}
+        consumer.seek_to_beginning(partition)
+        assert [record.value for record in take(consumer, 1)] == [b"kept"]
+        for offset in EMPTY:
+            consumer.seek(partition, offset)
+            wait_until(lambda: not consumer.poll() and consumer.position(partition) == END)
+        for start in (0, *EMPTY):
+            consumer.seek(partition, start)
+            end = producer.send(partition.topic, b"%d" % start, key=b"k", partition=0).get(PATIENCE_S).offset
+            values = [record.value for record in take(consumer, (start == 0) + end - END + 1)]
+            assert values[-1] == b"%d" % start

@@ -138,6 +138,24 @@ const scenarios = {
     return { value: read.messages[seen].value }
   },
 
+  // Reads on while nothing comes; then comes what follows the gap at the end.
+  async beyond ({ topic, group }) {
+    const consumer = await open(kafka.consumer({ groupId: group, ...QUICK }))
+    const values = []
+    let fetches = 0
+    consumer.on(consumer.events.FETCH, () => { if (values.length === 1) fetches++ })
+    await consumer.subscribe({ topic, fromBeginning: true })
+    await consumer.run({ eachMessage: async ({ message }) => { values.push([Number(message.offset), text(message.value)]) } })
+    await until(() => fetches >= 5)
+    const [{ high }] = await (await admin()).fetchTopicOffsets(topic)
+    const one = await producer()
+    await one.send({ topic, messages: [{ key: 'k', value: 'next' }] })
+    await until(() => values.length === 2)
+    consumer.seek({ topic, partition: 0, offset: '3' })
+    await until(() => values.length === 3)
+    return { high: Number(high), values }
+  },
+
   async topics ({ topic }) {
     const one = await admin()
     const configEntries = [{ name: 'retention.ms', value: '60000' }]

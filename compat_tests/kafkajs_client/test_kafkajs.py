@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests.emptied_topic import END, QUICK_COMPACTION, make_emptied_topic
 from tools import children
 from tools.foreign_languages import ToolchainMissing, find_node, node_modules
 from tools.required import tool_missing
@@ -33,9 +34,10 @@ def node_environment() -> dict[str, str]:
 def scenario(cluster: Any, node_environment: dict[str, str]) -> Scenario:
     """Run a scenario by its name; what it returned, or a failed test that shows its complaints."""
 
-    def run(name: str, **arguments: Any) -> Any:
+    def run(name: str, own: Any = None, **arguments: Any) -> Any:
+        servers = (own or cluster).bootstrap_servers
         done = children.run(
-            [find_node(), HERE / "scenarios.js", name, cluster.bootstrap_servers, json.dumps(arguments)],
+            [find_node(), HERE / "scenarios.js", name, servers, json.dumps(arguments)],
             env=node_environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
@@ -137,3 +139,12 @@ def test_a_topic_is_created_by_producing_to_it(scenario: Scenario, topic_name: s
 
 def test_a_record_that_is_too_large_is_refused(scenario: Scenario, topic: str) -> None:
     assert scenario("tooLarge", topic=topic) == {"type": "MESSAGE_TOO_LARGE"}
+
+
+def test_the_emptied_tail_of_a_compacted_log_is_passed(scenario: Scenario, start_cluster: Any, group: str) -> None:
+    own = start_cluster(QUICK_COMPACTION)
+    topic = make_emptied_topic(own)
+
+    answer = scenario("beyond", own, topic=topic, group=group)
+
+    assert answer == {"high": END, "values": [[0, "kept"], [END, "next"], [END, "next"]]}
