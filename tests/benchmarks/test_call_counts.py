@@ -89,7 +89,7 @@ IDLE_FETCH_OF_FOLLOWER = Work(45, 1_665)
 """However many partitions they follow."""
 REPLICATED_PRODUCE = Work(622, 19_400)
 """A batch with acks=all, on its leader and both followers: with their fetches, appends, and what becomes committed."""
-DELAYED_FETCH = Work(150, 5_780)
+DELAYED_FETCH = Work(150, 5_800)
 DELAYED_FETCH_OF_SESSION = Work(155, 6_060)
 """However many partitions it follows."""
 
