@@ -18,7 +18,7 @@ field. What is read looks like this (HeartbeatRequest, version 4):
 Every length is checked against the bytes that remain before anything is made of it, and an array's count
 against the least size of that many elements, so the memory a message takes is proportional to its bytes. The factor
 can be large, though: two bytes may become an object of a hundred. A request's arrays together may therefore not have
-more than ELEMENTS_MAX elements, or fewer where a caller says how many are `left`.
+more than ELEMENTS_MAX elements, or as many as a caller says are `left`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,6 @@ STRING_SIZE_MAX = 0x7FFF
 ELEMENTS_MAX = 50_000
 """Elements in all arrays of one request, tagged fields included: 25 times the partitions that Kafka lets one request
 describe (`max.request.partition.size.limit`, 2,000). Each costs up to 50 us until it is answered."""
-
-_CONTROLLER_REQUESTS = ("LeaderAndIsrRequest", "StopReplicaRequest", "UpdateMetadataRequest")
-"""What a controller tells brokers of all partitions of a cluster; they are not limited."""
 
 
 class Reader(Protocol):
@@ -75,7 +72,7 @@ class _ReaderCompiler:
         self.message = message
         self.version = version
         self.flexible = message.FLEXIBLE_FROM is not None and version >= message.FLEXIBLE_FROM
-        self.is_limited = message.__name__.endswith("Request") and message.__name__ not in _CONTROLLER_REQUESTS
+        self.is_limited = message.__name__.endswith("Request")
         self.names = 0
         self.lines: list[str] = []
         self.indent = 2

@@ -38,7 +38,7 @@ beyond the size of a batch, 1 MiB."""
 
 BROKER_ELEMENTS_MAX = 1 << 62
 """A controller tells a broker of any number of partitions; how large its request may be, socket.request.max.bytes
-says."""
+says. A stranger's request has no more elements than a client's: it is decoded before anybody can refuse it."""
 
 _REPLY_LENGTH = struct.Struct(">i")
 
@@ -54,11 +54,10 @@ class _Route:
         self.handle: Callable[..., Any] = handler.handle
         self.decode: Callable[..., tuple[Any, int]] = codec.decoder(api.request_class, version)
         self.decode_large = self.decode
-        if handler.is_inter_broker:
-            self.handle = partial(_handle_of_broker, handler.handle, api.response_class)
-            self.decode = partial(self.decode, left=BROKER_ELEMENTS_MAX)
         if handler.elements_at_once is not None:
             self.decode = partial(self.decode, left=handler.elements_at_once)
+        if handler.is_inter_broker:
+            self.handle = partial(_handle_of_broker, handler.handle, api.response_class)
         self.encode: Callable[[Any, list[Any]], None] = codec.encoder(api.response_class, version)
         self.pack_header: Callable[[int], bytes] = headers.response_header_packer(handler.key, version)
         count_errors = error_counter(api.response_class, partial(metrics.count_error, handler.key))
@@ -79,8 +78,9 @@ def _handle_of_broker(
 def _elements_max(handler: Handler[Any, Any], context: RequestContext) -> int:
     """How many elements a request may have that has more than most. The first one of a broker's connection may be the
     largest, and where that broker has no secret, its client id alone says so far whose it is."""
-    if handler.elements_of_brokers > ELEMENTS_MAX and context.comes_from_some_broker():
-        return handler.elements_of_brokers
+    of_brokers = BROKER_ELEMENTS_MAX if handler.is_inter_broker else handler.elements_of_brokers
+    if of_brokers > ELEMENTS_MAX and context.comes_from_some_broker():
+        return of_brokers
     return ELEMENTS_MAX
 
 
@@ -165,9 +165,14 @@ class Dispatcher:
         return self._answer(route, context, started_ns, len(frame), route.handle, request, context)
 
     def _may_be_of_broker(self, handler: Handler[Any, Any], connection: Connection) -> bool:
-        """Whether a request may be the first one of another broker, whose connection is not known as such yet."""
+        """Whether a request may be the first one of another broker, whose connection is not known as such yet: of one
+        that need not show a secret, since those that do have shown it before."""
         own = self._services.config.inter_broker_listener_name
-        return handler.is_inter_broker and connection.session.listener_name == own
+        return (
+            handler.is_inter_broker
+            and connection.session.listener_name == own
+            and self._services.broker_secrets.believes_anybody()
+        )
 
     def _room_for(self, handler: Handler[Any, Any], connection: Connection) -> LargeRequests:
         """Which bound a large request counts for: those that wait for the controller, and those that brokers may have

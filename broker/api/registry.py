@@ -45,8 +45,9 @@ class Handler(Generic[Request, Response]):
     number of those (Produce, whose records stay bytes). From another broker a request may have `elements_of_brokers`,
     where clients may have ELEMENTS_MAX (Fetch, in which a replica names all that it follows). An API whose handler
     `counts_errors` is not looked through for them once more. One that `is_inter_broker` is for brokers alone: whoever
-    asks on another listener than theirs is answered CLUSTER_AUTHORIZATION_FAILED. Of any size it may be on theirs, as
-    the first one that a new broker is told names all partitions; large ones have a bound of their own.
+    asks on another listener than theirs is answered CLUSTER_AUTHORIZATION_FAILED. Of any size it may be from a broker,
+    as the first one that a new broker is told names all partitions; where it may be of a broker that need not show a
+    secret, large ones have a bound of their own.
     """
 
     key: int

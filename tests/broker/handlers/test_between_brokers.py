@@ -42,6 +42,7 @@ from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import (
+    UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
@@ -386,6 +387,25 @@ async def test_what_a_new_broker_is_told_first_may_be_of_any_size(tmp_path: Path
         async with connection(broker, "CLIENTS") as client:
             with pytest.raises(PeerUnavailable, match="closed the connection"):
                 await client.send(told, 8)
+
+
+@pytest.mark.parametrize("listener", ["CLIENTS", "BROKERS"])
+async def test_a_stranger_has_no_more_decoded_than_a_client(tmp_path: Path, listener: str) -> None:
+    """Also of what brokers alone may ask: it would hold up the event loop before it is refused. A broker of Apache
+    Kafka shows nothing, so that what is on its listener may be its."""
+    many = UpdateMetadataRequest(controller_id=NOBODY_ID, live_brokers=[UpdateMetadataBroker()] * (ELEMENTS_MAX + 1))
+    large = UpdateMetadataRequest(controller_id=NOBODY_ID, topic_states=[UpdateMetadataTopicState()])
+    replicas = [OTHER_ID] * (REQUEST_BYTES_MAX // 4 + 1)
+    large.topic_states[0].partition_states = [UpdateMetadataPartitionState(offline_replicas=replicas)]
+    async with member(tmp_path) as broker:
+        for request in (many, large):
+            async with connection(broker, listener) as stranger:
+                with pytest.raises(PeerUnavailable, match="closed the connection"):
+                    await stranger.send(request, 8)
+        await register(broker, OTHER_ID)
+        for request in (many, large):
+            async with connection(broker, "BROKERS") as peer:
+                assert (await peer.send(request, 8)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def test_large_requests_of_clients_do_not_hold_up_what_a_new_broker_is_told(tmp_path: Path) -> None:
