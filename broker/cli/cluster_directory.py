@@ -3,7 +3,6 @@ them the metadata store's file, a note of the processes, and what the brokers kn
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -103,17 +102,28 @@ def left_out(directories: Sequence[str], asked: Collection[int]) -> Iterator[str
     )
 
 
-def secret_of_brokers(directory: Path, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
-    """What the brokers of a cluster show each other, made when it starts for the first time. It is kept in a file that
-    nobody else can read, as a new parent has to give it to brokers beside those that outlived a former one.
+def kept_secret(directory: Path) -> str | None:
+    """What the brokers of a cluster have shown each other so far; None where there is none, it is damaged, or others
+    could read it. A new parent has to give it to brokers beside those that outlived a former one.
 
     Raises: OSError.
     """
     path = directory / SECRET_FILE
-    with contextlib.suppress(FileNotFoundError):
-        kept = path.read_text(errors="replace").strip()
-        if _SECRET.fullmatch(kept):
-            return kept
+    try:
+        with open(path, errors="replace") as file:
+            is_for_others = os.fstat(file.fileno()).st_mode & 0o077
+            kept = file.read().strip()
+    except FileNotFoundError:
+        return None
+    return kept if _SECRET.fullmatch(kept) and not is_for_others else None
+
+
+def new_secret(directory: Path, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
+    """Make what the brokers of a cluster show each other from now on, in a file that nobody else can read.
+
+    Raises: OSError.
+    """
+    path = directory / SECRET_FILE
     secret = random_bytes(SECRET_BYTES).hex()
     temporary = path.with_suffix(".tmp")
     temporary.unlink(missing_ok=True)

@@ -27,8 +27,9 @@ from typing import Any, Final
 from barnabas.broker.cli.cluster_directory import (
     broker_directory,
     is_of_one_broker,
+    kept_secret,
     left_out,
-    secret_of_brokers,
+    new_secret,
 )
 from barnabas.broker.cli.serve import EXIT_FAILURE, EXIT_USAGE, read_configuration, refuse, serve_one
 from barnabas.broker.configuration.config import BrokerConfig, ConfigError, default_data_directory, parse_address
@@ -245,7 +246,10 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
     supervisor = Supervisor(loop, directory, plans)
     try:
         loop.run_until_complete(supervisor.open())
-        secret = secret_of_brokers(directory)
+        secret = kept_secret(directory)
+        if secret is None:
+            secret = new_secret(directory)
+            supervisor.renew_adopted()
         gc.collect()
         look_for_garbage()  # what is there by now stays, shared with the brokers as long as nobody writes to it
         while (start := loop.run_until_complete(supervisor.next_start())) is not None:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from barnabas.broker.cli.cluster_directory import (
     ADDRESS_KEYS,
     NOTE_FILE,
+    SECRET_FILE,
     STORE_FILE,
     broker_directory,
     brokers_in,
@@ -134,6 +135,18 @@ class Supervisor:
         logger.info(
             "pid %d holds the metadata store of %d brokers, %s", os.getpid(), len(plans), self._directory / STORE_FILE
         )
+
+    def renew_adopted(self) -> None:
+        """Have brokers that outlived a former parent end, and start again: they have a secret that those do not have
+        which are started now, so that neither would believe the other."""
+        for child in self._children:
+            if child.pid and not child.is_own:
+                logger.warning(
+                    "%s is gone, damaged or readable by others: broker %d has to be started again with a new secret",
+                    self._directory / SECRET_FILE,
+                    child.plan.node_id,
+                )
+                self._spawn(self._end(child))
 
     async def next_start(self) -> BrokerPlan | None:
         """The next broker to fork, as soon as there is one; None when all is over."""

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from barnabas.broker.cli.cluster_directory import NOTE_FILE, SECRET_FILE, secret_of_brokers
+from barnabas.broker.cli.cluster_directory import NOTE_FILE, SECRET_FILE, kept_secret, new_secret
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     FetchPartition,
@@ -135,10 +135,34 @@ def test_the_secret_is_in_one_file_that_nobody_else_reads(brokers: BarnabasBroke
     assert "does not believe who this broker is" not in brokers.log_text()
 
 
-def test_a_secret_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
-    first = secret_of_brokers(tmp_path)
-    assert secret_of_brokers(tmp_path) == first
-    (tmp_path / SECRET_FILE).write_bytes(b"\xff")
-    second = secret_of_brokers(tmp_path)
-    assert second != first
-    assert secret_of_brokers(tmp_path) == second
+def test_brokers_that_outlived_their_parent_are_given_a_new_secret_with_the_others(brokers: BarnabasBrokers) -> None:
+    """Where the file is gone, nobody can give the old one to a broker that is started now."""
+    path = brokers.log_dir / SECRET_FILE
+    before = {node_id: brokers.broker_pid(node_id) for node_id in brokers.node_ids}
+    brokers.kill_parent()
+    path.unlink()
+    brokers.start()
+    for node_id, pid in before.items():
+        wait_until(lambda node_id=node_id, pid=pid: brokers.broker_pid(node_id) not in (0, pid))
+    brokers.wait_settled()
+    create(brokers, "letters")
+    assert brokers.log_text().count(f"{path} is gone, damaged or readable by others") == len(before)
+
+
+def test_a_secret_that_others_may_know_is_none(tmp_path: Path) -> None:
+    path = tmp_path / SECRET_FILE
+    assert kept_secret(tmp_path) is None
+    secret = new_secret(tmp_path)
+    assert kept_secret(tmp_path) == secret
+    path.chmod(0o640)
+    assert kept_secret(tmp_path) is None
+    second = new_secret(tmp_path)
+    assert (kept_secret(tmp_path), stat.S_IMODE(path.stat().st_mode)) == (second, 0o600)
+    assert second != secret
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"zz" * 32])
+def test_a_damaged_secret_is_none(tmp_path: Path, content: bytes) -> None:
+    new_secret(tmp_path)
+    (tmp_path / SECRET_FILE).write_bytes(content)
+    assert kept_secret(tmp_path) is None
