@@ -134,8 +134,9 @@ def new_secret(directory: Path, random_bytes: Callable[[int], bytes] = os.urando
 
 
 def read_note(path: Path) -> dict[str, Any]:
-    """What a former parent noted of its brokers, by their ids: `pid`, `store_port`, and the addresses that were `asked`
-    for and `given`; nothing if it noted nothing. Errors: OSError, ValueError if it is not as it is written."""
+    """What a former parent noted of its brokers, by their ids: `pid`, `store_port`, the `secret_digest` of what the
+    process was given to show the others, and the addresses that were `asked` for and `given`; nothing if it noted
+    nothing. Errors: OSError, ValueError if it is not as it is written."""
     try:
         return {str(int(node_id)): _noted(noted) for node_id, noted in json.loads(path.read_text()).items()}
     except FileNotFoundError:
@@ -151,7 +152,8 @@ def _noted(noted: Mapping[str, Any]) -> dict[str, Any]:
     asked, given = (
         {key: str(noted[name][key]) for key in ADDRESS_KEYS if key in noted[name]} for name in ("asked", "given")
     )
-    return {"pid": pid, "store_port": store_port, "asked": asked, "given": given}
+    secret_digest = str(noted.get("secret_digest", ""))
+    return {"pid": pid, "store_port": store_port, "secret_digest": secret_digest, "asked": asked, "given": given}
 
 
 def _has_partitions(directory: str) -> bool:

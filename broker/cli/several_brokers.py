@@ -35,6 +35,7 @@ from barnabas.broker.cli.serve import EXIT_FAILURE, EXIT_USAGE, read_configurati
 from barnabas.broker.configuration.config import BrokerConfig, ConfigError, default_data_directory, parse_address
 from barnabas.broker.configuration.listeners import BROKERS_LISTENER, PORT_MAX
 from barnabas.broker.observability import logs
+from barnabas.broker.security.broker_secrets import digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class BrokerPlan:
     directories: Sequence[str]
     former_pid: int = 0
     """The process that ran that broker for a former parent, and may still run."""
+    former_secret_digest: str = ""
+    """Of the secret that this process was given."""
 
 
 def main(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -226,7 +229,13 @@ def with_note(plans: Sequence[BrokerPlan], note: Mapping[str, Any]) -> list[Brok
             if configs.get(key) == noted["asked"].get(key):
                 configs[key] = given
         found.append(
-            replace(plan, configs=configs, store_port=noted.get("store_port", 0), former_pid=noted.get("pid", 0))
+            replace(
+                plan,
+                configs=configs,
+                store_port=noted.get("store_port", 0),
+                former_pid=noted.get("pid", 0),
+                former_secret_digest=noted.get("secret_digest", ""),
+            )
         )
     return found
 
@@ -246,10 +255,8 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
     supervisor = Supervisor(loop, directory, plans)
     try:
         loop.run_until_complete(supervisor.open())
-        secret = kept_secret(directory)
-        if secret is None:
-            secret = new_secret(directory)
-            supervisor.renew_adopted()
+        secret = kept_secret(directory) or new_secret(directory)
+        supervisor.agree_on_secret(digest_of(secret))
         gc.collect()
         look_for_garbage()  # what is there by now stays, shared with the brokers as long as nobody writes to it
         while (start := loop.run_until_complete(supervisor.next_start())) is not None:

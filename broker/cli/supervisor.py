@@ -72,12 +72,14 @@ class RestartBudget:
 @dataclass(slots=True, eq=False)
 class Child:
     """One broker: its plan, the process that runs it (0: none), and whether that is a child of this one; whether that
-    process serves (`is_ready`), and whether any has since this one holds the store (`has_served`)."""
+    process serves (`is_ready`), and whether any has since this one holds the store (`has_served`).
+    `secret_digest` is that of the secret which the process was given."""
 
     plan: BrokerPlan
     asked: dict[str, str]
     pid: int = 0
     is_own: bool = True
+    secret_digest: str = ""
     addresses: str = ""
     is_ready: bool = False
     has_served: bool = False
@@ -100,6 +102,7 @@ class Supervisor:
         self._is_stopping = False
         self._has_store = True
         self._is_ready = False
+        self._secret_digest = ""
         self._late_note: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.status = 0
@@ -136,15 +139,17 @@ class Supervisor:
             "pid %d holds the metadata store of %d brokers, %s", os.getpid(), len(plans), self._directory / STORE_FILE
         )
 
-    def renew_adopted(self) -> None:
-        """Have brokers that outlived a former parent end, and start again: they have a secret that those do not have
-        which are started now, so that neither would believe the other."""
+    def agree_on_secret(self, digest: str) -> None:
+        """Brokers are started with the secret of this digest. One that outlived a former parent and has another secret
+        is started again: the others would not believe it, nor it them."""
+        self._secret_digest = digest
         for child in self._children:
-            if child.pid and not child.is_own:
+            if child.pid and child.secret_digest != digest:
                 logger.warning(
-                    "%s is gone, damaged or readable by others: broker %d has to be started again with a new secret",
-                    self._directory / SECRET_FILE,
+                    "broker %d has another secret than %s, which was lost, readable by others or replaced: it is"
+                    " started again",
                     child.plan.node_id,
+                    self._directory / SECRET_FILE,
                 )
                 self._spawn(self._end(child))
 
@@ -159,6 +164,7 @@ class Supervisor:
         """A broker runs as process `pid`, and prints to `output`."""
         child = next(child for child in self._children if child.plan is plan)
         child.pid, child.is_own, child.output = pid, True, b""
+        child.secret_digest = self._secret_digest
         child.has_ended = asyncio.Event()
         self._loop.add_reader(output, self._read, child, output)
         self._renew_note()
@@ -204,6 +210,7 @@ class Supervisor:
     def _adopt(self, child: Child) -> None:
         """A broker of a former parent still runs: it finds the store where it was."""
         child.pid, child.is_own = child.plan.former_pid, False
+        child.secret_digest = child.plan.former_secret_digest
         logger.info("broker %d still runs, pid %d: it goes on", child.plan.node_id, child.pid)
         self._spawn(self._watch(child))
 
@@ -362,6 +369,7 @@ class Supervisor:
             str(child.plan.node_id): {
                 "pid": child.pid,
                 "store_port": child.plan.store_port,
+                "secret_digest": child.secret_digest,
                 "asked": _addresses(child.asked),
                 "given": _addresses(child.plan.configs),
             }
