@@ -24,6 +24,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller.coordination.interface import Create
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+from barnabas.controller.coordination.zookeeper_server import messages
 from barnabas.controller.coordination.zookeeper_server.connection import (
     TURN_MS,
     UNSENT_BYTES_MAX,
@@ -253,6 +254,19 @@ async def test_who_was_heard_after_a_standstill_has_its_timeout_and_no_more() ->
         assert server.paths == {"/e"}
         server.pass_time(2_000)
         assert server.paths == set()
+
+
+async def test_a_request_has_so_many_operations_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "OPERATIONS_MAX", 3)
+    async with ServerUnderTest() as server, peer(server) as one:
+        writes = [(CREATE, creation(f"/{number}")) for number in range(4)]
+        reads = [(GET_DATA, string("/0") + b"\0")] * 4
+        assert await one.ask(MULTI, multi(*writes)) == (UNIMPLEMENTED, b"")
+        assert server.paths == set()
+        assert (await one.ask(MULTI, multi(*writes[:3])))[0] == 0
+        assert server.paths == {"/0", "/1", "/2"}
+        assert await one.ask(MULTI_READ, multi(*reads)) == (UNIMPLEMENTED, b"")
+        assert (await one.ask(MULTI_READ, multi(*reads[:3])))[0] == 0
 
 
 async def test_a_session_has_so_many_ephemerals_and_no_more() -> None:
