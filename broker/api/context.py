@@ -68,3 +68,10 @@ class RequestContext:
         if self.session.is_broker or self.comes_from(broker_of_client_id(self.client_id)):
             return True
         return self.is_on_inter_broker_listener and self.services.broker_secrets.believes_anybody()
+
+    def comes_from_another_broker(self) -> bool:
+        """As `comes_from_some_broker`, but not in this broker's own name, which anybody may use where it is alone."""
+        broker_id = broker_of_client_id(self.client_id)
+        if self.session.is_broker or (broker_id != self.services.node_id and self.comes_from(broker_id)):
+            return True
+        return self.is_on_inter_broker_listener and self.services.broker_secrets.believes_another()

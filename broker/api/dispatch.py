@@ -79,7 +79,7 @@ def _elements_max(handler: Handler[Any, Any], context: RequestContext) -> int:
     """How many elements a request may have that has more than most. The first one of a broker's connection may be the
     largest, and where that broker has no secret, its client id alone says so far whose it is."""
     of_brokers = BROKER_ELEMENTS_MAX if handler.is_inter_broker else handler.elements_of_brokers
-    if of_brokers > ELEMENTS_MAX and context.comes_from_some_broker():
+    if of_brokers > ELEMENTS_MAX and context.comes_from_another_broker():
         return of_brokers
     return ELEMENTS_MAX
 

@@ -51,7 +51,11 @@ class BrokerSecrets(Protocol):
         ...
 
     def believes_anybody(self) -> bool:
-        """Whether there is any such broker beside this one."""
+        """Whether there is any such broker."""
+        ...
+
+    def believes_another(self) -> bool:
+        """Whether there is one beside this one."""
         ...
 
     async def look_up(self, broker_id: int) -> None:
@@ -89,6 +93,9 @@ class RegisteredSecrets:
         return self._digests().get(broker_id) == ""
 
     def believes_anybody(self) -> bool:
+        return "" in self._digests().values()
+
+    def believes_another(self) -> bool:
         return any(not digest for broker_id, digest in self._digests().items() if broker_id != self._node_id)
 
     async def look_up(self, broker_id: int) -> None:
@@ -109,6 +116,9 @@ class SharedSecret:
         return False
 
     def believes_anybody(self) -> bool:
+        return False
+
+    def believes_another(self) -> bool:
         return False
 
     async def look_up(self, broker_id: int) -> None:

@@ -15,6 +15,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.coordination.interface import CoordinationStore
+from barnabas.controller.refusals import Refusals
 from barnabas.controller.requests import FULL, UNKNOWN_BROKER_EPOCH
 from barnabas.controller.state import BrokerRegistration, EndPoint, PartitionState
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -39,10 +40,6 @@ from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, Update
 from tools.manual_timers import ManualTimer, ManualTimers
 
 TopicPartition = tuple[str, int]
-
-LATE_RETRIES_MS = (16_000, 32_000, 60_000)
-"""After how long brokers are asked again for what they refused, when they have refused it more than four times
-(`controller/refusals.py`). Other timers that are as late are time-outs."""
 
 IN_BOTH_STORES = pytest.mark.parametrize(
     "stores",
@@ -369,6 +366,8 @@ class Cluster:
     def fire_retries(self) -> None:
         for member in self.members.values():
             for timer in list(member.timers.waiting):
-                if (timer.delay_ms <= 8_000 or timer.delay_ms in LATE_RETRIES_MS) and not member.is_dead:
+                # Who refuses again and again is asked ever later; other timers that are as late are time-outs.
+                is_retry = timer.delay_ms <= 8_000 or isinstance(getattr(timer.callback, "__self__", None), Refusals)
+                if is_retry and not member.is_dead:
                     timer.cancel()
                     timer.callback()
