@@ -486,12 +486,11 @@ BETWEEN_THE_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"{LOG_DIRS}::test_partitions_moved_between_directories_while_the_broker_is_stopped_are_found",
         f"{DIRECTORIES}::test_a_log_that_was_moved_keeps_what_its_checkpoints_said",
     ),
-    "Kafka's formats have no checksum": (FLIPS,),
+    "Kafka's formats have no checksum": (FLIPS, f"{RECOVERY}::test_no_damaged_index_has_a_look_up_go_astray"),
     "A segment without a `.txnindex` is one in which nothing was aborted": (
         f"{RECOVERY}::test_damaged_transaction_indexes_are_rebuilt",
         f"{RECOVERY}::test_wrong_notes_of_transaction_indexes_only_cost_time",
         f"{RECOVERY}::test_damaged_transaction_indexes_that_nobody_noted_are_rebuilt",
-        f"{RECOVERY}::test_no_damaged_index_has_a_look_up_go_astray",
     ),
     "it leaves a log alone in which a marker aborts": (
         "tests/storage/compaction/test_cleaner.py"
