@@ -24,7 +24,6 @@ from barnabas.clock import ManualClock
 from barnabas.controller.coordination.interface import Create
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
-from barnabas.controller.coordination.zookeeper_server import messages
 from barnabas.controller.coordination.zookeeper_server.connection import (
     TURN_MS,
     UNSENT_BYTES_MAX,
@@ -32,7 +31,7 @@ from barnabas.controller.coordination.zookeeper_server.connection import (
     ZooKeeperConnection,
 )
 from barnabas.controller.coordination.zookeeper_server.jute import MalformedMessage
-from barnabas.controller.coordination.zookeeper_server.messages import ConnectRequest
+from barnabas.controller.coordination.zookeeper_server.messages import OPERATIONS_MAX, ConnectRequest
 from barnabas.controller.coordination.zookeeper_server.server import (
     CLOSING_MS_MAX,
     CONNECTIONS_MAX,
@@ -54,7 +53,8 @@ from barnabas.network import OsNetwork
 from tools.manual_timers import ManualTimers
 from tools.waiting import PATIENCE_S, until
 
-CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN, MULTI, CREATE2, MULTI_READ = 1, 2, 3, 4, 5, 8, 14, 15, 22
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN = 1, 2, 3, 4, 5, 8
+CHECK, MULTI, CREATE2, MULTI_READ = 13, 14, 15, 22
 SET_WATCHES, SET_WATCHES2 = 101, 105
 SYSTEM_ERROR = -1
 NO_NODE, MARSHALLING_ERROR, UNIMPLEMENTED, INVALID_ACL, BAD_VERSION, BAD_ARGUMENTS = -101, -5, -6, -114, -103, -8
@@ -256,17 +256,13 @@ async def test_who_was_heard_after_a_standstill_has_its_timeout_and_no_more() ->
         assert server.paths == set()
 
 
-async def test_a_request_has_so_many_operations_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "OPERATIONS_MAX", 3)
+async def test_a_request_has_so_many_operations_and_no_more() -> None:
+    checks = [(CHECK, string("/") + struct.pack(">i", -1))] * OPERATIONS_MAX
+    reads = [(GET_DATA, string("/") + b"\0")] * OPERATIONS_MAX
     async with ServerUnderTest() as server, peer(server) as one:
-        writes = [(CREATE, creation(f"/{number}")) for number in range(4)]
-        reads = [(GET_DATA, string("/0") + b"\0")] * 4
-        assert await one.ask(MULTI, multi(*writes)) == (UNIMPLEMENTED, b"")
-        assert server.paths == set()
-        assert (await one.ask(MULTI, multi(*writes[:3])))[0] == 0
-        assert server.paths == {"/0", "/1", "/2"}
-        assert await one.ask(MULTI_READ, multi(*reads)) == (UNIMPLEMENTED, b"")
-        assert (await one.ask(MULTI_READ, multi(*reads[:3])))[0] == 0
+        for number, operations in ((MULTI, checks), (MULTI_READ, reads)):
+            assert (await one.ask(number, multi(*operations)))[0] == 0
+            assert await one.ask(number, multi(*operations, operations[0])) == (UNIMPLEMENTED, b"")
 
 
 async def test_a_session_has_so_many_ephemerals_and_no_more() -> None:
