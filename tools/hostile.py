@@ -41,6 +41,16 @@ def connect(address: str, timeout_s: float = PATIENCE_S) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout_s)
 
 
+def connect_slow_reader(address: str) -> socket.socket:
+    """A connection to HOST:PORT for which the system keeps little of what is not read."""
+    host, _, port = address.rpartition(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(PATIENCE_S)
+    connection.connect((host, int(port)))
+    return connection
+
+
 def frame(request: Message, version: int, correlation_id: int = 1, client_id: str = "hostile") -> bytes:
     """A request as it goes over the wire."""
     key = request.API_KEY

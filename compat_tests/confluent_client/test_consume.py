@@ -156,7 +156,8 @@ def test_an_unknown_topic_is_created_by_consuming_it(
 def test_a_subscription_to_what_is_there_and_what_is_not(
     topic: str, group: str, make_consumer: Any, is_allowed: bool, has_patterns: bool
 ) -> None:
-    """As librdkafka's own test 0109. What a pattern may match is asked for with all topics, which creates none."""
+    """librdkafka's own test 0109 tries the same. For patterns a client asks for all topics, and such a request creates
+    none."""
     absent = f"absent-{group}"
     settings = {"enable.partition.eof": True, "topic.metadata.refresh.interval.ms": 500}
     consumer = make_consumer(group, {**settings, "allow.auto.create.topics": is_allowed})

@@ -19,9 +19,8 @@ from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.records import Record, build_batch
 from tests.testing.control_client import ControlClient
 from tools.barnabas_process import BarnabasControl
-from tools.hostile import MIB, Memory, ask, connect, create_topic, eventually, is_closed, produce
+from tools.hostile import MIB, Memory, ask, connect, connect_slow_reader, create_topic, eventually, is_closed, produce
 from tools.smaller_limits import module as smaller
-from tools.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]
@@ -151,16 +150,6 @@ def test_a38_a_request_that_waits_is_not_cut(attacked: BarnabasControl, module: 
         assert is_closed(silent, 0.001)
 
 
-def slow_reader(address: str) -> socket.socket:
-    """A connection for which the system keeps little."""
-    host, _, port = address.rpartition(":")
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.settimeout(PATIENCE_S)
-    connection.connect((host, int(port)))
-    return connection
-
-
 @pytest.mark.parametrize("module", [smaller({f"{connections.__name__}.UNREAD_BYTES_MAX": 16 * MIB})], ids=["16 MiB"])
 def test_a39_answers_that_nobody_reads(attacked: BarnabasControl, module: str, memory: Memory, figure: Figure) -> None:
     """Thirty answers of 12 MiB each: the oldest are cut, and who reads gets its own."""
@@ -170,7 +159,7 @@ def test_a39_answers_that_nobody_reads(attacked: BarnabasControl, module: str, m
     control.done("GET", "/brokers/main/records", topic="before")
     memory.mark()
     with ExitStack() as stack:
-        unread = [stack.enter_context(slow_reader(control_port(attacked))) for _ in range(30)]
+        unread = [stack.enter_context(connect_slow_reader(control_port(attacked))) for _ in range(30)]
         for connection in unread:
             connection.sendall(b"GET /brokers/main/records?topic=before HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert connection.recv(1) == b"H"

@@ -11,8 +11,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from tools.barnabas_process import BarnabasZooKeeper
-from tools.hostile import MIB, Memory, connect, receive
-from tools.waiting import PATIENCE_S
+from tools.hostile import MIB, Memory, connect, connect_slow_reader, receive
 
 pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.store]
 Figure = Callable[..., None]
@@ -60,16 +59,6 @@ def ask(connection: socket.socket, op_code: int, body: bytes) -> int:
     return code
 
 
-def slow_reader(address: str) -> socket.socket:
-    """A session over a connection for which the system keeps little."""
-    host, _, port = address.rpartition(":")
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.settimeout(PATIENCE_S)
-    connection.connect((host, int(port)))
-    return begin_session(connection)
-
-
 def make_children(connection: socket.socket, count: int) -> None:
     """Children of /many, with names of 30 characters."""
     assert ask(connection, CREATE, creation("/many")) == 0
@@ -90,7 +79,7 @@ def test_a40_answers_that_nobody_reads(server: BarnabasZooKeeper, figure: Figure
         assert ask(reader, CHILDREN, string("/many") + b"\0") == 0
         memory.mark()
         for _ in range(60):
-            connection = stack.enter_context(slow_reader(server.address))
+            connection = stack.enter_context(begin_session(connect_slow_reader(server.address)))
             with suppress(ConnectionResetError, BrokenPipeError):
                 connection.sendall(request(CHILDREN, string("/many") + b"\0") * 20)
             assert ask(reader, EXISTS, string("/many") + b"\0") == 0
