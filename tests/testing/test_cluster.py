@@ -25,13 +25,21 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
-def write(cluster: Cluster, topic: str, values: list[str], partition: int = 0, first: int | None = None) -> None:
-    """With acks=all and idempotence, whatever becomes of the brokers meanwhile. `first` is the broker that the producer
-    knows from the start."""
-    known = cluster if first is None else cluster.brokers[first]
-    producer = Producer(
-        {"bootstrap.servers": known.bootstrap_servers, "enable.idempotence": True, "message.timeout.ms": 60_000}
+def idempotent_producer(cluster: Cluster) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "enable.idempotence": True,
+            "message.timeout.ms": round(PATIENCE_S * 1000),
+        }
     )
+
+
+def write(
+    cluster: Cluster, topic: str, values: list[str], partition: int = 0, producer: Producer | None = None
+) -> None:
+    """Produces with acks=all and idempotence, whatever becomes of the brokers meanwhile."""
+    producer = producer or idempotent_producer(cluster)
     errors = []
     for value in values:
         producer.produce(topic, value, partition=partition, on_delivery=lambda error, _: errors.append(error))
@@ -163,18 +171,19 @@ def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back(cluster: Clust
     # The controller stores the ISR: a leader that does not reach it can let nobody go.
     (controller,) = (number for number, broker in enumerate(cluster.brokers) if broker.server.controller.is_active)
     follower = min({0, 1, 2} - {leader, controller})
-    cluster.cut(leader, follower)
-    # Where the leader is the controller, the follower that is cut off has nobody to ask for producer ids (KIP-730), and
-    # librdkafka goes on asking the broker that it knows.
-    write(cluster, "cut", ["v"], first=leader)
-    asked = cluster.brokers[leader].server.replicas.partition_or_error("cut", 0)
-    assert asked.leadership is not None
-    assert follower not in asked.leadership.followers.isr, (
-        "acknowledged before the follower had left the ISR, or had the record"
-    )
-    with pytest.raises(TimeoutError, match=r"^not in sync after 0\.1 s: \S+-\d at broker \d: leader \d, ISR \["):
-        cluster.wait_in_sync(0.1)
-    cluster.heal()
+    # The producer gets its id beforehand. Where the leader is the controller, a follower that is cut off from it has no
+    # producer ids to give (KIP-730), and librdkafka may go on asking that follower.
+    producer = idempotent_producer(cluster)
+    write(cluster, "cut", ["before"], producer=producer)
+    with cluster.cut(leader, follower):
+        write(cluster, "cut", ["meanwhile"], producer=producer)
+        asked = cluster.brokers[leader].server.replicas.partition_or_error("cut", 0)
+        assert asked.leadership is not None
+        assert follower not in asked.leadership.followers.isr, (
+            "acknowledged before the follower had left the ISR, or had the record"
+        )
+        with pytest.raises(TimeoutError, match=r"^not in sync after 0\.1 s: \S+-\d at broker \d: leader \d, ISR \["):
+            cluster.wait_in_sync(0.1)
     cluster.wait_in_sync()
 
 
