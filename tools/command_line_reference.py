@@ -95,9 +95,8 @@ def _names(parameter: Any) -> str:
 
 
 def _cell(parameter: Any) -> str:
-    annotation = parameter.type_descriptor.annotation
-    members = {} if parameter.metavar else getattr(annotation, "__members__", {})
-    choices = [f"`{choice.value}`" for choice in members.values()]
+    values = () if parameter.metavar else getattr(parameter.type, "choices", ())
+    choices = [f"`{value}`" for value in values]
     text = (parameter.help or "").replace("|", r"\|")
     default = parameter.default
     if parameter.param_type_name == "option" and default not in (None, False, [], ()):

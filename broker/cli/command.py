@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from copy import copy
+from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 UNSEEN = "[dim][/dim]"
 """Markup that prints nothing."""
+PLAIN: Final = {
+    r"is not a valid int(eger)?( range)?\.": "is no whole number.",
+    r"is not a valid float( range)?\.": "is no number.",
+    r"is not in the range x>=(\S+)\.": r"is below \1.",
+    r"is not in the range x<=(\S+)\.": r"is above \1.",
+}
+"""typer's words for wrong values, by patterns, and ours."""
 
 
 class Command(TyperCommand):
@@ -33,8 +41,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(context, args[:-1] if is_dangling else args)
         except typer.BadParameter as refusal:
-            if refusal.__cause__ is not None:
-                refusal.message = plainly(refusal.__cause__) or refusal.message
+            refusal.message = plainly(refusal.message)
             raise
 
     def collect_usage_pieces(self, context: Any) -> list[str]:
@@ -66,21 +73,11 @@ class Application(typer.Typer):
         return super().command(name, **{"cls": Command, **options})
 
 
-def plainly(error: BaseException) -> str:
-    """What is wrong with a value in plain words, where typer has asked pydantic; empty if that said nothing else."""
-    [first, *_] = getattr(error, "errors", list)() or [{}]
-    match first:
-        case {"ctx": {"error": BaseException() as inner}}:
-            return plainly(inner) or str(inner)
-        case {"type": "int_parsing" | "int_from_float", "input": value}:
-            return f"{value!r} is no whole number"
-        case {"type": "float_parsing", "input": value}:
-            return f"{value!r} is no number"
-        case {"type": "greater_than_equal", "input": value, "ctx": {"ge": limit}}:
-            return f"{value} is below {limit}"
-        case {"type": "less_than_equal", "input": value, "ctx": {"le": limit}}:
-            return f"{value} is above {limit}"
-    return ""
+def plainly(message: str) -> str:
+    """What is wrong with a value, in plain words where typer has those of a programmer."""
+    for pattern, words in PLAIN.items():
+        message = re.sub(pattern, words, message)
+    return message
 
 
 def flowing(text: str) -> str:
@@ -97,9 +94,10 @@ def _without_types(parameters: list[Any]) -> list[Any]:
         if getattr(each, "is_flag", False):
             each.metavar = ""
         elif each.param_type_name == "argument":
-            each.display_type_rich = _nothing
+            each.type = copy(each.type)  # that of strings is everybody's
+            each.type.get_metavar = _nothing
     return parameters
 
 
-def _nothing(ctx: Any) -> None:
-    return None
+def _nothing(param: Any, ctx: Any) -> str:
+    return ""
