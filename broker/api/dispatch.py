@@ -246,7 +246,10 @@ class Dispatcher:
                 size = len(header) + sum(map(len, parts))
                 parts[0] = _REPLY_LENGTH.pack(size) + header
             self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, size)
-        except (CloseConnection, ProtocolError):
+        except CloseConnection as error:
+            _encode_last(error, partial(self._answer, route, context, started_ns, request_bytes))
+            raise
+        except ProtocolError:
             raise
         except Exception as error:
             raise self._unforeseen(context, error) from error
@@ -270,7 +273,10 @@ class Dispatcher:
     ) -> Parts | None:
         try:
             known = await response
-        except (CloseConnection, ProtocolError):
+        except CloseConnection as error:
+            _encode_last(error, answer)
+            raise
+        except ProtocolError:
             raise
         except Exception as error:
             raise self._unforeseen(context, error) from error
@@ -302,6 +308,12 @@ class Dispatcher:
         body = codec.encode(handler.unsupported_version(), 0)
         header = headers.response_header(key, 0, correlation_id)
         return [_REPLY_LENGTH.pack(len(header) + len(body)) + header + body]
+
+
+def _encode_last(error: CloseConnection, answer: Callable[..., Outcome]) -> None:
+    """Encode the response after which a connection closes, if it has one."""
+    if error.response is not None:
+        error.reply = cast("Parts", answer(lambda: error.response))
 
 
 def _answer_when_done(response: "asyncio.Future[Any]", answer: Callable[..., Outcome]) -> "asyncio.Future[Any]":

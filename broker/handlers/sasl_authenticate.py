@@ -1,8 +1,9 @@
 """SaslAuthenticate (key 36): show who one is, by the mechanism of SaslHandshake.   Version 2.
 
 Behaviour: between brokers, on their listener. Who shows a broker's secret is that broker from then on, for as long as
-its connection lasts (`broker/security/broker_secrets.py`). A connection is closed where the metadata store, which tells
-whose secret it is, cannot be read: the other broker tries again.
+its connection lasts (`broker/security/broker_secrets.py`). After SASL_AUTHENTICATION_FAILED the connection is closed,
+so that each guess costs one. It is closed, too, where the metadata store, which tells whose secret it is, cannot be
+read: the other broker tries again.
 Errors: ILLEGAL_SASL_STATE (without a handshake, or again), SASL_AUTHENTICATION_FAILED, CLUSTER_AUTHORIZATION_FAILED.
 Versions: 2 flexible.
 """
@@ -33,7 +34,8 @@ async def handle(request: SaslAuthenticateRequest, context: RequestContext) -> S
     broker_id = -1 if shown is None else broker_of_username(shown.username)
     if shown is None or broker_id < 0 or not await _is_shown(broker_id, shown.password, context):
         logger.warning("somebody at %s has shown no secret of a broker", session.client_host)
-        return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=_FAILED)
+        refused = SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=_FAILED)
+        raise CloseConnection("SaslAuthenticate was refused", refused)
     session.principal = f"User:{shown.username}"
     session.belongs_to_broker(broker_id)
     return SaslAuthenticateResponse(error_message=None)

@@ -1,12 +1,14 @@
 """SaslHandshake (key 17): agree on how to authenticate.   Version 1.
 
-Behaviour: between brokers, on their listener; PLAIN is the only mechanism. SaslAuthenticate comes next.
+Behaviour: between brokers, on their listener; PLAIN is the only mechanism. SaslAuthenticate comes next. After
+UNSUPPORTED_SASL_MECHANISM the connection is closed.
 Errors: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE (who asks has authenticated), CLUSTER_AUTHORIZATION_FAILED.
 Versions: 1 SaslAuthenticate follows (KIP-152); after version 0, which is not served, tokens have no header.
 """
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.security import sasl_plain
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -17,7 +19,8 @@ def handle(request: SaslHandshakeRequest, context: RequestContext) -> SaslHandsh
     if context.session.is_authenticated:
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
     if request.mechanism not in mechanisms:
-        return SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
+        refused = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
+        raise CloseConnection("SaslHandshake was refused", refused)
     context.session.sasl_mechanism = request.mechanism
     return SaslHandshakeResponse(mechanisms=mechanisms)
 

@@ -334,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             outcome = step(*arguments)
         except (ProtocolError, CloseConnection) as error:
-            self.close(str(error) or "request refused")
+            self._refuse(error)
             return
         if isinstance(outcome, list):
             self._replies.add(outcome)
@@ -347,6 +347,12 @@ class Connection(asyncio.BufferedProtocol):
         elif outcome is not None:
             self._busy = True
             self._task = asyncio.get_running_loop().create_task(self._finish(outcome))
+
+    def _refuse(self, error: ProtocolError | CloseConnection) -> None:
+        """Close for a request, after the reply to it where it has one."""
+        if isinstance(error, CloseConnection) and error.reply is not None and not self._closing:
+            self._replies.add(error.reply)
+        self.close(str(error) or "request refused")
 
     def _resume_delayed(self, _ready: "asyncio.Future[None]", *, is_turn: bool = False) -> None:
         """Take the step after a delay, now or in a turn: one append may wake thousands."""
@@ -375,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             parts = await outcome
         except (ProtocolError, CloseConnection) as error:
-            self.close(str(error) or "request refused")
+            self._refuse(error)
             return
         finally:
             self._busy = False

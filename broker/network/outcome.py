@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.broker.network.reply_queue import Parts
 from barnabas.clock import Clock
+from barnabas.wire.schema import Message
 
 if TYPE_CHECKING:
     from barnabas.broker.network.connection import Connection
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 
 class CloseConnection(Exception):
     """Raised by a handler that can answer only by closing (a failed Produce with acks=0,
-    KafkaApis.sendResponseCallback)."""
+    KafkaApis.sendResponseCallback), or whose `response` is to be the connection's last (a refused SaslAuthenticate,
+    SaslServerAuthenticator). `reply` has the parts of that one as soon as it is encoded."""
+
+    def __init__(self, reason: str, response: Message | None = None) -> None:
+        super().__init__(reason)
+        self.response = response
+        self.reply: Parts | None = None
 
 
 @dataclass(slots=True)

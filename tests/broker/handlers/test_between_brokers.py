@@ -15,6 +15,7 @@ from barnabas.broker.cluster.metadata import LEADER_DURING_DELETE, TopicMetadata
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
 from barnabas.broker.handlers.fetch import REPLICA_ELEMENTS_MAX
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
+from barnabas.broker.security import sasl_plain
 from barnabas.broker.security.broker_secrets import credentials_of_broker, digest_of
 from barnabas.broker.security.sasl_plain import Credentials
 from barnabas.broker.server import Broker
@@ -469,12 +470,33 @@ async def test_what_shows_nothing_is_refused(tmp_path: Path, message: bytes) -> 
     async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
         early = await peer.send(SaslAuthenticateRequest(auth_bytes=message), 2)
         assert early.error_code == ErrorCode.ILLEGAL_SASL_STATE, "there was no handshake"
-        unknown = await peer.send(SaslHandshakeRequest(mechanism="GSSAPI"), 1)
-        assert (unknown.error_code, unknown.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, ["PLAIN"])
         assert (await peer.send(SaslHandshakeRequest(mechanism="PLAIN"), 1)).error_code == ErrorCode.NONE
         answer = await peer.send(SaslAuthenticateRequest(auth_bytes=message), 2)
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert not any(each.session.is_authenticated for each in broker.connections)
+
+
+async def test_each_guess_costs_a_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As Kafka has it: the refusal is the last answer, and nobody looks whether guesses behind it are right."""
+    guesses = [
+        SaslAuthenticateRequest(auth_bytes=sasl_plain.encode(credentials_of_broker(OTHER_ID, guess)))
+        for guess in ("a", "b", "c")
+    ]
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        await register_secret(broker, "secret")
+        assert (await peer.send(SaslHandshakeRequest(mechanism="PLAIN"), 1)).error_code == ErrorCode.NONE
+        first, *others = await asyncio.gather(*(peer.send(each, 2) for each in guesses), return_exceptions=True)
+        assert first.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert [type(each) for each in others] == 2 * [PeerUnavailable]
+    assert caplog.text.count("has shown no secret of a broker") == 1
+
+
+async def test_an_unknown_mechanism_ends_the_connection(tmp_path: Path) -> None:
+    async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
+        requests = [peer.send(SaslHandshakeRequest(mechanism=name), 1) for name in ("GSSAPI", "PLAIN")]
+        unknown, known = await asyncio.gather(*requests, return_exceptions=True)
+        assert (unknown.error_code, unknown.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, ["PLAIN"])
+        assert isinstance(known, PeerUnavailable)
 
 
 async def test_nobody_authenticates_twice(tmp_path: Path) -> None:
