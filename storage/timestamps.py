@@ -10,7 +10,7 @@ from barnabas.storage.files import Buffer, read_file
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
 from barnabas.storage.segment import has_timestamp, load_time_index, read_largest_timestamp
 from barnabas.storage.segment_reader import Read, file_headers, index_path
-from barnabas.wire.record_batch import CorruptBatch, RecordBatchHeader
+from barnabas.wire.record_batch import NO_TIMESTAMP, CorruptBatch, RecordBatchHeader
 from barnabas.wire.records import find_timestamp, offset_of_max_timestamp
 
 
@@ -83,7 +83,7 @@ class TimestampLookup:
         `first_at_or_after`.
         """
         try:
-            best, best_timestamp = None, -1
+            best, best_timestamp = None, NO_TIMESTAMP - 1  # where no record has a timestamp, the first one is found
             for segment in self._segments:
                 timestamp = self._largest_timestamp(segment)
                 if timestamp > best_timestamp:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.compression import CompressionType
+from barnabas.wire.crc import crc32c
 from barnabas.wire.messages import fetch, metadata, produce
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.record_batch import iter_headers
@@ -18,6 +19,7 @@ from tools.waiting import PATIENCE_S, wait_until
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
+_CRC_POSITION, _MAX_TIMESTAMP_POSITION = 17, 35
 
 
 class ConnectionClosed(Exception):
@@ -142,6 +144,13 @@ def batch_of(
         for number, value in enumerate(values)
     ]
     return build_batch(records, compression=compression, **fields)
+
+
+def with_max_timestamp(batch: bytearray, max_timestamp: int) -> bytearray:
+    """The batch with a header that claims another largest timestamp, and a CRC that fits."""
+    struct.pack_into(">q", batch, _MAX_TIMESTAMP_POSITION, max_timestamp)
+    struct.pack_into(">I", batch, _CRC_POSITION, crc32c(memoryview(batch)[_CRC_POSITION + 4 :]))
+    return batch
 
 
 def produce_request(

@@ -1,20 +1,24 @@
 """ListOffsets: the special timestamps, times inside compressed batches, errors."""
 
-import struct
 from collections.abc import Callable
 
 import pytest
 
 from barnabas.wire.compression import CompressionType
-from barnabas.wire.crc import crc32c
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.record_batch import parse_header
-from compat_tests.semantics.client import Connection, batch_of, fetch_partition, produce_batch, topic_metadata
+from compat_tests.semantics.client import (
+    Connection,
+    batch_of,
+    fetch_partition,
+    produce_batch,
+    topic_metadata,
+    with_max_timestamp,
+)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 CODECS = list(CompressionType)
-CRC_POSITION, MAX_TIMESTAMP_POSITION = 17, 35
 
 
 def offset_for(
@@ -55,9 +59,7 @@ def test_a_header_that_contradicts_its_records(
 ) -> None:
     """The largest timestamp is that of the records, for who looks for a time and for who reads."""
     batch = batch_of([b"x"] * 3, timestamps=[1000, 5000, 2000], compression=compression)
-    struct.pack_into(">q", batch, MAX_TIMESTAMP_POSITION, claimed)
-    struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_POSITION + 4 :]))
-    assert produce_batch(connection, topic, batch).error_code == 0
+    assert produce_batch(connection, topic, with_max_timestamp(batch, claimed)).error_code == 0
     produce_batch(connection, topic, batch_of([b"x"], timestamps=[6000]))
     expected = {3000: (5000, 1), 5001: (6000, 3), 6001: (-1, -1), MAX_TIMESTAMP: (6000, 3)}
     assert {time: offset_for(connection, topic, time)[1:] for time in expected} == expected
@@ -87,6 +89,17 @@ def test_times_inside_batches(topic: str, connection: Connection, compression: C
 def test_the_oldest_of_equal_maximal_timestamps(topic: str, connection: Connection) -> None:
     produce_batch(connection, topic, batch_of([b"a", b"b", b"c"], timestamps=[10, 90, 90]))
     assert offset_for(connection, topic, MAX_TIMESTAMP) == (0, 90, 1)
+
+
+def test_records_without_timestamps(topic: str, connection: Connection) -> None:
+    """Some clients write -1: the largest timestamp is that until another one comes."""
+    produce_batch(connection, topic, batch_of([b"a", b"b"], timestamps=[-1, -1]))
+    produce_batch(connection, topic, batch_of([b"c"], timestamps=[-1]))
+    assert offset_for(connection, topic, 0) == (0, -1, -1)
+    assert offset_for(connection, topic, MAX_TIMESTAMP) == (0, -1, 0)
+    produce_batch(connection, topic, batch_of([b"d", b"e"], timestamps=[-1, 1000]))
+    assert offset_for(connection, topic, 0) == (0, 1000, 4)
+    assert offset_for(connection, topic, MAX_TIMESTAMP) == (0, 1000, 4)
 
 
 def test_special_timestamps_of_an_empty_log(topic: str, connection: Connection) -> None:
