@@ -4,9 +4,10 @@ import threading
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from compat_tests.conftest import create_topic
 from tools.waiting import PATIENCE_S, wait_until
 
 FAST = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
@@ -25,6 +26,10 @@ class Member:
         self._cooperative = cooperative
         self._stopping = threading.Event()
         consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stopping.clear()
         self._thread = threading.Thread(target=self._poll, daemon=True)
         self._thread.start()
 
@@ -45,6 +50,13 @@ class Member:
                 self.errors.append(message.error())
             else:
                 self.values.append(message.value())
+
+    def commit(self) -> None:
+        """Commit what was read, while nobody polls: this client lets one thread in at a time, and one that polls again
+        and again keeps all others waiting."""
+        self.halt()
+        self.consumer.commit(asynchronous=False)
+        self._begin()
 
     def halt(self) -> None:
         """Stop polling without leaving the group."""
@@ -107,6 +119,53 @@ def test_a_static_member_restarts_without_a_rebalance(topic4: str, group: str, m
     assert (set(stayer.partitions), stayer.assignments, set(returned.partitions)) == before
     returned.leave()
     stayer.leave()
+
+
+def test_static_members_see_no_rebalance_when_their_broker_is_killed(
+    start_cluster: Any, topic_name: str, group: str, make_consumer: Any
+) -> None:
+    """They read on where they were; who comes in the place of one, where that one had committed."""
+    own = start_cluster()
+    create_topic(own.bootstrap_servers, topic_name, 2, None)
+    servers = {"bootstrap.servers": own.bootstrap_servers, "reconnect.backoff.max.ms": 200}
+    static = {**servers, **FAST, "session.timeout.ms": 45_000, "log_level": 0}
+
+    def join(instance: str) -> Member:
+        return Member(make_consumer(group, {**static, "group.instance.id": instance}), topic_name)
+
+    def seen_by(member: Member) -> tuple[set[int], int, int]:
+        return set(member.partitions), member.assignments, member.revocations
+
+    def write(numbers: range) -> None:
+        producer = Producer(servers)
+        for number in numbers:
+            producer.produce(topic_name, b"%d" % number, partition=number % 2)
+        assert producer.flush(PATIENCE_S) == 0
+
+    members = [join("one"), join("two")]
+    wait_until(lambda: [len(member.partitions) for member in members] == [1, 1])
+    before = [seen_by(member) for member in members]
+    write(range(20))
+    wait_until(lambda: [len(member.values) for member in members] == [10, 10])
+    for member in members:
+        member.commit()
+    own.kill()
+    own.start()
+    write(range(20, 40))
+    wait_until(lambda: [len(member.values) for member in members] == [20, 20])
+    assert [seen_by(member) for member in members] == before
+    for member in members:
+        assert [int(value) for value in member.values] == list(range(*member.partitions, 40, 2))
+        assert {error.code() for error in member.errors} <= {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
+    members[1].halt()
+    own.kill()
+    own.start()
+    successor = join("two")
+    wait_until(lambda: len(successor.values) == 10)
+    assert successor.values == members[1].values[10:]
+    assert seen_by(members[0]) == before[0]
+    successor.leave()
+    members[0].leave()
 
 
 def test_a_second_static_member_with_the_same_id_fences_the_first(topic4: str, group: str, make_consumer: Any) -> None:
