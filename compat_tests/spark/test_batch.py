@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 
+from compat_tests.semantics.client import Connection, batch_of, produce_batch, with_max_timestamp
 from tools.waiting import PATIENCE_S
+
+NOW = 1_700_000_000_000
+"""A time of today, of which a broker may think otherwise than of the first years of 1970."""
 
 
 def numbers(first: int, end: int) -> list[str]:
@@ -119,6 +123,33 @@ def test_offsets_by_timestamp(kafka: Any, make_topic: Any, produce: Any) -> None
 
     everywhere = kafka.read(subscribe=topic, startingTimestamp="8001", endingTimestamp="9001")
     assert kafka.values(everywhere) == ["0-8", "1-8"]
+
+
+def test_offsets_by_timestamp_where_a_header_contradicts_its_records(
+    kafka: Any, cluster: Any, make_topic: Any, produce: Any
+) -> None:
+    """Batches as some clients write them: the largest timestamp is too small, too large or missing. The records'
+    own timestamps count."""
+    claims = [([1000, 5000, 2000], 2000), ([1000, 5000, 2000], 9000), ([NOW, NOW + 5000, NOW], -1), ([1000], 9000)]
+    topic = make_topic(partitions=len(claims))
+    for partition in range(len(claims)):
+        produce(topic, ["first"], partition=partition, timestamp=500)
+    with Connection(cluster.bootstrap_servers) as connection:
+        for partition, (timestamps, claimed) in enumerate(claims):
+            values = [b"%d-%d" % (partition, timestamp % NOW) for timestamp in timestamps]
+            batch = with_max_timestamp(batch_of(values, timestamps=timestamps), claimed)
+            assert produce_batch(connection, topic, batch, partition=partition).error_code == 0
+    for partition in range(len(claims)):
+        produce(topic, ["last"], partition=partition, timestamp=NOW + 6000)
+
+    wanted = {"0": 3000, "1": 3000, "2": NOW + 3000, "3": 3000}
+    ends = {"0": 5001, "1": 5001, "2": NOW + 5001, "3": 9001}
+    frame = kafka.read(
+        subscribe=topic,
+        startingOffsetsByTimestamp=json.dumps({topic: wanted}),
+        endingOffsetsByTimestamp=json.dumps({topic: ends}),
+    )
+    assert kafka.values(frame) == ["0-2000", "0-5000", "1-2000", "1-5000", "2-0", "2-5000"]
 
 
 def test_a_timestamp_nothing_is_newer_than(kafka: Any, topic: str, produce: Any) -> None:

@@ -178,6 +178,25 @@ def test_a_topic_deleted_and_created_again_under_a_running_query(
     assert len(reading.values) == len(set(reading.values))
 
 
+@pytest.mark.full
+def test_a_topic_deleted_and_created_again_fails_a_strict_query_that_runs(
+    kafka: Any, topic: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path
+) -> None:
+    """Spark goes by the offsets that it has read to, and names them in its error."""
+    options = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": "true", **QUICK_TO_GIVE_UP}
+    with running(kafka.read_stream(**options), tmp_path) as reading:
+        produce(topic, encoded(numbered("old-", 0, 10)))
+        reading.wait_for(*numbered("old-", 0, 10))
+        reading.query.processAllAvailable()
+        admin.delete_topics([topic])[topic].result(PATIENCE_S)
+        make_topic(name=topic)
+        produce(topic, encoded(["new"]))
+        wait_until(lambda: not reading.query.isActive, lambda: reading.values)
+        with pytest.raises(Exception, match=f"{topic}-0 offset was changed from 10 to [01]"):
+            raise reading.query.exception()
+    assert reading.values == numbered("old-", 0, 10)
+
+
 def test_a_topic_created_again_with_fewer_records_fails_a_strict_query(
     kafka: Any, topic: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path
 ) -> None:

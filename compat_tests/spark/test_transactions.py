@@ -99,3 +99,26 @@ def wait_for_end(cluster: Any) -> Callable[[str], None]:
         wait_until(lambda: ends("read_committed") == ends("read_uncommitted"))
 
     return wait
+
+
+@pytest.mark.parametrize("count", [9, pytest.param(40, marks=pytest.mark.full)])
+def test_partitions_with_gaps_are_split_and_read_once(
+    kafka: Any,
+    make_topic: Callable[..., str],
+    transactions: Callable[..., None],
+    wait_for_end: Callable[..., None],
+    count: int,
+) -> None:
+    """`minPartitions` splits ranges of offsets: some end in an aborted transaction, some have nothing else."""
+    topic = make_topic(partitions=2)
+    kept: list[str] = []
+    for number in range(5):
+        values = [f"kept-{number}-{n}" for n in range(3)]
+        transactions(topic, ("abort", ["dropped"] * (7 * number + 1)), ("commit", values))
+        kept += values
+    transactions(topic, ("abort", ["dropped"] * 40))
+    wait_for_end(topic)
+
+    frame = kafka.read(subscribe=topic, minPartitions=str(count), **{"kafka.isolation.level": "read_committed"})
+    assert frame.rdd.getNumPartitions() == count
+    assert kafka.values(frame) == sorted(kept)
