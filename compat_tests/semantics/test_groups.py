@@ -414,6 +414,28 @@ def test_a_static_member_returns_under_a_new_id(make_member: MakeMember) -> None
     assert returned.heartbeat() == NONE
 
 
+def test_the_id_of_a_static_member_is_of_no_other_instance(make_member: MakeMember) -> None:
+    """Nor does a join without an instance take the place of the one that has the id."""
+    member = make_member(instance="one")
+    member.join()
+    member.sync({member.id: b"first"})
+    other = make_member(instance="two")
+    other.id = member.id
+    assert other.join().error_code == UNKNOWN_MEMBER_ID
+    assert member.heartbeat() == NONE
+    nameless = make_member()
+    nameless.id = member.id
+    assert (nameless.join().error_code, nameless.id) == (NONE, member.id)
+    nameless.sync({nameless.id: b"second"})
+    returned = make_member(instance="one")
+    assert returned.join().error_code == NONE
+    assert returned.id != member.id
+    assert returned.sync().assignment == b"second"
+    assert member.heartbeat(generation_id=returned.generation) == FENCED_INSTANCE_ID
+    assert returned.leave() == NONE
+    assert make_member(instance="one").join().error_code == NONE
+
+
 def test_a_static_leader_returns_and_need_not_assign(make_member: MakeMember) -> None:
     leader = make_member(instance="leader")
     leader.join()

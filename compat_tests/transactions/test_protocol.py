@@ -36,6 +36,7 @@ from barnabas.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from compat_tests.semantics.client import Connection, batch_of, fetch_partition, produce_request
+from compat_tests.semantics.test_offsets import commit
 from compat_tests.transactions.producer import (
     CLASSIC,
     READ_COMMITTED,
@@ -587,6 +588,26 @@ def test_offsets_count_when_the_transaction_is_committed(
         assert producer.end(commit=is_commit).error_code == 0
         expected = (offset, 0) if is_commit else before
         wait_until(lambda wanted=expected: stored_offset(connection, group, topic, stable=True) == wanted)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("is_staged_first", [True, False])
+def test_of_offsets_in_and_outside_of_a_transaction_the_one_written_last_counts(
+    new_producer: NewProducer, connection: Connection, topic: str, group: str, is_staged_first: bool, is_commit: bool
+) -> None:
+    """When the transaction was committed does not matter."""
+    find_group_coordinator(connection, group)
+    producer = new_producer(spoken=VERSION_2)
+    producer.init()
+    for is_staged in (is_staged_first, not is_staged_first):
+        if is_staged:
+            assert commit_offset(producer, group, topic, 5) == 0
+        else:
+            wait_until(lambda: commit(connection, group, topic, 9) == 0)  # Kafka may be loading the group
+    assert stored_offset(connection, group, topic) == (9, 0)
+    assert producer.end(commit=is_commit).error_code == 0
+    expected = 5 if is_commit and not is_staged_first else 9
+    wait_until(lambda: stored_offset(connection, group, topic, stable=True) == (expected, 0))
 
 
 @pytest.mark.parametrize("version", range(6))
