@@ -28,7 +28,7 @@ from barnabas.testing import report
 from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.caller import Caller
 from barnabas.testing.calls import Calls
-from barnabas.testing.cluster_broker import START_S, ClusterBroker, Sessions, cluster_does_not_run
+from barnabas.testing.cluster_broker import ClusterBroker, Sessions, cluster_does_not_run
 from barnabas.testing.contents import (
     ADMIN_TIMEOUT_MS,
     CREATE_TOPICS_VERSION,
@@ -49,7 +49,7 @@ from barnabas.testing.roles import IN_SYNC_S, POLL_S, Roles
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.state_faults import check_is_online
 from barnabas.testing.topic import Led, Topic
-from barnabas.testing.waiting import NothingMoreComes, check_wait
+from barnabas.testing.waiting import TIMEOUT_S, NothingMoreComes, check_wait
 from barnabas.threads import OsThreads
 from barnabas.wire.errors import ApiError, ErrorCode
 
@@ -220,7 +220,7 @@ class Cluster(Lifetime, Roles, Recordable):
         """
         check_wait(timeout)
         self._check_started()
-        self._run_through(self._restart(min(timeout, START_S)))
+        self._run_through(self._restart(min(timeout, TIMEOUT_S)))
         self.wait_in_sync(timeout)
         self._run_through(self._settle())
         self.faults._end_undone()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from barnabas.testing import report
-from barnabas.testing.waiting import check_wait
+from barnabas.testing.waiting import TIMEOUT_S, check_wait
 
 if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server
     from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
     from barnabas.testing.cluster import Cluster
-
-START_S: Final = 30.0
-"""How long a broker may take to start: a cluster holds little, and who takes longer waits for the controller."""
 
 
 class ClusterBroker:
@@ -58,7 +55,7 @@ class ClusterBroker:
             raise self._not_running()
         return self._server
 
-    def start(self, timeout: float = START_S, *, heard: bool = True) -> None:
+    def start(self, timeout: float = TIMEOUT_S, *, heard: bool = True) -> None:
         """Start it, on its data and its port of before if it ran already; returns when clients can connect, which they
         can when the controller has told it of the cluster, and, with `heard`, when all have heard of it
         (`Cluster.wait_heard`).
@@ -116,7 +113,7 @@ class ClusterBroker:
             await self._ending
             self._ending = None
 
-    async def _begin(self, timeout_s: float = START_S) -> None:
+    async def _begin(self, timeout_s: float = TIMEOUT_S) -> None:
         """As `start`, on the event loop of the cluster."""
         await self._has_ended()
         server, self._sessions = self._cluster._new_server(self.number, self._port, self._has_failed)

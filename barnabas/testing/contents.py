@@ -13,7 +13,7 @@ from barnabas.testing import report
 from barnabas.testing.group import Group, WantedGroup, find_group
 from barnabas.testing.requests import ask
 from barnabas.testing.topic import Led, Topic
-from barnabas.testing.waiting import check_may_block, check_wait, wait_until, with_timeout
+from barnabas.testing.waiting import TIMEOUT_S, check_may_block, check_wait, wait_until, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -136,7 +136,7 @@ class Contents(ABC):
         members: int | None = None,
         offsets: Mapping[tuple[str | Topic, int], int] | None = None,
         lag: int | None = None,
-        timeout: float = 30.0,
+        timeout: float = TIMEOUT_S,
     ) -> Group:
         """Wait until a group has this state and, if given, exactly so many members; returns the group.
 
@@ -160,7 +160,7 @@ class Contents(ABC):
         members: int | None = None,
         offsets: Mapping[tuple[str | Topic, int], int] | None = None,
         lag: int | None = None,
-        timeout: float = 30.0,
+        timeout: float = TIMEOUT_S,
     ) -> Group:
         """As `wait_group`, without blocking the event loop that it is awaited on."""
         check_wait(timeout)

@@ -18,7 +18,7 @@ from barnabas.testing.effects import Disconnect, Effect, Park
 from barnabas.testing.faulty_disk import Refusing
 from barnabas.testing.log_lines import current_test
 from barnabas.testing.selection import Limits, Matcher
-from barnabas.testing.waiting import NothingMoreComes, check_may_block, check_wait, wait_until, with_timeout
+from barnabas.testing.waiting import TIMEOUT_S, NothingMoreComes, check_may_block, check_wait, wait_until, with_timeout
 
 if TYPE_CHECKING:
     from barnabas.testing.interception import Interception
@@ -70,7 +70,7 @@ class Lasting(ABC):
     def parts(self) -> Collection[Fault]:
         """The faults that it is made of."""
 
-    def wait_hits(self, count: int = 1, *, timeout: float = 30.0) -> None:
+    def wait_hits(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
         """Wait until it has come over so many requests; `timeout` is in seconds of real time.
 
         Errors: TimeoutError; ValueError for more than its `times`; RuntimeError when it has ended before, and inside a
@@ -80,7 +80,7 @@ class Lasting(ABC):
         self._check_comes(count, timeout)
         self._among()._wait(partial(self._hits, count, timeout))
 
-    async def wait_hits_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
+    async def wait_hits_async(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
         """As `wait_hits`, without blocking the event loop that it is awaited on."""
         self._check_comes(count, timeout)
         await self._among()._wait_async(partial(self._hits, count, timeout))
@@ -235,7 +235,7 @@ class Hold(Fault):
         """How many requests wait now."""
         return len(self.effect.parked)
 
-    def wait_held(self, count: int = 1, *, timeout: float = 30.0) -> None:
+    def wait_held(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
         """Wait until so many requests are held; `timeout` is in seconds of real time.
 
         Errors: TimeoutError; ValueError for more than its `times`; RuntimeError when the fault has ended before, and
@@ -245,7 +245,7 @@ class Hold(Fault):
         self._check_comes(count, timeout)
         self.among._wait(partial(self._holds, count, timeout))
 
-    async def wait_held_async(self, count: int = 1, *, timeout: float = 30.0) -> None:
+    async def wait_held_async(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
         """As `wait_held`, without blocking the event loop that it is awaited on."""
         self._check_comes(count, timeout)
         await self.among._wait_async(partial(self._holds, count, timeout))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from barnabas.broker.api.response_errors import error_counter
 from barnabas.testing.interception import Interception
 from barnabas.testing.selection import Api, Matcher, Selection
-from barnabas.testing.waiting import NothingMoreComes, check_may_block, check_wait, wait_until, with_timeout
+from barnabas.testing.waiting import TIMEOUT_S, NothingMoreComes, check_may_block, check_wait, wait_until, with_timeout
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Recording:
         api: Api | Collection[Api] | None = None,
         count: int = 1,
         *,
-        timeout: float = 30.0,
+        timeout: float = TIMEOUT_S,
         **where: Unpack[Selection],
     ) -> RecordedRequest:
         """Wait until so many matching requests have come and been answered, or lost their connections, since the
@@ -216,7 +216,7 @@ class Recording:
         api: Api | Collection[Api] | None = None,
         count: int = 1,
         *,
-        timeout: float = 30.0,
+        timeout: float = TIMEOUT_S,
         **where: Unpack[Selection],
     ) -> RecordedRequest:
         """As `wait_request`, without blocking the event loop that it is awaited on."""
@@ -342,7 +342,7 @@ class Recordable:
         api: Api | Collection[Api] | None = None,
         count: int = 1,
         *,
-        timeout: float = 30.0,
+        timeout: float = TIMEOUT_S,
         **where: Unpack[Selection],
     ) -> RecordedRequest:
         """Wait until so many matching requests have come and been answered, see `Recording.wait_request`; of the
@@ -358,7 +358,7 @@ class Recordable:
         api: Api | Collection[Api] | None = None,
         count: int = 1,
         *,
-        timeout: float = 30.0,
+        timeout: float = TIMEOUT_S,
         **where: Unpack[Selection],
     ) -> RecordedRequest:
         """As `wait_request`, without blocking the event loop that it is awaited on."""

@@ -13,7 +13,7 @@ from barnabas.testing import report
 from barnabas.testing.contents import Contents, check_partition
 from barnabas.testing.settled import runtime, unsettled
 from barnabas.testing.topic import Topic, topic_name
-from barnabas.testing.waiting import check_wait, outliving
+from barnabas.testing.waiting import TIMEOUT_S, check_wait, outliving
 
 if TYPE_CHECKING:
     from barnabas.testing.interception import Owner
@@ -25,7 +25,7 @@ POLL_S: Final = 0.02
 FIRST_POLL_S: Final = 0.001
 """How soon it is looked again whether all have heard: mostly they have a few ms later."""
 
-IN_SYNC_S: Final = 60.0
+IN_SYNC_S: Final = 2 * TIMEOUT_S
 
 
 class Roles(Contents):
@@ -35,7 +35,7 @@ class Roles(Contents):
     _followers_may_lag = False
     """Where the clock is one that a test moves: brokers ask each other again by it."""
 
-    def controller(self, timeout: float = 30.0) -> int:
+    def controller(self, timeout: float = TIMEOUT_S) -> int:
         """The number of the broker that is the controller; waits until there is one."""
 
         async def find() -> int:
@@ -43,7 +43,7 @@ class Roles(Contents):
 
         return self.call(find())
 
-    def leader(self, topic: str | Topic, partition: int = 0, timeout: float = 30.0) -> int:
+    def leader(self, topic: str | Topic, partition: int = 0, timeout: float = TIMEOUT_S) -> int:
         """The number of the broker that leads a partition, by its own word; waits until one does.
 
         Errors: TimeoutError; ApiError UNKNOWN_TOPIC_OR_PARTITION for a partition that the topic does not have.
@@ -62,7 +62,7 @@ class Roles(Contents):
         return self.call(self._until(find, timeout, f"no broker leads {name}-{partition}"))
 
     def coordinator(
-        self, *, group: str | None = None, transactional_id: str | None = None, timeout: float = 30.0
+        self, *, group: str | None = None, transactional_id: str | None = None, timeout: float = TIMEOUT_S
     ) -> int:
         """The number of the broker that coordinates a consumer group, or the transactions of a transactional id, by its
         own word; waits until one does. The first question has brokers create the internal topic, as a client's has.

@@ -26,7 +26,7 @@ from barnabas.testing.durations import Duration, whole_ms
 from barnabas.testing.lasting import Fault, FaultList, StateFault
 from barnabas.testing.selection import Matcher
 from barnabas.testing.topic import Topic, topic_name
-from barnabas.testing.waiting import with_timeout
+from barnabas.testing.waiting import TIMEOUT_S, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.records import Record, build_batch
 
@@ -47,7 +47,6 @@ NOBODY: Final = 0
 PHANTOM: Final = "barnabas.testing"
 RETRY_S: Final = 0.01
 RETRIES_MAX: Final = 3_000
-PATIENCE_S: Final = 30.0
 ACKS_ALL: Final = -1
 PRODUCE_VERSION: Final = 9
 READ_UNCOMMITTED: Final = 0
@@ -399,7 +398,7 @@ class StateFaults(FaultList):
                 await asyncio.sleep(RETRY_S)
 
         async def abort_in_time() -> None:
-            await with_timeout(abort(), PATIENCE_S, lambda: f"a transaction hangs in {topic}-{partition} still")
+            await with_timeout(abort(), TIMEOUT_S, lambda: f"a transaction hangs in {topic}-{partition} still")
 
         try:
             self._call(abort_in_time())

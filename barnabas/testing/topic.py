@@ -15,7 +15,7 @@ from barnabas.testing import report
 from barnabas.testing.durations import Duration, whole_ms
 from barnabas.testing.requests import ask
 from barnabas.testing.topic_changes import Ends, TopicChanges, ends_of, partitions_if_any, wait_for_offsets
-from barnabas.testing.waiting import check_may_block, check_wait, outliving, with_timeout
+from barnabas.testing.waiting import TIMEOUT_S, check_may_block, check_wait, outliving, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -113,7 +113,7 @@ class Topic:
         """On the broker's loop."""
         return any(self.name in server.metadata for server in self._owner.live_servers())
 
-    def wait_records(self, count: int, *, timeout: float = 30.0) -> list[Record]:
+    def wait_records(self, count: int, *, timeout: float = TIMEOUT_S) -> list[Record]:
         """Wait until the topic holds at least `count` committed records, and return all of them.
 
         The topic may be created meanwhile. `timeout` is in seconds of real time.
@@ -125,7 +125,7 @@ class Topic:
         check_wait(timeout, count, least=0)
         return self._owner.call(self._wait_records(count, timeout))
 
-    async def wait_records_async(self, count: int, *, timeout: float = 30.0) -> list[Record]:
+    async def wait_records_async(self, count: int, *, timeout: float = TIMEOUT_S) -> list[Record]:
         """As `wait_records`, without blocking the event loop that it is awaited on."""
         check_wait(timeout, count, least=0)
         return await self._owner.call_async(self._wait_records(count, timeout))
@@ -171,7 +171,7 @@ class Topic:
                 except TimeoutError:
                     is_over = True
 
-    def wait_silence(self, duration: Duration, *, timeout: float = 30.0) -> list[Record]:
+    def wait_silence(self, duration: Duration, *, timeout: float = TIMEOUT_S) -> list[Record]:
         """Wait until no record was committed for `duration`, a timedelta or ms, and return what the topic holds then;
         nothing where there is no such topic. Each record begins the time anew. It is the broker's, as of
         `faults.delay`: `clock.advance` shortens it. `timeout` is in seconds of real time.
@@ -183,7 +183,7 @@ class Topic:
         check_wait(timeout)
         return self._owner.call(self._wait_silence(whole_ms(duration), timeout))
 
-    async def wait_silence_async(self, duration: Duration, *, timeout: float = 30.0) -> list[Record]:
+    async def wait_silence_async(self, duration: Duration, *, timeout: float = TIMEOUT_S) -> list[Record]:
         """As `wait_silence`, without blocking the event loop that it is awaited on."""
         check_wait(timeout)
         return await self._owner.call_async(self._wait_silence(whole_ms(duration), timeout))

@@ -1,13 +1,31 @@
 """Waiting for something in the broker to change, without polling."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+import math
+import os
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
+TIMEOUT_VARIABLE: Final = "BARNABAS_TESTING_TIMEOUT_S"
+
+
+def default_timeout_s(environment: Mapping[str, str]) -> float:
+    """How long a test waits unless it says for how long, in seconds of real time. Raises ValueError."""
+    text = environment.get(TIMEOUT_VARIABLE, "30")
+    try:
+        timeout_s = float(text)
+    except ValueError:
+        timeout_s = math.nan
+    if not 0 <= timeout_s < math.inf:
+        raise ValueError(f"{TIMEOUT_VARIABLE} is a number of seconds, not {text!r}")
+    return timeout_s
+
+
+TIMEOUT_S: Final = default_timeout_s(os.environ)
 
 Listeners = set[Callable[[], None]]
 

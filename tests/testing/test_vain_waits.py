@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from barnabas.testing import Broker
+from barnabas.testing.waiting import TIMEOUT_VARIABLE, default_timeout_s
 
 VAIN: list[tuple[Callable[[Broker], Any], type[Exception], str]] = [
     (lambda broker: broker.wait_request(count=20_000), ValueError, "a recording keeps the last 10000 requests"),
@@ -51,3 +52,14 @@ def test_a_topic_may_be_waited_for(broker: Broker) -> None:
     """No records, of a topic that is to be there."""
     broker.create_topic("t")
     assert broker.topic("t").wait_records(0) == []
+
+
+def test_the_environment_says_how_long_tests_wait() -> None:
+    assert [default_timeout_s(each) for each in ({}, {TIMEOUT_VARIABLE: "7"}, {TIMEOUT_VARIABLE: "0.5"})] == [
+        30,
+        7,
+        0.5,
+    ]
+    for wrong in ("soon", "-1", "inf", ""):
+        with pytest.raises(ValueError, match=f"^BARNABAS_TESTING_TIMEOUT_S is a number of seconds, not '{wrong}'$"):
+            default_timeout_s({TIMEOUT_VARIABLE: wrong})

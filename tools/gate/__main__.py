@@ -9,6 +9,7 @@ from typing import Final
 from tools.gate.report import report
 from tools.gate.run import NO_TESTS, ROOT, Run, record_folder
 from tools.gate.tiers import TIERS
+from tools.waiting import PATIENCE_S
 
 INTERRUPTED: Final = 130
 
@@ -21,7 +22,8 @@ def main(words: Sequence[str]) -> int:
     options, arguments = parser.parse_known_args(words)
     is_full = options.tier == "full"
     folder = record_folder(ROOT, options.tier, is_full and not options.anew, arguments)
-    run = Run(TIERS[options.tier], folder, [*arguments, *chance(is_full)], {"PYTHONHASHSEED": hash_seed(is_full)})
+    environment = {"PYTHONHASHSEED": hash_seed(is_full), "BARNABAS_TESTING_TIMEOUT_S": f"{PATIENCE_S:g}"}
+    run = Run(TIERS[options.tier], folder, [*arguments, *chance(is_full)], environment)
     try:
         run.run()
     except KeyboardInterrupt:

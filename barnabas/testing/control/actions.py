@@ -20,6 +20,7 @@ from barnabas.testing.control.served import MAIN, Served, ServedBrokers, new_own
 from barnabas.testing.control.wording import in_http
 from barnabas.testing.lasting import Hold
 from barnabas.testing.recording import Recording
+from barnabas.testing.waiting import TIMEOUT_S
 from barnabas.wire.errors import ApiError, ErrorCode
 
 LISTED_DEFAULT: Final = 100
@@ -344,13 +345,13 @@ def records(asked: Asked) -> Json:
 def wait_records(asked: Asked) -> Json:
     given = asked.arguments
     topic = asked.served.owner.topic(given["topic"])
-    return _listed(topic.wait_records(given.get("count", 1), timeout=given.get("timeout", 30.0)), given)
+    return _listed(topic.wait_records(given.get("count", 1), timeout=given.get("timeout", TIMEOUT_S)), given)
 
 
 def wait_silence(asked: Asked) -> Json:
     given = asked.arguments
     topic = asked.served.owner.topic(given["topic"])
-    return _listed(topic.wait_silence(given["duration"], timeout=given.get("timeout", 30.0)), given)
+    return _listed(topic.wait_silence(given["duration"], timeout=given.get("timeout", TIMEOUT_S)), given)
 
 
 def _listed(found: Sequence[Any], given: Mapping[str, Any]) -> Json:

@@ -19,7 +19,7 @@ from barnabas.broker.coordinators.groups.subscriptions import parse_topics
 from barnabas.testing import report
 from barnabas.testing.control.fields import TIMEOUT_MS_MAX, Kind, Refused
 from barnabas.testing.group import STATES, check_group_may_be
-from barnabas.testing.waiting import wait_until, with_timeout
+from barnabas.testing.waiting import TIMEOUT_S, wait_until, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import TopicId
 
@@ -312,7 +312,7 @@ def wait_group(asked: Asked) -> Json:
             and assigned in (None, _assigned(info))
         )
 
-    return {"group": _wait_group(asked.served, given["group"], is_so, given.get("timeout", 30.0))}
+    return {"group": _wait_group(asked.served, given["group"], is_so, given.get("timeout", TIMEOUT_S))}
 
 
 def _wait_group(served: Served, group: str, is_so: Callable[[Json], bool], timeout_s: float) -> Json:
