@@ -8,7 +8,7 @@ import pytest
 
 from tools import children
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 
 def python(program: str) -> list[str]:

@@ -543,6 +543,7 @@ def problem_of_a_module(command: str) -> str | None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("found", "least"), [(in_sentences, 150), (in_docstrings, 80)])
 def test_commands_in_sentences_are_possible(found: Callable[[], Iterator[tuple[str, str]]], least: int) -> None:
     commands = sorted(set(found()))

@@ -127,6 +127,7 @@ def test_the_host_of_a_peer(peername: Any, host: str) -> None:
     assert peer_host(asyncio.Transport({"peername": peername})) == host
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", range(5))
 def test_who_is_accepted_while_the_port_is_closed_is_told_of(turns: int) -> None:
     async def close_meanwhile() -> bytes:

@@ -44,6 +44,8 @@ from tools.barnabas_process import BarnabasProcess
 from tools.hostile import SPINNING, ask, connect, create_topic, eventually, processor_share, produce
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 GREATEST = {INT: 2**31 - 1, LONG: 2**63 - 1}
 TIME_KEY = re.compile(r"\.(ms|seconds|secs|minutes|hours)$")
 ANSWER_MAX_S = 2
@@ -210,7 +212,6 @@ def check(settings: Mapping[str, str], is_timed: bool = True) -> None:
         assert "Traceback" not in process.log_text(), process.log_text()
 
 
-@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("name", BROKERS)
 def test_a26_all_settings_at_their_extremes(name: str, is_timed: bool) -> None:
@@ -275,7 +276,6 @@ def create(address: str) -> list[str]:
     return created
 
 
-@pytest.mark.slow
 @pytest.mark.live
 def test_a26_topics_with_settings_at_their_extremes(is_timed: bool) -> None:
     with BarnabasProcess(BUSY) as process:

@@ -38,6 +38,8 @@ from barnabas.wire.schema import Message
 from tools.hostile import connect, frame, receive
 from tools.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = 100
 ROUNDS_MAX = 400
 ROUNDS_ALIKE = 5

@@ -254,6 +254,7 @@ async def test_a_leader_whose_registration_cannot_be_read_keeps_nobody_from_bein
 REGISTRATION = json.loads(znodes.encode_broker(BrokerRegistration(2, (EndPoint("PLAINTEXT", "h", 1),)), 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     gate_takes_each(
@@ -301,6 +302,7 @@ STATE = {"version": 1, "leader": 2, "leader_epoch": 0, "controller_epoch": 1, "i
 TOPIC = {"version": 3, "partitions": {"0": [2, 1, 3]}, "adding_replicas": {}, "removing_replicas": {}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "changed"),
     gate_takes_each(

@@ -23,7 +23,7 @@ from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from tests.controller.cluster import Cluster, ClusterMember
 
-pytestmark = pytest.mark.parametrize("stores", ["memory"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("stores", ["memory"], indirect=True)]
 
 IDS = (1, 2, 3)
 STEPS = 60

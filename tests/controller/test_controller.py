@@ -611,6 +611,7 @@ async def assert_sound(node: Node) -> None:
             assert states[name, partition].leader_epoch == stored["leader_epoch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transaction_bytes", [1, 512 * 1024])
 async def test_deletion_survives_death(node: Node, transaction_bytes: int) -> None:
     node.settings = node.settings._replace(transaction_bytes_max=transaction_bytes)
@@ -628,6 +629,7 @@ async def test_deletion_survives_death(node: Node, transaction_bytes: int) -> No
     assert len(queued) >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transaction_bytes", [1, 512 * 1024])
 async def test_creation_survives_death(node: Node, transaction_bytes: int) -> None:
     node.settings = node.settings._replace(transaction_bytes_max=transaction_bytes)
@@ -647,6 +649,7 @@ async def test_creation_survives_death(node: Node, transaction_bytes: int) -> No
     assert created == [False] + [True] * (len(created) - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transaction_bytes", [1, 512 * 1024])
 async def test_expansion_survives_death(node: Node, transaction_bytes: int) -> None:
     node.settings = node.settings._replace(transaction_bytes_max=transaction_bytes)

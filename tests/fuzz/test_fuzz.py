@@ -15,6 +15,8 @@ from tools.fuzz_targets import TARGETS, Target
 from tools.mutation import Mutator
 from tools.required import tool_missing
 
+pytestmark = pytest.mark.slow
+
 INPUTS = 3_000
 
 

@@ -134,6 +134,7 @@ def test_leader_epochs_that_do_not_fit_are_written_by_a_later_flush(logs):
     assert (logs.path / "topic-0" / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n2 1\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", [".log", ".index", "directory", ".tmp"])
 def test_a_flush_without_a_descriptor_is_made_again(logs, tools, lacking):
     """Nothing was synced through what could not be opened, so that no sync has failed."""

@@ -152,6 +152,7 @@ def test_leader_epochs_follow_truncation():
 topics = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.tuples(topics, st.integers(0, 999)), st.integers(0, 1 << 62), max_size=5))
 def test_offset_checkpoints_round_trip(found):
     assert decode_offsets(encode_offsets(found)) == found

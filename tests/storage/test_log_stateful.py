@@ -15,6 +15,8 @@ from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 
+pytestmark = pytest.mark.slow
+
 COMMIT, ABORT = ControlRecordType.COMMIT, ControlRecordType.ABORT
 IDEMPOTENT, TRANSACTIONAL = (1, 2), (3, 4)
 

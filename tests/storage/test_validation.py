@@ -453,6 +453,7 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(st.sampled_from(CompressionType), st.sampled_from(CONFIGS), st.data())
 def test_damaged_batches_are_refused_or_right(codec: CompressionType, config: LogConfig, data: st.DataObject) -> None:
@@ -490,6 +491,7 @@ def test_a_record_that_is_opened_may_not_be_much_larger_than_its_batch() -> None
     assert refusal(bomb(RECORD_BYTES_MAX + 1), validate_records=True) is ErrorCode.INVALID_RECORD
 
 
+@pytest.mark.slow
 def test_only_so_many_records_are_written_again_one_by_one() -> None:
     def with_gaps(count: int) -> bytearray:
         records = [Record(2 * i, NOW, None, b"") for i in range(count)]

@@ -21,6 +21,8 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest
 from tools.hostile import answer, connect, frame
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 DAY = timedelta(days=1)
 
 

@@ -13,6 +13,8 @@ from barnabas.testing import ApiError, Broker, Cluster, ErrorCode, Record
 from barnabas.testing.waiting import brokers_of
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 Owner = Broker | Cluster
 
 

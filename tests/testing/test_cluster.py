@@ -15,6 +15,8 @@ from barnabas.testing import ApiError, Broker, Cluster, ErrorCode
 from barnabas.testing.cluster_broker import ClusterBroker
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 TOPIC = "events"
 
 
@@ -67,7 +69,6 @@ def read(cluster: Cluster, topic: str, count: int) -> list[str]:
     return sorted(found)
 
 
-@pytest.mark.slow
 def test_clients_use_it_as_any_cluster(cluster: Cluster) -> None:
     cluster.create_topic("plain", 3)
     assert sorted(cluster.leader("plain", partition) for partition in range(3)) == [0, 1, 2]
@@ -163,7 +164,6 @@ def test_a_broker_that_is_cut_off_from_the_controller_does_not_start() -> None:
             started.start("3")  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back(cluster: Cluster) -> None:
     cluster.create_topic("cut", configs={"min.insync.replicas": 2})
     cluster.clock.advance(timedelta(hours=1))  # by which nobody has fetched later

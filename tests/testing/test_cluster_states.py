@@ -13,6 +13,8 @@ from confluent_kafka import Consumer, Producer
 from barnabas.testing import Cluster
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
@@ -39,7 +41,6 @@ def read(cluster: Cluster, topic: str, count: int) -> None:
     consumer.close()
 
 
-@pytest.mark.slow
 def test_reset_leaves_nothing(cluster: Cluster) -> None:
     now_ms = cluster.clock.now_ms()
     addresses, cluster_id = cluster.bootstrap_servers, cluster.brokers[0].server.cluster_id
@@ -68,7 +69,6 @@ def test_reset_leaves_nothing(cluster: Cluster) -> None:
     assert topic.produce("1").offset == 0
 
 
-@pytest.mark.slow
 def test_a_state_comes_back_as_often_as_wanted(cluster: Cluster) -> None:
     topic = cluster.create_topic("t", partitions=3, configs={"retention.ms": -1})
     for number in range(30):
@@ -109,7 +109,6 @@ def test_nothing_is_amiss_in_the_log(cluster: Cluster, caplog: pytest.LogCapture
     assert [record.getMessage() for record in caplog.records] == []
 
 
-@pytest.mark.slow
 def test_an_open_transaction_is_part_of_a_state(cluster: Cluster) -> None:
     topic = cluster.create_topic("t")
     config = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "x", "reconnect.backoff.ms": 1}

@@ -23,7 +23,7 @@ from tools.barnabas_process import BarnabasControl
 from tools.reference_loop import assert_within, work_s
 from tools.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 CALL = re.compile(r"""\.(?:get|post|delete|refused|ask|done)\(\s*(?:"[A-Z]+", )?f?"([^"]*)\"""")
 """What a test asks for, in its own text."""
@@ -170,7 +170,6 @@ def test_time_stands_still(start: Callable[..., Asked]) -> None:
     assert broker.post("produce", topic="orders", value="1")["timestamp_ms"] == 1_700_000_000_005
 
 
-@pytest.mark.slow
 def test_as_many_brokers_as_there_may_be(process: BarnabasControl, start: Callable[..., Asked]) -> None:
     before_kib = resident_kib(process.pid)
     others = len(start().control.done("GET", "/brokers")["brokers"])
@@ -267,7 +266,6 @@ def test_a_reset_ends_what_is_under_way(start: Callable[..., Asked]) -> None:
     assert creating.result(PATIENCE_S) == (409, told)
 
 
-@pytest.mark.slow
 def test_drop_and_disconnect(broker: Asked) -> None:
     fast = {"request_timeout_ms": 1000, "socket_timeout_ms": 1000, "reconnect_backoff_ms": 10}
     lost = broker.post("drop", api="Produce", times=1)["fault"]
@@ -277,7 +275,6 @@ def test_drop_and_disconnect(broker: Asked) -> None:
     assert values(broker) == ["1"]
 
 
-@pytest.mark.slow
 def test_garble(broker: Asked) -> None:
     send(broker)
     broker.post("garble", api="Fetch", way="records", times=1)
@@ -320,7 +317,6 @@ def test_disks(broker: Asked) -> None:
     assert send(broker) is None
 
 
-@pytest.mark.slow
 def test_nobody_leads_or_coordinates(broker: Asked) -> None:
     broker.post("recorded")
     away = broker.post("leader_away", topic="orders", partition=0)["fault"]
@@ -402,7 +398,6 @@ def test_main_need_not_be_named(control: ControlClient) -> None:
 # --- faults of whole things -----------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_groups(broker: Asked) -> None:
     send(broker)
     events: list[str] = []
@@ -604,7 +599,6 @@ def test_a_partition_that_is_not_there(broker: Asked) -> None:
 # --- clusters -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_cluster(start: Callable[..., Asked]) -> None:
     cluster = start(brokers=3, racks=["a", "b", "c"])
     assert len(cluster.servers.split(",")) == 3
@@ -644,7 +638,6 @@ def test_a_cluster(start: Callable[..., Asked]) -> None:
         assert "the cluster stopped meanwhile" in error or "and no more come" in error
 
 
-@pytest.mark.slow
 def test_a_cluster_of_which_little_runs(start: Callable[..., Asked]) -> None:
     cluster = start(brokers=2, seed_topics={"orders": 1}, configs={"min.insync.replicas": 2})
     cluster.post("pause", node=cluster.get("leader", topic="orders")["node"])
@@ -662,7 +655,6 @@ def test_a_cluster_of_which_little_runs(start: Callable[..., Asked]) -> None:
     assert told.endswith("no broker of this cluster runs: POST start with a node starts one of them")
 
 
-@pytest.mark.slow
 def test_what_is_of_a_single_broker_is_of_a_cluster_too(start: Callable[..., Asked]) -> None:
     cluster = start(brokers=3, seed_topics={"orders": 1}, configs={"num.partitions": 3})
     cluster.post("create_topic", name="configured")
@@ -688,7 +680,6 @@ def test_what_is_of_a_single_broker_is_of_a_cluster_too(start: Callable[..., Ask
     assert cluster.get("records", topic="orders")["count"] == 0
 
 
-@pytest.mark.slow
 def test_faults_of_whole_things(start: Callable[..., Asked]) -> None:
     cluster = start(brokers=3, seed_topics={"orders": 1})
     cluster.post("wait_in_sync")
@@ -728,7 +719,6 @@ def test_faults_of_whole_things(start: Callable[..., Asked]) -> None:
     assert cluster.refused("POST", "move_coordinator")[0] == 400
 
 
-@pytest.mark.slow
 def test_links_are_cut(start: Callable[..., Asked]) -> None:
     """A follower that does not reach its leader leaves the ISR, and one that its leader does not reach stays."""
     quick = {"replica.lag.time.max.ms": 500, "min.insync.replicas": 1}

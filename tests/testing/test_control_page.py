@@ -21,6 +21,8 @@ from tools.jvm.compiler import find_compiler
 from tools.required import tool_missing
 from tools.server_process import ROOT
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing-other-languages.md"
 SERVE, *CURLS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
@@ -111,7 +113,6 @@ def test_a_server_ends_with_who_started_it(language: str, barnabas_in_path: None
 
 
 @pytest.mark.live
-@pytest.mark.slow
 def test_go_starts_a_server(tmp_path: Path, barnabas_in_path: None) -> None:
     folder = tmp_path / "go_with_a_server"
     folder.mkdir()
@@ -139,7 +140,6 @@ func TestControl(t *testing.T) {
 
 
 @pytest.mark.live
-@pytest.mark.slow
 @pytest.mark.java
 def test_java_starts_a_server(tmp_path: Path, barnabas_in_path: None) -> None:
     try:

@@ -28,7 +28,7 @@ from tools.barnabas_process import BarnabasControl
 from tools.server_process import ROOT, free_ports
 from tools.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 SERVE = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0"]
 JSON = {"Content-Type": "application/json"}
@@ -315,7 +315,6 @@ def waits(
     return waiting, refused
 
 
-@pytest.mark.slow
 def test_more_than_may_wait(control: ControlClient) -> None:
     """They keep nobody from what ends their waits."""
     control.done("POST", "/brokers", name="waited-for")
@@ -328,7 +327,6 @@ def test_more_than_may_wait(control: ControlClient) -> None:
         each.close()
 
 
-@pytest.mark.slow
 def test_who_has_gone_waits_no_more(control: ControlClient) -> None:
     """Nor do the threads that have waited for them: there are not twice as many."""
     control.done("POST", "/brokers", name="left")
@@ -345,7 +343,6 @@ def test_who_has_gone_waits_no_more(control: ControlClient) -> None:
     control.done("DELETE", "/brokers/left")
 
 
-@pytest.mark.slow
 def test_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BARNABAS_CONTROL_TOKEN", "gl\u00fcck 1")
     with BarnabasControl() as process:
@@ -371,7 +368,6 @@ def refused(*arguments: str, **environ: str) -> str:
     return done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("address", ["0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:0"])
 def test_only_loopback(address: str) -> None:
     assert refused("--control", address) == (
@@ -380,7 +376,6 @@ def test_only_loopback(address: str) -> None:
     )
 
 
-@pytest.mark.slow
 def test_what_the_command_refuses() -> None:
     assert "'8099' is not HOST:PORT" in refused("--control", "8099")
     assert "leave --brokers out, and POST /brokers" in refused("--control", "127.0.0.1:0", "--brokers", "3")
@@ -388,7 +383,6 @@ def test_what_the_command_refuses() -> None:
     assert empty.endswith("BARNABAS_CONTROL_TOKEN is empty: set it to a token, or leave it out for none\n")
 
 
-@pytest.mark.slow
 def test_data_that_stays(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for attempt in range(2):
@@ -403,7 +397,6 @@ def test_data_that_stays(tmp_path: Path) -> None:
             )
 
 
-@pytest.mark.slow
 def test_a_control_port_that_is_taken(process: BarnabasControl) -> None:
     taken = process.url.removeprefix("http://")
     done = children.run([*SERVE, "--control", taken], capture_output=True, text=True)
@@ -423,7 +416,6 @@ def test_metrics_have_a_port_without_it() -> None:
         assert ControlClient(process.url).done("GET", "/brokers/main/faults") == {"faults": []}
 
 
-@pytest.mark.slow
 def test_it_ends_while_somebody_waits() -> None:
     with BarnabasControl() as process:
         control = ControlClient(process.url)
@@ -473,7 +465,6 @@ METHODS: Final = ("TopicInfo", "PartitionInfos", "GroupInfo", "ShufflePartitionL
 ROUNDS = 12
 
 
-@pytest.mark.slow
 def test_whatever_fields_hold() -> None:
     """Each verb, with fields of any kind: what makes no sense is a 4xx in one line, and the process goes on."""
     seed = secrets.randbelow(2**32)

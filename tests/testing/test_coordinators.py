@@ -24,6 +24,8 @@ from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinator
 from tools.hostile import connect, frame, receive
 from tools.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 Owner = Broker | Cluster
 ANSWERED_AT_ONCE = ["FindCoordinator", "JoinGroup", "OffsetFetch", "InitProducerId", "AddPartitionsToTxn"]
 

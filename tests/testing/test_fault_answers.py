@@ -171,6 +171,7 @@ def about(key: int, version: int) -> frozenset[str]:
     return frozenset(role for subject in known for role in subject)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_work", [False, True])
 @pytest.mark.parametrize(("key", "version"), [(k, v) for k, v in served() if entries.TOPIC in about(k, v)])
 def test_every_api_can_fail_for_a_topic(key: int, version: int, after_work: bool) -> None:
@@ -210,6 +211,7 @@ def test_those_that_answer_for_partitions_are_among_them() -> None:
     assert {key for key, _ in OF_PARTITIONS} >= {0, 1, 2, 8, 9, 21, 23, 24, 27, 28, 43, 47, 61}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_work", [False, True])
 @pytest.mark.parametrize(("key", "version"), OF_PARTITIONS)
 def test_one_partition_fails_and_the_other_does_not(key: int, version: int, after_work: bool) -> None:

@@ -42,6 +42,8 @@ from barnabas.wire.schema import Message
 from tools.hostile import connect, frame, receive
 from tools.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # reads its schemas by a function that Python deprecates
     from kafka import KafkaConsumer
@@ -923,7 +925,6 @@ def test_a_cluster_has_faults_at_any_of_its_brokers() -> None:
             assert error(other) == 14
 
 
-@pytest.mark.slow
 def test_a_broker_is_sound_after_faults_of_all_kinds(tmp_path: Path) -> None:
     """Whatever was acknowledged is there, once and in order, and the logs are whole."""
     chance = random.Random(seed := random.randrange(2**32))

@@ -10,7 +10,7 @@ import pytest
 from tools import children
 from tools.required import tool_missing
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 pytest_plugins = ["pytester"]
 

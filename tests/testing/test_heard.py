@@ -11,6 +11,8 @@ from barnabas.testing import Broker, Cluster
 from barnabas.testing.settled import runtime, unsettled
 from barnabas.wire.names import TopicId
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:

@@ -15,7 +15,7 @@ from tests.testing.control_client import ControlClient
 from tools.barnabas_process import BarnabasControl
 from tools.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 GROUP_INFO = {"Group", "State", "Epoch", "Members", "Commits"}
 MEMBER = {"MemberID", "InstanceID", "ClientID", "ClientHost", "SubscribedTopics", "Assignment"}

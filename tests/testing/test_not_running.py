@@ -14,6 +14,8 @@ from barnabas.testing import ApiError, Broker, Cluster
 from barnabas.testing.lasting import FaultList
 from tests.testing.test_both import Owner
 
+pytestmark = pytest.mark.slow
+
 ARGUMENTS = {
     "api": "Produce",
     "error": 6,

@@ -9,6 +9,8 @@ from barnabas.broker.handlers import load_handler, served_apis
 from barnabas.testing import Broker
 from tools import children
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 
@@ -178,7 +180,6 @@ def test_names_of_tests_become_legal_names_of_topics(pytester: pytest.Pytester) 
     run(pytester).assert_outcomes(passed=6)
 
 
-@pytest.mark.slow
 def test_every_worker_of_xdist_has_its_own_broker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import os

@@ -19,6 +19,8 @@ from barnabas.wire.records import Record, build_batch
 from tools.hostile import connect, frame, receive
 from tools.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 LIST_GROUPS = ListGroupsRequest()
 
 
@@ -200,7 +202,6 @@ def test_pipelined_requests_are_served_as_without_a_recording(broker: Broker) ->
     assert [each.request.correlation_id for each in seen] == list(range(100))
 
 
-@pytest.mark.slow
 def test_only_the_last_ones_are_kept(broker: Broker) -> None:
     with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
         for start in range(0, recording.REQUESTS_MAX + 100, 100):

@@ -13,6 +13,8 @@ from barnabas.testing.log_lines import LINES_KEPT
 from tools import children
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 OPTIONS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error", "--strict-markers")
@@ -292,7 +294,6 @@ def test_a_failing_test_that_used_a_broker(pytester: pytest.Pytester) -> None:
     assert "of-one-that-passes" not in text
 
 
-@pytest.mark.slow
 def test_a_failing_test_that_got_a_broker_with_other_things(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import unittest
@@ -331,7 +332,6 @@ def test_a_failing_test_that_got_a_broker_with_other_things(pytester: pytest.Pyt
     assert "  of-class-0 has the offsets from 0" in text
 
 
-@pytest.mark.slow
 def test_faults_that_ended_in_the_test_are_told(pytester: pytest.Pytester) -> None:
     """By the end of its `with` block a fault is over, when what it has brought about is told; those of other tests are
     no news."""
@@ -354,7 +354,6 @@ def test_faults_that_ended_in_the_test_are_told(pytester: pytest.Pytester) -> No
     assert told == [*failing, "hold Fetch, 0 hits"]
 
 
-@pytest.mark.slow
 def test_what_was_waited_for_is_shown_where_the_test_waited(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         def test_it(kafka_broker):
@@ -367,7 +366,6 @@ def test_what_was_waited_for_is_shown_where_the_test_waited(pytester: pytest.Pyt
     assert "futures" in pytester.runpytest_subprocess(*OPTIONS, "--full-trace").stdout.str()
 
 
-@pytest.mark.slow
 def test_what_clients_asked_in_a_failing_test(pytester: pytest.Pytester) -> None:
     test = """
         from confluent_kafka import Producer
@@ -452,7 +450,6 @@ def test_what_clients_asked_in_an_earlier_test_is_not_told(pytester: pytest.Pyte
     assert len(re.findall(r"^chart of the last requests:", told, re.MULTILINE)) == 1
 
 
-@pytest.mark.slow
 def test_the_chart_of_a_failing_test(pytester: pytest.Pytester) -> None:
     """Of a broker, of a cluster, and of a broker that is gone by then; of the last requests alone."""
     pytester.makepyfile("""

@@ -35,6 +35,8 @@ from tools.hostile import connect, frame, receive
 from tools.reference_loop import assert_within, timed, work_s
 from tools.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def seen(broker: Broker) -> dict[str, Any]:
     """What clients are told of a broker, but for its address."""
@@ -277,7 +279,6 @@ def test_data_that_somebody_wants_to_keep_stays(tmp_path: Any) -> None:
         Broker().reset()
 
 
-@pytest.mark.slow
 def test_what_others_hold_is_not_reset() -> None:
     """Topics in ZooKeeper would outlive a reset, and lose their records."""
     with BarnabasZooKeeper() as zookeeper, Broker(zookeeper_connect=zookeeper.address) as broker:

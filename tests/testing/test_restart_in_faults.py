@@ -16,6 +16,8 @@ from tests.testing.control_client import Answer, ControlClient
 from tools.barnabas_process import BarnabasControl
 from tools.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 FAULTS: dict[str, Callable[[Broker | Cluster], Any]] = {
     "pause": lambda owner: owner.faults.pause(broker=1),
     "disk_slow": lambda owner: owner.faults.disk_slow(1),

@@ -17,6 +17,8 @@ from barnabas.testing.snapshot import LINKED_BYTES_MIN
 from tools.reference_loop import assert_within, timed, work_s
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 
 
@@ -138,7 +140,7 @@ def test_small_files_are_not_shared(broker: Broker) -> None:
     assert LINKED_BYTES_MIN > 0
 
 
-@pytest.mark.parametrize("mebibytes", [1, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mebibytes", [1, 100])
 def test_a_large_log_that_was_written_to_since(broker: Broker, mebibytes: int) -> None:
     broker.create_topic("large")
     fill(broker, mebibytes)

@@ -11,6 +11,8 @@ import pytest
 from barnabas.testing import Broker, Cluster
 from barnabas.testing.faults import Faults
 
+pytestmark = pytest.mark.slow
+
 Owner = Broker | Cluster
 
 STATE_FAULTS: list[Callable[[Faults], Any]] = [

@@ -8,6 +8,8 @@ import pytest
 from tools import children
 from tools.gate.tiers import WITHOUT_UVLOOP
 
+pytestmark = pytest.mark.slow
+
 ROUND_TRIP = """
 import sys
 from barnabas.testing import Broker, Cluster

@@ -20,6 +20,8 @@ from tests.bugs import Bug
 from tools.hostile import connect, frame, receive
 from tools.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def consumer_of(broker: Any, **config: Any) -> Iterator[Consumer]:
@@ -357,7 +359,6 @@ def test_a_disk_costs_nothing_while_it_works(broker: Broker) -> None:
 # --- clusters -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_all_that_in_a_cluster() -> None:
     with Cluster(2) as cluster:
         cluster.create_topic("t")

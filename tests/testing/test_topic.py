@@ -17,6 +17,8 @@ from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_batch, 
 from barnabas.wire.records import Record as BatchRecord
 from tools.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_records_of_every_codec(broker: Broker, codec: str) -> None:

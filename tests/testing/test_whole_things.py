@@ -16,6 +16,8 @@ from barnabas.testing.requests import ask
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 Owner = Broker | Cluster
 
 
@@ -274,7 +276,6 @@ def test_a_slow_disk_keeps_writes_waiting_and_nothing_else(owner: str) -> None:
         assert fault.hits >= 1
 
 
-@pytest.mark.slow
 def test_a_follower_with_a_slow_disk_leaves_the_isr() -> None:
     with Cluster(replica_lag_time_max_ms=500, min_insync_replicas=1) as cluster:
         topic = cluster.create_topic("t")
@@ -341,7 +342,6 @@ def test_a_follower_that_is_paused_follows_no_more() -> None:
         cluster.wait_in_sync()
 
 
-@pytest.mark.slow
 def test_a_leader_that_is_paused_and_taken_for_dead_is_not_asked_any_more() -> None:
     """It does not know yet that another broker leads."""
     with Cluster() as cluster:
@@ -360,7 +360,6 @@ def test_a_leader_that_is_paused_and_taken_for_dead_is_not_asked_any_more() -> N
         cluster.wait_in_sync()
 
 
-@pytest.mark.slow
 def test_a_controller_that_is_paused_is_followed_by_another_and_does_no_harm() -> None:
     """What it was told and asked before it was taken for dead it does and answers late."""
     with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
@@ -416,7 +415,6 @@ def controller_epoch(cluster: Cluster) -> int:
     return controller.context.election.epoch
 
 
-@pytest.mark.slow
 def test_a_link_is_cut_one_way() -> None:
     """A follower that does not reach its leader falls behind; a leader that does not reach its follower needs not."""
     with Cluster(2, replica_lag_time_max_ms=2_000, min_insync_replicas=1) as cluster:

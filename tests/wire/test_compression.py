@@ -95,6 +95,7 @@ def test_truncated_data(codec: CompressionType) -> None:
             decompress(codec, compressed[:-cut], MIB)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(CODECS), st.data())
 def test_damaged_data_never_escapes(codec: CompressionType, data: st.DataObject) -> None:
@@ -128,6 +129,7 @@ def zstd_bomb() -> bytes:
     return bytes.fromhex("28b52ffd0058") + block * 10_000 + struct.pack("<I", (1 << 3) | 2 | 1)[:3] + b"\0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "bomb"),
     [(CompressionType.GZIP, gzip_bomb), (CompressionType.LZ4, lz4_bomb), (CompressionType.ZSTD, zstd_bomb)],

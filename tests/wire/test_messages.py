@@ -28,6 +28,7 @@ def versions(message_class: type[Message]) -> range:
     return range(message_class.VALID_VERSIONS[0], message_class.VALID_VERSIONS[1] + 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow])
 @given(rng=st.randoms(use_true_random=False))
 def test_round_trip(message_class: type[Message], rng: random.Random, sample: Sample) -> None:
@@ -84,6 +85,7 @@ def test_mutated(message_class: type[Message], sample: Sample) -> None:
             decode_or_refuse(message_class, version, bytes(mutated))
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(noise=st.binary(max_size=200))
 def test_noise(message_class: type[Message], noise: bytes) -> None:

@@ -29,6 +29,8 @@ from tools import children
 from tools.required import tool_missing
 from tools.wiregen.jars import fetch
 
+pytestmark = pytest.mark.slow
+
 Sample = Callable[..., Any]
 Java = Callable[[str], Any]
 

@@ -27,6 +27,8 @@ from tools.barnabas_process import BarnabasProcess
 from tools.command_line_reference import commands
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[bytes]]
 

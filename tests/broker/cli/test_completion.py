@@ -17,6 +17,8 @@ from barnabas.testing import Broker
 from tools import children
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Any]
 Propose = Callable[[str], list[str]]
 

@@ -18,6 +18,8 @@ from barnabas.broker.cli.app import app
 from tools import children
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 ENDED_BY_SIGNAL = -signal.SIGINT
 STATUS = 128 + signal.SIGINT
 
@@ -92,7 +94,6 @@ def interrupted_at(moment: str, arguments: Sequence[str]) -> subprocess.Complete
     )
 
 
-@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("moment", "arguments"),
@@ -132,7 +133,6 @@ def test_little_is_imported_before_the_signal_is_seen_to() -> None:
     assert ended.stdout.split() == ["barnabas", "barnabas.__main__"]
 
 
-@pytest.mark.slow
 @pytest.mark.live
 def test_a_start_that_is_interrupted_is_finished_and_undone(tmp_path: Path) -> None:
     arguments = ["serve", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]
@@ -143,7 +143,6 @@ def test_a_start_that_is_interrupted_is_finished_and_undone(tmp_path: Path) -> N
     assert re.search(r"stopped in \d+ ms$", ended.stderr)
 
 
-@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_start_that_waits_for_zookeeper_is_given_up(number: signal.Signals, tmp_path: Path) -> None:
@@ -169,7 +168,6 @@ TWICE = ("consume", "produce", "topics list")
 IN_THE_GATE = {(command, 1) for command in [*REMOTE][::4]} | {("consume", 1), ("produce", 1), ("topics list", 2)}
 
 
-@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("command", "times"),

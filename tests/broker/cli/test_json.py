@@ -20,6 +20,8 @@ from barnabas.wire.record_batch import TimestampType
 from barnabas.wire.records import Record
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Any]
 
 _NAMES = st.binary().map(lambda name: name.decode("utf-8", "surrogateescape"))

@@ -21,6 +21,8 @@ from tools import children
 from tools.required import tool_missing
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Any]
 
 
@@ -319,7 +321,6 @@ def test_moments() -> None:
     assert moment_ms("-9999999999w", now_ms=5) == 0
 
 
-@pytest.mark.slow
 def test_the_comparison_with_kcat_runs() -> None:
     if shutil.which("kcat") is None:
         tool_missing("kcat is not installed (Debian: apt-get install kcat)")

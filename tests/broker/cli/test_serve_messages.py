@@ -191,7 +191,6 @@ def test_a_directory_that_is_mounted_read_only_is_told_in_one_line(small_disk: P
         assert ": 0 errors, 0 warnings" in checked.stdout
 
 
-@pytest.mark.slow
 def test_a_start_that_a_full_disk_ends_says_what_to_do(small_disk: Path) -> None:
     """After a kill and without the room that is kept for the metadata store, which is used up."""
     with BarnabasProcess(data_dir=small_disk / "data") as other:

@@ -13,6 +13,8 @@ from barnabas.broker.client.client import KafkaClient
 from barnabas.broker.client.places import existing_topics
 from barnabas.testing import Broker
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., Any]
 
 

@@ -221,6 +221,7 @@ def test_silence() -> None:
         connect_to(serve, timeout_s=0.1)  # Real time: in vain
 
 
+@pytest.mark.slow
 def test_a_connection_closes_although_the_broker_reads_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """What it has not taken of a request would keep the client for ever. asyncio complains of nothing."""
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from barnabas.broker.client.client import KafkaClient
 from barnabas.broker.client.consumer import Fetcher, Positions
 from barnabas.testing import Cluster
 from tools.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.slow
 
 
 def test_it_is_asked_for_again_although_another_one_can_be_read() -> None:

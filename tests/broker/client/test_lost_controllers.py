@@ -14,6 +14,8 @@ from barnabas.broker.client.reassignments import Reassignment, elect, reassign, 
 from barnabas.testing import Cluster
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 Ask = Callable[[KafkaClient], Awaitable[object]]
 

@@ -18,6 +18,8 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest
 from barnabas.wire.schema import Message
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 
 NAMES = [f"t{number:03}" for number in range(RESOURCES_MAX + 50)]

@@ -400,6 +400,7 @@ async def test_that_a_command_failed_whose_connection_broke_is_told(
         assert bool(told.exc_info) is isinstance(error, RuntimeError)
 
 
+@pytest.mark.slow
 async def test_nothing_of_a_command_is_left_when_the_broker_stops(tmp_path: Path) -> None:
     """It has some time for its own end, which a thread of it may need."""
     async with running(tmp_path, replace(ENVIRONMENT, socket_clock=SystemClock())) as broker:

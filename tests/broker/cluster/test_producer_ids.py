@@ -143,6 +143,7 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
     found.broker.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "is_clean"),
     [("deleted", True), ("emptied", True), ("deleted", False), ("an earlier store", True), ("an earlier store", False)],

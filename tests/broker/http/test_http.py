@@ -210,6 +210,7 @@ def test_pages_that_nobody_reads(broker: Broker) -> None:
         assert len(serving.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")) > len(page.content)
 
 
+@pytest.mark.slow
 def test_a_page_that_nobody_reads_has_a_deadline(broker: Broker) -> None:
     page = Page(bytes(8_000_000))
     with Serving(broker, metrics_page=page, exchange_timeout_s=2.0) as serving, serving.connect() as slow:

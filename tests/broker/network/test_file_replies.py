@@ -21,6 +21,8 @@ from barnabas.wire.records import Record, build_batch
 from tools.hostile import answer, ask, connect, frame, is_closed, produce, receive
 from tools.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 BATCHES, RECORDS_PER_BATCH, RECORD_BYTES = 400, 16, 1000
 FETCH_VERSION, PRODUCE_VERSION = 12, 9

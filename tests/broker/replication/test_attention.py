@@ -322,6 +322,7 @@ class Comparison:
                 self.offsets[index] = max(start, self.offsets.get(index, 0)) + 1  # a record a batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_what_has_changed_is_told_as_a_look_at_everything_would(seed: int, storage: Storage) -> None:
     async with storage.hosting() as hosting:
@@ -333,6 +334,7 @@ async def test_what_has_changed_is_told_as_a_look_at_everything_would(seed: int,
         assert looks < 0.9 * looks_at_all
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_who_stands_nearer_is_told_as_a_look_at_everything_would(seed: int, storage: Storage) -> None:
     async with storage.hosting() as hosting:

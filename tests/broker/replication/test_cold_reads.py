@@ -21,6 +21,8 @@ from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 from tools.hostile import ask, connect
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 FETCH_VERSION = 12
 ALL_EXPIRED_MS = 1 << 50
 

@@ -56,6 +56,8 @@ from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchResponse, 
 from barnabas.wire.names import TopicId
 from tests.broker.replication.model_log import ModelLeader, ModelLog, carry_out
 
+pytestmark = pytest.mark.slow
+
 REPLICAS: Final = (1, 2, 3)
 ORDERS: Final = tuple(permutations(REPLICAS))
 TOPIC_ID: Final = TopicId(bytes(range(1, 17)))

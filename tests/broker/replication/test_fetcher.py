@@ -583,6 +583,7 @@ def test_where_to_cut_is_known_without_epochs_too() -> None:
     assert truncation_offset(ModelLog(start_offset=5), 3, 9) == 5
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_a_follower_ends_with_its_leaders_log_and_loses_nothing_of_what_is_common(data: st.DataObject) -> None:

@@ -12,6 +12,8 @@ from barnabas.storage.os_files import OsFiles
 from barnabas.testing import Broker
 from tools.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 
 class DiskOf20Ms(OsFiles):
     """Syncs take 20 ms, and are counted."""

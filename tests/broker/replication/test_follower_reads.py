@@ -28,6 +28,8 @@ from barnabas.wire.records import Record, build_batch
 from tools.reference_loop import assert_within, wake_ups_s
 from tools.waiting import PATIENCE_S, until, wait_until
 
+pytestmark = pytest.mark.slow
+
 RACKS = ("a", "b", "c")
 FETCH_VERSION = 12
 PROMISED_MS = 20

@@ -250,6 +250,7 @@ async def test_the_acknowledgement_waits_for_the_flush_that_the_topic_asks_for(s
         assert partition.log.recovery_point == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_given_up", [False, True])
 async def test_a_flush_that_fails_is_told_once(storage: Storage, *, is_given_up: bool) -> None:
     """The flush that the topic asks for, and the commit that waits for the same one."""

@@ -26,6 +26,8 @@ from barnabas.wire.messages.create_topics import (
 )
 from tools.waiting import until_answer
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 
 LEADER: Final = 0

@@ -14,6 +14,7 @@ def throttle(clock: ManualClock, rate: int = RATE, replicas: str = "*") -> Throt
     return Throttle(1, rate, lambda _topic: replicas, clock)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [5_000, 100_000, 400_000])
 @pytest.mark.parametrize("seed", range(5))
 def test_what_passes_in_any_ten_seconds_is_the_rate(size: int, seed: int) -> None:

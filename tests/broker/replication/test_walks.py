@@ -11,6 +11,8 @@ from barnabas.broker.replication.isr import PartitionState
 from barnabas.broker.replication.partition import Partition
 from tests.broker.replication.walks import Node, Walk
 
+pytestmark = pytest.mark.slow
+
 STEPS = 400
 WALKS = 25
 

@@ -442,6 +442,7 @@ def test_tombstones_that_stay_for_ever_and_crafted_batches_are_compacted_and_so_
     assert "Traceback" not in process.log_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["log_to_clean", "make_job", "run_pass"])
 def test_a_log_that_raises_is_set_aside_and_the_others_are_compacted(
     plan: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

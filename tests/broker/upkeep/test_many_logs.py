@@ -32,6 +32,8 @@ from barnabas.threads import OsThreads
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import Record, build_batch
 
+pytestmark = pytest.mark.slow
+
 LOGS = 250
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -20,7 +20,7 @@ from barnabas.wire.messages.metadata import MetadataRequest
 from tests.broker.whole.cluster import ONE_REPLICA, cluster, creation, leader_of
 from tools.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
 
 async def test_each_broker_knows_all_and_leads_its_share(tmp_path: Path) -> None:
@@ -153,7 +153,6 @@ async def test_a_broker_that_others_do_not_reach_says_why_it_is_not_ready(
         assert "other brokers have to reach it at 127.0.0.1:1 (advertised.listeners)" in caplog.text
 
 
-@pytest.mark.slow
 async def test_a_transaction_ends_in_partitions_of_all_brokers(tmp_path: Path) -> None:
     """Its coordinator leads one partition, so that markers go to other brokers; and whether a batch is part of it, they
     ask there."""

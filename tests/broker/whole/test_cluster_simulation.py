@@ -82,6 +82,7 @@ def test_a_seed_tells_the_same_story_again() -> None:
     assert stories[0] == stories[1] != stories[2]
 
 
+@pytest.mark.slow
 def test_a_disk_forgets_only_what_no_crash_undoes() -> None:
     """Every state that a crash can leave is the same, whether the disk knows its whole story or not."""
     draw = random.Random(5)
@@ -169,6 +170,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert logs[0] == logs[1]
 
 
+@pytest.mark.slow
 def test_the_command_says_what_is_wrong_with_its_options() -> None:
     command = [sys.executable, "-m", "tools.cluster_simulation", "--seconds", "soon"]
     ran = children.run(command, capture_output=True, text=True)

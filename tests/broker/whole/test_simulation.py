@@ -25,6 +25,8 @@ from barnabas.wire.record_batch import RecordBatchHeader
 from tools.broker_simulation import INTERNAL_TOPICS, Simulation, Topic, Transaction, simulate
 from tools.watched_calls import WatchedCalls
 
+pytestmark = pytest.mark.slow
+
 
 def simulate_all(seeds: range, tmp_path: Path) -> Counter[str]:
     """Nothing is wrong with any of the seeds; what happened in all of them together. Acknowledged when it is on the
@@ -45,7 +47,6 @@ def simulate_all(seeds: range, tmp_path: Path) -> Counter[str]:
     return counts
 
 
-@pytest.mark.slow
 def test_whatever_comes_first_nothing_is_wrong(tmp_path: Path) -> None:
     """A few seeds, which hold for any: what happens in them changes with the code."""
     assert simulate_all(range(8), tmp_path)["acknowledged"]
@@ -65,7 +66,6 @@ def test_a_seed_tells_the_same_story_again(tmp_path: Path) -> None:
     assert told[0] == told[1]
 
 
-@pytest.mark.slow
 def test_a_seed_tells_the_same_story_on_a_busy_machine(tmp_path: Path) -> None:
     """One that stands still at each timer, for longer than timers may go on before others have a turn."""
     idle = simulate(5, tmp_path / "idle", seconds=1)

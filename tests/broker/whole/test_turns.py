@@ -76,6 +76,8 @@ from barnabas.wire.records import Record, build_batch
 from tests.broker.running import running
 from tools.watched_calls import TurnsTaken
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = ENTRIES = 3 * ENTRIES_PER_TURN + 1
 
 REASSIGN = AlterPartitionReassignmentsRequest(

@@ -239,6 +239,7 @@ OPERATIONS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(lives=st.lists(st.lists(st.lists(OPERATIONS, min_size=1, max_size=4), max_size=8), min_size=1, max_size=3))
 def test_after_each_crash_the_file_holds_what_was_acknowledged(

@@ -4,10 +4,14 @@ connection (UnimplementedRequestProcessor). Here something between does so."""
 import asyncio
 import struct
 
+import pytest
+
 from barnabas.controller.coordination.multi_read import READS_MAX
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from tests.controller.coordination.proxy import Proxy
 from tests.controller.coordination.test_zookeeper_server import MULTI_READ, UNIMPLEMENTED, ServerUnderTest
+
+pytestmark = pytest.mark.slow
 
 
 class OlderServer(Proxy):

@@ -6,9 +6,13 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tools import children
 from tools.refused_store import ERRORS, REFUSALS
 from tools.required import tool_missing
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 LIBRARIES = [Path("/usr/lib/fiu/fiu_run_preload.so"), Path("/usr/lib/fiu/fiu_posix_preload.so")]

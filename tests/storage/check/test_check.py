@@ -501,6 +501,7 @@ def test_a_file_that_cannot_be_opened_is_a_finding(directory: Path) -> None:
     assert len([text for text in found(check_directory(OsFiles(), directory)) if "cannot be read" in text]) == 2
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_never_escapes(directory: Path, data: st.DataObject) -> None:

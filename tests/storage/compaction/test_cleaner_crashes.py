@@ -22,6 +22,8 @@ from barnabas.wire.records import (
 )
 from tools.log_history import check_derived, read_log
 
+pytestmark = pytest.mark.slow
+
 MUTATIONS = ("pwrite", "sync", "sync_directory", "rename", "unlink", "truncate")
 
 

@@ -10,6 +10,8 @@ from barnabas.storage.compaction.cleaner_manager import log_to_clean, make_job
 from barnabas.storage.compaction.offset_map import ENTRY_BYTES, KeyMap
 from barnabas.wire.records import Record, build_batch
 
+pytestmark = pytest.mark.slow
+
 RECORDS_PER_BATCH = 50
 SMALL_MAP = 1000 * ENTRY_BYTES
 LARGE_MAP = 1 << 30

@@ -187,6 +187,7 @@ def test_a_checkpoint_alone_does_not_say_that_a_log_was_longer(logs, tools):
     assert tools.read_all(logs.log()) == [0]
 
 
+@pytest.mark.slow
 def test_a_torn_tail_is_cut_at_every_byte_of_the_last_three_batches(logs, tools, tmp_path):
     log = logs.log()
     ends = [0]
@@ -335,6 +336,7 @@ def test_segments_below_the_recovery_point_are_not_read(logs, tools):
     assert tools.read_all(logs.log()) == list(range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "is_read"), [(2_849, False), (2_850, True)])
 def test_many_producers_are_read_before_the_event_loop_would_wait_for_them(logs, count, is_read):
     log = logs.log()
@@ -802,6 +804,7 @@ def test_a_log_start_offset_that_cannot_be_removes_nothing(logs, tools, start, w
     assert tools.read_all(logs.log()) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "replication-offset-checkpoint",
                                   "cleaner-offset-checkpoint", "log-start-offset-checkpoint"])  # fmt: skip
 @pytest.mark.parametrize("offset", [-(2**63), -1, 0, 900, 2**63 - 2, 2**63 - 1, 2**63, 10**30])

@@ -253,6 +253,7 @@ class GroupMachine(RuleBasedStateMachine):
             }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examples", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_invariants(machine_type, examples):
     GroupMachine.machine_type = machine_type

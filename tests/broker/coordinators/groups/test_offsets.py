@@ -52,6 +52,7 @@ def store(machine, *records):
         machine.shard.apply("g", [record], machine.append([record]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "error"),
     [(OFFSETS_PER_COMMIT_MAX, ErrorCode.NONE), (OFFSETS_PER_COMMIT_MAX + 1, ErrorCode.UNKNOWN_SERVER_ERROR)],

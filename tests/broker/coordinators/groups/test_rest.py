@@ -47,6 +47,7 @@ def run_anything(machine, random_, steps):
                 known[name] = (reply.member_id, reply.generation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(300))
 def test_a_group_comes_to_rest(machine_type, seed):
     random_ = random.Random(seed)

@@ -21,6 +21,8 @@ from barnabas.broker.coordinators.transactions.settings import TransactionSettin
 from barnabas.broker.coordinators.transactions.state import EPOCH_MAX, Transaction, TransactionState
 from barnabas.wire.errors import ErrorCode
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = [("a", 0), ("a", 1), ("b", 0)]
 VERSIONS = st.sampled_from([0, 2])
 

@@ -231,6 +231,7 @@ async def explore(seed):
     await coordinator.sender.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_partition_that_is_left_gets_its_marker(seed):
     asyncio.run(explore(seed))
