@@ -56,7 +56,7 @@ test-full: prepare ## Run what takes longer; goes on where it was interrupted (A
 check: lint ## Run lint, types, layers and the fast tests
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
-	$(PYTEST) -p tools.gate.workers -n 4 --max-worker-restart 0 --no-loadscope-reorder tests -q -m "not slow and not full and not alone and not java and not spark" $(PYTEST_ARGS)
+	$(PYTEST) -p tools.gate.workers -p tools.gate.left_out -n 2 --max-worker-restart 0 --no-loadscope-reorder tests -q -m "not slow and not full and not alone and not java and not spark" $(PYTEST_ARGS)
 
 soak: $(INSTALLED_FOR_TESTS) ## Load, kill -9, torn writes and lost replies for SECONDS=..., then a check that nothing was lost
 	$(BIN)/python -m tools.soak --seconds $(SECONDS) $(ARGS)

@@ -9,9 +9,12 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
+
+from tools.gate import left_out
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LEFT_OUT: Final = ("pytest.mark.full", "pytest.mark.alone")
@@ -142,16 +145,21 @@ def source_of(path: Path) -> Source:
     return Source.of(path.read_text())
 
 
+@cache
+def gate_by_test(path: Path) -> Mapping[str, bool]:
+    return source_of(path).tests()
+
+
 def in_gate(test: str) -> bool:
     """Of a test that is there, `tests/FILE.py::NAME`; raises KeyError or FileNotFoundError where it is not."""
     path, _, name = test.partition("::")
-    return source_of(ROOT / path).tests()[name]
+    return gate_by_test(ROOT / path)[name]
 
 
 def gate_of(folder: Path) -> Iterator[str]:
     """The tests of a folder, and of those below it, that are in the gate."""
     for file in sorted(folder.rglob("test_*.py")):
-        for name, is_in_gate in source_of(file).tests().items():
+        for name, is_in_gate in gate_by_test(file).items():
             if is_in_gate:
                 yield f"{file.relative_to(ROOT)}::{name}"
 
@@ -618,6 +626,50 @@ def test_what_shows_a_promise_is_in_the_gate() -> None:
     tests = sorted({test for shown in SHOWN.values() for test in shown})
     assert len(tests) > 100
     assert [(test, problem) for test in tests if (problem := problem_of(test))] == []
+
+
+# --- what `make check` does not read ----------------------------------------------------------------------------------
+
+CHECK: Final = "not slow and not full"
+
+
+@pytest.mark.parametrize(
+    ("source", "expression", "is_read"),
+    [
+        ("pytestmark = pytest.mark.slow", CHECK, False),
+        ("pytestmark = pytest.mark.slow  # each waits for a second", CHECK, False),
+        ("pytestmark = [pytest.mark.live, pytest.mark.full]", CHECK, False),
+        ("pytestmark = [\n    pytest.mark.full,\n    pytest.mark.timeout(9),\n]", CHECK, False),
+        ("pytestmark = pytest.mark.skipif(True, reason='it is pytest.mark.slow')", CHECK, True),
+        ("pytestmark = pytest.mark.parametrize('n', [pytest.param(1, marks=pytest.mark.slow)])", CHECK, True),
+        ("pytestmark = [pytest.mark.live]\nothers = [pytest.mark.slow]", CHECK, True),
+        ("pytestmark = marks", CHECK, True),
+        ("class TestAll:\n    pytestmark = pytest.mark.slow", CHECK, True),
+        ("@pytest.mark.slow\ndef test_it(): pass", CHECK, True),
+        ("pytestmark = pytest.mark.slow", "not full", True),
+        ("pytestmark = pytest.mark.slow", "", True),
+        ("pytestmark = pytest.mark.slow", "(full or hypothesis) and not slow", True),  # not told from the marks alone
+    ],
+)
+def test_a_file_all_of_whose_tests_are_left_out_is_not_read(
+    source: str, expression: str, is_read: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "test_it.py"
+    path.write_text(f"import pytest\n\n{source}\n")
+    config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=expression))
+    assert (left_out.pytest_ignore_collect(path, config) is None) is is_read
+
+
+def test_no_other_file_is_taken_for_one() -> None:
+    """A `pytestmark` of a file that a test writes is not the test's own."""
+    found = {file: left_out.module_marks(file.read_text()) for file in sorted((ROOT / "tests").rglob("test_*.py"))}
+    assert sum("slow" in marks for marks in found.values()) > 50
+    assert [file for file, marks in found.items() if marks and not marks <= marks_of_module(file)] == []
+
+
+def marks_of_module(file: Path) -> set[str]:
+    marks = module_or_class_marks(ast.parse(file.read_text()).body)
+    return set(re.findall(r"pytest\.mark\.(\w+)", " ".join(map(ast.unparse, marks))))
 
 
 # --- clients and pipelines --------------------------------------------------------------------------------------------
