@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tools.jvm.prepare import DEBIAN_PROGRAMS
 from tools.required import REQUIRE_ALL, tool_missing
 
 
@@ -23,6 +22,8 @@ def test_it_fails_where_everything_is_required(monkeypatch):
 
 def test_each_program_of_debian_is_put_in_place_by_make_prepare():
     """But what comes with the system itself, and a Python package that not every release of Python has."""
+    from tools.jvm.prepare import DEBIAN_PROGRAMS  # and PySpark, which each worker would wait for
+
     root = Path(__file__).resolve().parent.parent
     text = "".join(path.read_text() for folder in ("tests", "compat_tests") for path in root.glob(f"{folder}/**/*.py"))
     looked_for = set(re.findall(r"tool_missing\(\"no ([\w-]+)\"\)", text)) - {"systemd-analyze", "pytest-trio"}

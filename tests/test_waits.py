@@ -4,6 +4,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,14 +46,18 @@ class Wait(NamedTuple):
         return f"{self.path}:{self.line}: waits for {ast.unparse(self.duration)}"
 
 
-def waits() -> Iterator[Wait]:
-    for package in ("broker", "controller", "storage"):
-        for file in sorted((ROOT / package).rglob("*.py")):
-            path = str(file.relative_to(ROOT))
-            if not path.startswith(OWN_CLIENT):
-                for node in ast.walk(ast.parse(file.read_text())):
-                    if isinstance(node, ast.Call) and (duration := waited_for(node)) is not None:
-                        yield Wait(path, node.lineno, duration)
+@cache
+def waits() -> tuple[Wait, ...]:
+    return tuple(wait for package in ("broker", "controller", "storage") for wait in waits_of(package))
+
+
+def waits_of(package: str) -> Iterator[Wait]:
+    for file in sorted((ROOT / package).rglob("*.py")):
+        path = str(file.relative_to(ROOT))
+        if not path.startswith(OWN_CLIENT):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Call) and (duration := waited_for(node)) is not None:
+                    yield Wait(path, node.lineno, duration)
 
 
 def waited_for(call: ast.Call) -> ast.expr | None:
@@ -81,7 +86,7 @@ def is_bounded(duration: ast.expr) -> bool:
 
 
 def test_every_wait_is_bounded() -> None:
-    found = list(waits())
+    found = waits()
     assert len(found) > 15
     unbounded = [
         wait
