@@ -19,7 +19,7 @@ from driver import CLIENT_ID, TOPIC, Outcome, serve
 from barnabas.spark_examples.session import spark_session
 
 SETTINGS = {
-    "spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
     # Each workload has a producer of its own, and the last one's does not go on beside it.
     "spark.kafka.producer.cache.timeout": "100ms",
     "spark.kafka.producer.cache.evictorThreadRunInterval": "100ms",
