@@ -6,7 +6,7 @@ An object that a test has made, or got, is its own; classes and modules are ever
 """
 
 import ast
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -67,15 +67,16 @@ def patches() -> Iterator[Patch]:
 
 def patches_of(tree: ast.AST, path: str) -> Iterator[Patch]:
     """Assignments to attributes of what is imported, and whatever a tool for patches changes."""
-    imported = set(imports(tree))
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    imported = set(imports(nodes))
+    for node in nodes:
         for target in changed_by(node):
             if is_tool(node) or is_everybodys(target, imported):
                 yield Patch(path, target.lineno, ast.unparse(target))
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 yield alias.asname or alias.name.partition(".")[0]
@@ -87,9 +88,13 @@ def changed_by(node: ast.AST) -> list[ast.expr]:
         return [target.value for target in node.targets if isinstance(target, ast.Attribute | ast.Subscript)]
     if isinstance(node, ast.AugAssign | ast.AnnAssign):
         return [node.target.value] if isinstance(node.target, ast.Attribute | ast.Subscript) else []
-    if isinstance(node, ast.Call) and (is_tool(node) or ast.unparse(node.func) in ("setattr", "delattr")):
+    if isinstance(node, ast.Call) and (is_tool(node) or is_named(node.func, "setattr", "delattr")):
         return node.args[:1]
     return []
+
+
+def is_named(node: ast.AST, *names: str) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
 
 
 def is_tool(node: ast.AST) -> bool:
@@ -102,7 +107,7 @@ def is_everybodys(changed: ast.expr, imported: Set[str]) -> bool:
     while isinstance(changed, ast.Attribute | ast.Subscript):
         changed = changed.value
     if isinstance(changed, ast.Call):
-        return ast.unparse(changed.func) == "type"
+        return is_named(changed.func, "type")
     return isinstance(changed, ast.Name) and changed.id in imported
 
 

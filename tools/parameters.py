@@ -1,9 +1,20 @@
 """Many values for one test: a few of them in the gate, all with `make test-full`."""
 
+import random
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import pytest
+
+SEEDED: Final = pytest.mark.parametrize("seed", [20261129, pytest.param(None, marks=pytest.mark.full, id="at random")])
+"""For a test that draws from `chance(seed)`: the same each time in the gate, something else with `make test-full`."""
+
+
+def chance(seed: int | None) -> random.Random:
+    """What a test draws from. The seed is printed."""
+    seed = random.randrange(2**32) if seed is None else seed
+    print(f"seed {seed}")
+    return random.Random(seed)
 
 
 def gate_takes_each(number: int, values: Iterable[Any]) -> list[Any]:

@@ -5,9 +5,7 @@ import gzip
 import http.client
 import json
 import os
-import random
 import re
-import secrets
 import select
 import sys
 import zlib
@@ -25,6 +23,7 @@ from barnabas.testing.control.verbs import VERBS
 from tests.testing.control_client import ControlClient
 from tools import children
 from tools.barnabas_process import BarnabasControl
+from tools.parameters import SEEDED, chance
 from tools.server_process import ROOT, free_ports
 from tools.waiting import PATIENCE_S
 
@@ -465,30 +464,27 @@ METHODS: Final = ("TopicInfo", "PartitionInfos", "GroupInfo", "ShufflePartitionL
 ROUNDS = 12
 
 
-def test_whatever_fields_hold() -> None:
+@SEEDED
+def test_whatever_fields_hold(seed: int | None) -> None:
     """Each verb, with fields of any kind: what makes no sense is a 4xx in one line, and the process goes on."""
-    seed = secrets.randbelow(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    draw = chance(seed)
     with BarnabasControl() as process:
         control = ControlClient(process.url)
         control.done("POST", "/brokers", name="b", seed_topics={"orders": 1})
         control.done("POST", "/brokers/b/recorded")
         statuses: Counter[int] = Counter()
         for _ in range(ROUNDS):
-            for verb in chance.sample(VERBS, len(VERBS)):
+            for verb in draw.sample(VERBS, len(VERBS)):
                 if verb.path in ("/brokers", "/brokers/{broker}") and verb.method == "DELETE":
                     continue
                 given = {
-                    field.name: chance.choice(VALUES)
-                    for field in verb.fields
-                    if field.is_required or chance.random() < 0.2
+                    field.name: draw.choice(VALUES) for field in verb.fields if field.is_required or draw.random() < 0.2
                 }
                 if verb.waits:
                     [timeout] = [field for field in verb.fields if field.argument == "timeout"]
                     given[timeout.name] = 1 if timeout.kind is TIMEOUT else "1ms"
-                path = re.sub(r"\{(fault|snapshot)\}", str(chance.randint(1, 3)), verb.path.replace("{broker}", "b"))
-                path = path.replace("{method}", chance.choice(METHODS))
+                path = re.sub(r"\{(fault|snapshot)\}", str(draw.randint(1, 3)), verb.path.replace("{broker}", "b"))
+                path = path.replace("{method}", draw.choice(METHODS))
                 answer = control.ask(verb.method, path, **given)
                 statuses[answer.status] += 1
                 assert answer.status != 500, f"{verb.name} {given}: {answer.content}"

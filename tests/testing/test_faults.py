@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import random
 import select
 import socket
 import subprocess
@@ -40,6 +39,7 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
 from tools.hostile import connect, frame, receive
+from tools.parameters import SEEDED, chance
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -925,21 +925,21 @@ def test_a_cluster_has_faults_at_any_of_its_brokers() -> None:
             assert error(other) == 14
 
 
-def test_a_broker_is_sound_after_faults_of_all_kinds(tmp_path: Path) -> None:
+@SEEDED
+def test_a_broker_is_sound_after_faults_of_all_kinds(tmp_path: Path, seed: int | None) -> None:
     """Whatever was acknowledged is there, once and in order, and the logs are whole."""
-    chance = random.Random(seed := random.randrange(2**32))
-    print(f"seed {seed}")
+    draw = chance(seed)
     acknowledged: list[bytes] = []
     with Broker(data_dir=tmp_path) as broker:
         topic = broker.create_topic("t")
         faults = broker.faults
         for after_work in (False, True):
-            faults.fail("Produce", 6, after_work=after_work, probability=0.1, seed=chance.randrange(2**32))
-            faults.disconnect("Produce", after_work=after_work, probability=0.1, seed=chance.randrange(2**32))
-            faults.delay(None, (0, 5), after_work=after_work, probability=0.1, seed=chance.randrange(2**32))
-        faults.garble("Produce", "cut", probability=0.1, seed=chance.randrange(2**32))
-        faults.fail("Metadata", 5, probability=0.1, seed=chance.randrange(2**32))
-        faults.disk_full(probability=0.1, seed=chance.randrange(2**32))
+            faults.fail("Produce", 6, after_work=after_work, probability=0.1, seed=draw.randrange(2**32))
+            faults.disconnect("Produce", after_work=after_work, probability=0.1, seed=draw.randrange(2**32))
+            faults.delay(None, (0, 5), after_work=after_work, probability=0.1, seed=draw.randrange(2**32))
+        faults.garble("Produce", "cut", probability=0.1, seed=draw.randrange(2**32))
+        faults.fail("Metadata", 5, probability=0.1, seed=draw.randrange(2**32))
+        faults.disk_full(probability=0.1, seed=draw.randrange(2**32))
         quick = {"retry.backoff.ms": 1, "reconnect.backoff.ms": 1, "reconnect.backoff.max.ms": 10, "linger.ms": 0}
         config = {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True}
         producer = Producer(config | quick)

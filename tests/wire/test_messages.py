@@ -28,7 +28,7 @@ def versions(message_class: type[Message]) -> range:
     return range(message_class.VALID_VERSIONS[0], message_class.VALID_VERSIONS[1] + 1)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow])
 @given(rng=st.randoms(use_true_random=False))
 def test_round_trip(message_class: type[Message], rng: random.Random, sample: Sample) -> None:

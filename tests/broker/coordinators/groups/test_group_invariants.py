@@ -254,7 +254,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("examples", [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [40, pytest.param(200, marks=pytest.mark.full)])
 def test_invariants(machine_type, examples):
     GroupMachine.machine_type = machine_type
     run = settings(max_examples=examples, stateful_step_count=50, deadline=None)
