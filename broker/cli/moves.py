@@ -90,7 +90,9 @@ def carry_out(
 def _ask() -> None:
     """Outside of any event loop, where Ctrl-C ends the process."""
     if not sys.stdin.isatty():
-        raise ClientError("nothing was changed: nobody can be asked here, --yes goes on without")
+        raise ClientError(
+            "nothing was changed: standard input is not a terminal, so nothing can be confirmed; pass --yes to go on"
+        )
     sys.stderr.write("go on? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

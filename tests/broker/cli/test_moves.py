@@ -55,7 +55,8 @@ def test_partitions_move_where_they_should(broker: Cluster, run: Run) -> None:
     refused = run("topics", "reassign", "tours", "--brokers", "1,2")
     assert (refused.status, refused.err) == (
         1,
-        "barnabas: nothing was changed: nobody can be asked here, --yes goes on without\n",
+        "barnabas: nothing was changed: standard input is not a terminal, so nothing can be confirmed; "
+        "pass --yes to go on\n",
     )
     done = run("topics", "reassign", "tours", "--brokers", "1,2", "--yes", "--json")
     assert (done.status, done.json["executed"], done.json["moves"]) == (0, True, planned["moves"])
