@@ -1,6 +1,6 @@
 """Rows a second of each Spark pipeline, on Barnabas and on Apache Kafka in turn, on this machine.
 
-    python -m benchmarks.spark_pipelines --rows 100000 400000 --partitions 1 4 --repeats 5 --into docs/spark.md
+    python -m benchmarks.spark_pipelines --rows 100000 400000 --partitions 1 4 --repeats 5 --into DOCUMENT
 
 One Spark session (local[2], as the pipelines' own, but with 4 GiB) serves all runs, both brokers run all the time, and
 each is at work alone. The input lies in topics that are made once, before anything is measured: so many flights, of
@@ -267,7 +267,7 @@ def show(runs: Sequence[Run]) -> None:
 
 
 def markdown(runs: Sequence[Run], told: dict[str, str]) -> str:
-    """The table for docs/spark.md, with what it was measured on; input rows a second, medians."""
+    """The table for docs/internals/spark-measurements.md, and its environment; input rows a second, medians."""
     text = [f"- {name}: {value}" for name, value in told.items()]
     text += ["", f"| {' | '.join(COLUMNS)} |", "|---|" + "---:|" * (len(COLUMNS) - 1)]
     return "\n".join([*text, *(f"| {' | '.join(line)} |" for line in lines(runs)), "", outliers(runs)])

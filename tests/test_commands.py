@@ -339,14 +339,14 @@ RUN_HERE = (
     ("docs/running.md", "curl"),
     *(("docs/operations.md", start) for start in OPERATIONS),
     ("docs/operations.md", "/opt/barnabas/bin/pip"),
-    ("docs/operations.md", "barnabas brokers drain 3 --yes"),
-    ("docs/operations.md", "mount"),
-    ("docs/operations.md", "barnabas topics elect flights --unclean"),
-    ("docs/operations.md", "sed"),
-    ("docs/operations.md", "systemctl stop barnabas-zookeeper"),
-    ("docs/operations.md", "cp --archive /backup/zookeeper-NEW/."),
-    ("docs/operations.md", "kill -STOP"),
-    ("docs/operations.md", "rm --force /var/lib/barnabas/"),
+    ("docs/recovery.md", "barnabas brokers drain 3 --yes"),
+    ("docs/recovery.md", "mount"),
+    ("docs/recovery.md", "barnabas topics elect flights --unclean"),
+    ("docs/recovery.md", "sed"),
+    ("docs/recovery.md", "systemctl stop barnabas-zookeeper"),
+    ("docs/recovery.md", "cp --archive /backup/zookeeper-NEW/."),
+    ("docs/one-machine.md", "kill -STOP"),
+    ("docs/one-machine.md", "rm --force /var/lib/barnabas/"),
 )
 """Blocks that tests above run, or those of tests/test_operations.py, each with a command that it has."""
 

@@ -34,7 +34,7 @@ def test_the_metrics_page_is_current() -> None:
 
 def test_each_znode_that_means_something_is_told_of() -> None:
     """Those of `PERSISTENT_PATHS` that nobody reads or writes stay empty, as the page says."""
-    page = (DOCS / "zookeeper.md").read_text()
+    page = (DOCS / "znodes.md").read_text()
     paths = {value for name, value in vars(znodes).items() if name.isupper() and str(value).startswith("/")}
     assert len(paths) >= 10
     assert sorted(path for path in paths if f"`{path}" not in page) == []

@@ -1,5 +1,6 @@
-"""The recipes of docs/operations.md for brokers that are restarted or lost, for disks and ZooKeepers that are lost, and
-those for `serve --brokers`: the page's own commands, one by one, with a client that writes and reads meanwhile.
+"""The recipes of docs/operations.md and docs/recovery.md for brokers that are restarted or lost, for disks and
+ZooKeepers that are lost, and those of docs/one-machine.md for `serve --brokers`: the commands of these pages, one by
+one, with a client that writes and reads meanwhile.
 
 What systemd and pip would do is done here, to a broker's process; everything else runs in a shell.
 """
@@ -23,6 +24,8 @@ from tools.server_process import free_ports
 from tools.settled import wait_settled
 
 PAGE = "docs/operations.md"
+RECOVERY = "docs/recovery.md"
+ONE_MACHINE = "docs/one-machine.md"
 SESSION_MS = 4000
 RECORDS_PER_SECOND = 500
 SETTINGS = {
@@ -158,7 +161,7 @@ def test_a_broker_that_is_lost_for_good(tmp_path: Path) -> None:
             operator.brokers[lost].kill()
             shutil.rmtree(operator.disks[lost][0])
             operator.run("until barnabas brokers list | grep ' away '; do sleep 0.2; done")
-            drain = block(PAGE, "barnabas brokers drain 3 --yes").commands
+            drain = block(RECOVERY, "barnabas brokers drain 3 --yes").commands
             [printed] = operator.on(others[0], drain, {"drain 3": f"drain {lost}"})
             assert f"broker {lost} has no replicas: it may be switched off" in printed
             assert operator.all_in_sync()
@@ -178,7 +181,7 @@ def test_a_broker_with_an_empty_disk_fetches_what_it_had(operator: Operator) -> 
         traffic.wait_for(500)
         broker.kill()
         shutil.rmtree(operator.disks[1][0])
-        printed = operator.on(1, block(PAGE, "mount").commands)
+        printed = operator.on(1, block(RECOVERY, "mount").commands)
         assert printed[-1] == "ready\n"
         assert operator.all_in_sync()
         traffic.wait_for(500)
@@ -200,7 +203,7 @@ def test_who_was_the_last_one_in_sync_and_comes_back_empty(operator: Operator) -
         for each in (broker, operator.brokers[0], operator.brokers[2]):
             each.start()
         without, elected = operator.on(
-            1, block(PAGE, "barnabas topics elect flights --unclean").commands, {"flights": "letters"}
+            1, block(RECOVERY, "barnabas topics elect flights --unclean").commands, {"flights": "letters"}
         )
         assert without.count("letters") == 3
         assert elected.count("is led by whoever was left") == 3
@@ -228,7 +231,7 @@ def test_one_of_several_disks_is_given_up(tmp_path: Path) -> None:
             assert str(lost) in broker.log_text()
             out_of_sync = json.loads(operator.run("barnabas topics list --under-replicated --json"))
             assert {f"{each['topic']}-{each['partition']}" for each in out_of_sync} >= had
-            commands = block(PAGE, "sed").commands
+            commands = block(RECOVERY, "sed").commands
             printed = operator.on(2, commands, {"/disks/1": str(kept), "/disks/2": str(lost)})
             assert printed[-1] == "ready\n"
             assert operator.all_in_sync()
@@ -260,7 +263,7 @@ def test_a_zookeeper_whose_data_are_lost(operator: Operator, tmp_path: Path) -> 
         "/var/lib/barnabas-zookeeper": str(tmp_path / "zookeeper"),
     }
     with Traffic(operator.bootstrap_servers, "voyages", settings={"retries": 1000}) as traffic:
-        operator.on(0, block(PAGE, "systemctl stop barnabas-zookeeper").commands, words)
+        operator.on(0, block(RECOVERY, "systemctl stop barnabas-zookeeper").commands, words)
         traffic.wait_for(500)
         before = operator.partitions("voyages")
         for process in (*operator.brokers, operator.zookeeper):
@@ -273,7 +276,7 @@ def test_a_zookeeper_whose_data_are_lost(operator: Operator, tmp_path: Path) -> 
         operator.zookeeper.stop()
         left_over = tmp_path / "zookeeper" / "of-the-store-that-is-gone"
         left_over.touch()
-        back = block(PAGE, "cp --archive /backup/zookeeper-NEW/.").commands
+        back = block(RECOVERY, "cp --archive /backup/zookeeper-NEW/.").commands
         operator.on(0, back[:2], words)
         assert not left_over.exists()
         operator.on(0, back[2:])
@@ -420,7 +423,7 @@ def test_one_command_loses_its_store(one_command: OneCommand) -> None:
     cluster, backup = one_command.cluster, one_command.folder / "backup"
     words = {"/var/lib/barnabas": str(one_command.data), "/backup": str(backup)}
     [parent] = re.findall(r"pid (\d+) holds the metadata store", cluster.log_text())
-    copy = changed(block(PAGE, "mkdir /backup/NEW").text, {**words, "PARENT": parent})
+    copy = changed(block(ONE_MACHINE, "mkdir /backup/NEW").text, {**words, "PARENT": parent})
     backup.mkdir()
     with traffic_to(one_command) as traffic:
         traffic.wait_for(500)
@@ -433,7 +436,7 @@ def test_one_command_loses_its_store(one_command: OneCommand) -> None:
             file.unlink()
         with pytest.raises(RuntimeError, match="the metadata store has no cluster id"):
             cluster.start()
-        one_command.run(changed(block(PAGE, "rm --force /var/lib/barnabas/").text, words))
+        one_command.run(changed(block(ONE_MACHINE, "rm --force /var/lib/barnabas/").text, words))
         cluster.start()
         traffic.wait_for(500)
     assert_all_is_there(traffic)
@@ -455,13 +458,13 @@ def an_older_copy_is_put_back(one_command: OneCommand) -> None:
     backup.mkdir()
     with Traffic(cluster.bootstrap_servers, "voyages", settings={"retries": 1000}, reads=False) as traffic:
         traffic.wait_for(500)
-        one_command.run(changed(block(PAGE, "mkdir /backup/NEW").text, {**words, "PARENT": str(cluster.pid)}))
+        one_command.run(changed(block(ONE_MACHINE, "mkdir /backup/NEW").text, {**words, "PARENT": str(cluster.pid)}))
         for node_id in cluster.node_ids:
             one_command.kill(node_id)
             cluster.wait_settled()
             traffic.wait_for(500)
         cluster.kill()
-        one_command.run(changed(block(PAGE, "rm --force /var/lib/barnabas/").text, words))
+        one_command.run(changed(block(ONE_MACHINE, "rm --force /var/lib/barnabas/").text, words))
         cluster.start(heard=False)  # as replicas may not come in sync
         one_command.run("barnabas topics alter voyages --config min.insync.replicas=1")
         traffic.wait_for(500)

@@ -325,7 +325,7 @@ def test_the_connector_brings_what_spark_lacks_and_no_more() -> None:
 
 def printed_commands() -> list[tuple[str, str]]:
     """Of pipelines, on the page and in their files: the name, and what follows."""
-    text = (ROOT / "docs" / "spark.md").read_text()
+    text = (ROOT / "docs" / "spark-pipelines.md").read_text()
     for name in sorted(NEEDED):
         text += (ROOT / "spark_examples" / f"{name}.py").read_text().partition('"""\n\n')[0].replace("\\\\\n", "\\\n")
     text = text.replace("\\\n", " ")
