@@ -266,7 +266,7 @@ def test_a9_headers_that_lie(
     figure(batches=len(LYING_HEADERS) * len(TOPICS), **shared_healthy.figures)
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [600, pytest.param(20_000, marks=pytest.mark.full)])
 def test_a9_damaged_batches(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
 ) -> None:

@@ -373,7 +373,7 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("broker", [{"barnabas.http.address": "127.0.0.1:0"}], indirect=True, ids=[""])
-@pytest.mark.parametrize("wanted", [400, pytest.param(20_000, marks=[pytest.mark.full, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize("wanted", [330, pytest.param(20_000, marks=[pytest.mark.full, pytest.mark.timeout(1200)])])
 def test_a20_strangers_at_the_http_port(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, wanted: int, is_timed: bool
 ) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-WORKERS: Final = 4
-"""Many tests wait for something most of the time: four of them keep two processors busy."""
+WORKERS: Final = 6
+"""Many tests wait for something most of the time: six of them keep two processors busy."""
 ON_ZOOKEEPER: Final = MappingProxyType({"BARNABAS_COMPAT_TARGET": "barnabas-zookeeper"})
 WITHOUT_UVLOOP: Final = MappingProxyType({"PYTHONPATH": str(Path(__file__).with_name("without_uvloop"))})
 
@@ -33,7 +33,7 @@ ON_A_LOOP: Final = ("tests/broker", "tests/controller", "tests/testing")
 
 GATE: Final = (
     Part("beside others", "not full and not alone", EVERYWHERE, WORKERS),
-    Part("on ZooKeeper", "store and not full and not alone", ("compat_tests",), environment=ON_ZOOKEEPER),
+    Part("on ZooKeeper", "store and not full and not alone", ("compat_tests",), 2, ON_ZOOKEEPER),
 )
 FULL: Final = (
     # Property tests have other examples than in the gate.
