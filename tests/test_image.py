@@ -260,7 +260,7 @@ def test_a_volume_survives_its_container(volume: str, run: Run, end: str) -> Non
 
 
 def test_testcontainers_starts_it_as_it_starts_kafka(image: str) -> None:
-    """As docs/testing.md shows."""
+    """As docs/testing/containers.md shows."""
     from confluent_kafka.admin import AdminClient
 
     from barnabas.testing.containers import BarnabasContainer
@@ -278,7 +278,7 @@ def test_testcontainers_starts_it_as_it_starts_kafka(image: str) -> None:
             return port
 
     here = partial(OnHostNetwork if IS_ON_HOST_NETWORK else BarnabasContainer, image)
-    page = (ROOT / "docs" / "testing.md").read_text()
+    page = (ROOT / "docs" / "testing" / "containers.md").read_text()
     [block] = [text for text in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "BarnabasContainer" in text]
     imported = "from barnabas.testing.containers import BarnabasContainer\n"
     assert imported in block

@@ -1,8 +1,8 @@
 """Barnabas inside a Python process, for tests: `with Broker() as broker: broker.bootstrap_servers`.
 
 Names are imported when they are first used: pytest loads the plugin of this package in every run, also in those that
-need no broker. What docs/testing.md shows is public. What begins with an underscore is not: the modules of this package
-use it among themselves, where one object has parts in several of them.
+need no broker. The names that docs/testing.md and docs/testing/ show are public. Names that begin with an underscore
+are private to the modules of this package.
 """
 
 from typing import TYPE_CHECKING

@@ -18,7 +18,7 @@ HEAD = """# What clients do when something goes wrong
 
 {count} faults, each of which comes once, and what became of it with {clients}.
 `make client-behaviour` found it out: it runs each client, with its default settings, against a broker of
-[`barnabas.testing`](testing.md#a-broker-that-fails-on-demand), and writes this page.
+[`barnabas.testing`](testing/faults.md), and writes this page.
 
 - "again in 100 ms" is how long after the failure the client asked the same again, to one digit, and what it asked for
   before. Nothing reaches the program that uses it.

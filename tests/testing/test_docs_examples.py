@@ -1,4 +1,5 @@
-"""The examples in docs/testing.md are tests: they run here, in files of their own, as a reader would run them."""
+"""The examples in docs/testing.md and docs/testing/ are tests: they run here, each in a file, as a reader would run
+them."""
 
 import ast
 import os
@@ -19,9 +20,11 @@ pytestmark = pytest.mark.live
 
 pytest_plugins = ["pytester"]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
-README = PAGE.parent.parent / "README.md"
-APPLICATION = PAGE.parent / "examples" / "orders"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "testing.md", *sorted((DOCS / "testing").glob("*.md"))]
+README = ROOT / "README.md"
+APPLICATION = DOCS / "examples" / "orders"
 CACHE = cache_folder()  # before `pytester` changes $HOME
 PYTEST_ASYNCIO = "pytest-asyncio==1.5.0"
 
@@ -40,12 +43,13 @@ def pytest_fixture_setup(fixturedef):
 
 
 def blocks(language: str) -> list[str]:
-    """The examples of a page, without those that are parts of the application."""
+    """The examples of the pages, without parts of the application."""
     return [block for block in all_blocks(language) if not is_of_the_application(block)]
 
 
 def all_blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    text = "".join(page.read_text() for page in PAGES)
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def is_of_the_application(block: str) -> bool:
@@ -114,7 +118,7 @@ def test_async_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_the_application(pytester: pytest.Pytester) -> None:
     """As it stands: 20 tests, on two workers, with what they start."""
-    assert sum(map(is_of_the_application, all_blocks("python"))) == 4, "docs/testing.md shows what is not in the files"
+    assert sum(map(is_of_the_application, all_blocks("python"))) == 4, "docs/testing/ shows what is not in the files"
     run_application(pytester)
 
 
@@ -176,7 +180,7 @@ def test_spark_example(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
         f"--conf spark.jars.ivy={ivy_home()} --conf spark.jars.ivySettings={ivy_settings()}"
         " --driver-memory 512m pyspark-shell",
     )
-    monkeypatch.setenv("PYTHONPATH", str(PAGE.parent.parent), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     pytester.makeconftest(ONE_IVY_AT_A_TIME)
     count = write(pytester, [block for block in blocks("python") if is_spark(block)])
     pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest").assert_outcomes(passed=count)
