@@ -26,7 +26,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
 /**
- * A broker that fails on demand, in tests with JUnit 5: one is asked for over HTTP for each test, and is gone after it.
+ * A broker that fails on demand, in tests with JUnit 5. Each test starts a broker over HTTP, and stops it at its end.
  *
  *   barnabas serve --listen 127.0.0.1:0 --control 127.0.0.1:8099
  *
@@ -41,11 +41,13 @@ class FailingBrokerTest {
     String path;
     String servers;
 
-    /** Has the server do something, and answers with what it said. */
+    /** Sends a request to the server and returns the response. */
     static JsonNode ask(String method, String path, Map<String, Object> fields) throws Exception {
         HttpRequest request = HttpRequest.newBuilder(URI.create(CONTROL + path))
             .header("Content-Type", "application/json")
-            .method(method, fields == null ? BodyPublishers.noBody() : BodyPublishers.ofString(JSON.writeValueAsString(fields)))
+            .method(method, fields == null
+                ? BodyPublishers.noBody()
+                : BodyPublishers.ofString(JSON.writeValueAsString(fields)))
             .build();
         var response = HTTP.send(request, BodyHandlers.ofString());
         JsonNode answer = JSON.readTree(response.body());
@@ -82,7 +84,8 @@ class FailingBrokerTest {
     @Test
     void aProducerAsksAgain() throws Exception {
         String error = "NOT_LEADER_OR_FOLLOWER";
-        int fault = post("/fail", Map.of("api", "Produce", "error", error, "topic", "orders", "times", 2)).get("fault").asInt();
+        int fault = post("/fail", Map.of("api", "Produce", "error", error, "topic", "orders", "times", 2))
+            .get("fault").asInt();
 
         try (KafkaProducer<String, String> producer = producer()) {
             assertEquals(0, producer.send(new ProducerRecord<>("orders", "de", "42 EUR")).get().offset());

@@ -1,5 +1,5 @@
 """A broker that fails on demand, in the test frameworks of other languages: the examples of
-docs/testing-other-languages.md, each one file, run as their authors would run them."""
+docs/testing-other-languages/examples.md, each one file, run as their authors would run them."""
 
 import os
 import re

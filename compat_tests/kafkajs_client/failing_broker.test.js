@@ -1,4 +1,4 @@
-// A broker that fails on demand, in a test of Node.js: one is asked for over HTTP for each test, and is gone after it.
+// A broker that fails on demand, in a test of Node.js. Each test starts a broker over HTTP, and stops it at its end.
 //
 //     barnabas serve --listen 127.0.0.1:0 --control 127.0.0.1:8099
 //     BARNABAS_CONTROL=http://127.0.0.1:8099 node --test failing_broker.test.js
@@ -9,7 +9,7 @@ const assert = require('node:assert/strict')
 const { afterEach, beforeEach, test } = require('node:test')
 const { Kafka, logLevel } = require('kafkajs')
 
-/** Has the server do something, and answers with what it said. */
+/** Sends a request to the server and returns the response. */
 async function ask(method, path, fields) {
   const body = fields && JSON.stringify(fields)
   const headers = body ? { 'Content-Type': 'application/json' } : {}

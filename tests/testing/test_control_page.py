@@ -1,4 +1,4 @@
-"""The commands in docs/testing-other-languages.md are run as they stand, but for ports and names."""
+"""The commands in docs/testing-other-languages.md and its folder run as they stand, except for ports and names."""
 
 import json
 import os
@@ -23,8 +23,12 @@ from tools.server_process import ROOT
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing-other-languages.md"
-SERVE, *CURLS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+START = DOCS / "testing-other-languages.md"
+TEXT = "".join(page.read_text() for page in [START, *sorted(START.with_suffix("").glob("*.md"))])
+SERVE, *CURLS = [
+    block.replace(" \\\n    ", " ") for block in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+]
 
 
 @pytest.mark.live
@@ -76,11 +80,10 @@ def test_answers_are_as_shown(process: BarnabasControl) -> None:
 def test_other_languages_are_shown_as_they_are_tested(language: str, example: str) -> None:
     """compat_tests/failing_broker runs the examples; the page has them up to the end of their first test, and in Java
     imports what that needs."""
-    text = PAGE.read_text()
-    assert f"`{example}`" in text
+    assert f"`{example}`" in TEXT
     block = blocks(language)[0]
     shown = lines(block)[: -1 if language == "java" else None]  # but for the end of the class
-    tested = [line for line in lines((PAGE.parents[1] / example).read_text()) if line in shown or "import" not in line]
+    tested = [line for line in lines((ROOT / example).read_text()) if line in shown or "import" not in line]
     assert len(shown) > 40
     assert shown == tested[: len(shown)]
 
@@ -171,12 +174,12 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
 
 @pytest.mark.live
 def test_no_two_test_runs_want_one_port() -> None:
-    assert re.findall(r"barnabas serve --control", PAGE.read_text()) == ["barnabas serve --control"]  # its name
+    assert re.findall(r"barnabas serve --control", TEXT) == ["barnabas serve --control"]  # its name
 
 
 def blocks(language: str) -> list[str]:
-    """What the page shows of a language: the tests, and how they start a server."""
-    found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    """The examples of a language: the tests, and how they start a server."""
+    found = re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     return [str(block) for block in found]
 
 
@@ -185,7 +188,6 @@ def lines(text: str) -> list[str]:
 
 
 def test_all_verbs_are_on_the_page() -> None:
-    text = PAGE.read_text()
     for verb in VERBS:
         last = verb.path.rpartition("/")[2]
-        assert last.startswith("{") or f"{last}`" in text or f"/{last}" in text, verb.name
+        assert last.startswith("{") or f"{last}`" in TEXT or f"/{last}" in TEXT, verb.name

@@ -1,4 +1,4 @@
-// A broker that fails on demand, in a Go test: one is asked for over HTTP for each test, and is gone after it.
+// A broker that fails on demand, in a Go test. Each test starts a broker over HTTP, and stops it at its end.
 //
 //	barnabas serve --listen 127.0.0.1:0 --control 127.0.0.1:8099
 //	BARNABAS_CONTROL=http://127.0.0.1:8099 go test -run FailingBroker -v
@@ -18,14 +18,14 @@ import (
 
 type object = map[string]any
 
-// broker is one of the server's, by its path.
+// broker is a broker of the server, by its path.
 type broker struct {
 	t       *testing.T
 	path    string
 	servers string
 }
 
-// ask has the server do something, and answers with what it said.
+// ask sends a request to the server and returns the response.
 func ask(t *testing.T, method, path string, fields object) object {
 	t.Helper()
 	body, err := json.Marshal(fields)
@@ -52,7 +52,7 @@ func ask(t *testing.T, method, path string, fields object) object {
 	return answer
 }
 
-// newBroker starts one, with a topic, that records what it is asked.
+// newBroker starts a broker with a topic, which records its requests.
 func newBroker(t *testing.T) broker {
 	told := ask(t, "POST", "/brokers", object{"seed_topics": object{"orders": 1}})
 	started := broker{t, fmt.Sprintf("/brokers/%v", told["name"]), told["bootstrap_servers"].(string)}
