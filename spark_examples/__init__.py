@@ -1,4 +1,4 @@
-"""Data pipelines beside a message queue, in PySpark on Spark's own Kafka source and sink: see docs/spark-pipelines.md."""
+"""Data pipelines in PySpark on Spark's own Kafka source and sink: see docs/spark-pipelines.md."""
 
 import importlib.util
 import signal
