@@ -65,7 +65,7 @@ async def _add(
             if transaction.verify_only
             else AddPartitions(*named, frozenset(partitions), client_version=2 if context.api_version >= 4 else 0)
         )
-    except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
+    except Exception as found:  # noqa: BLE001 - one entry's error does not affect the others
         what = f"transactional id {transaction.transactional_id!r}"
         reply = PartitionsReply(context.services.unforeseen.refusal(found, what).error)
     if reply.error is ErrorCode.PRODUCER_FENCED and context.api_version < 2:

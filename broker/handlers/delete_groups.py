@@ -27,7 +27,7 @@ async def handle(request: DeleteGroupsRequest, context: RequestContext) -> Delet
 async def _delete(group_id: str, context: RequestContext) -> ErrorCode:
     try:
         return (await context.services.groups.answer(DeleteGroup(group_id, 0))).error
-    except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+    except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
         return context.services.unforeseen.refusal(error, f"group {group_id!r}").error
 
 

@@ -87,7 +87,7 @@ def _delete(
         deleted = None if partition.leadership is None else partition.leadership.deleted(offset)
         if deleted is not None:
             pending.append(((result, partition), deleted))
-    except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+    except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
         result.error_code = context.services.unforeseen.refusal(error, topic, asked.partition_index).error
     return result
 

@@ -91,7 +91,7 @@ def _describe(
             entries = list(_logger_entries(resource, context))
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
-    except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
+    except Exception as found:  # noqa: BLE001 - one entry's error does not affect the others
         error = context.services.unforeseen.refusal(found, f"resource {resource.resource_name!r}")
         result.error_code = error.error
         result.error_message = error.message

@@ -52,7 +52,7 @@ def _describe(group_id: str, context: RequestContext, room: ReplyRoom[str, Descr
     try:
         known = room.again(group_id)
         return room.first(group_id, _group(group_id, context)) if known is None else known
-    except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
+    except Exception as found:  # noqa: BLE001 - one entry's error does not affect the others
         error = context.services.unforeseen.refusal(found, f"group {group_id!r}")
         return _failed(group_id, error, context.api_version)
 

@@ -73,7 +73,7 @@ def _producers(topic: str, index: int, context: RequestContext) -> PartitionResp
             )
             for producer in partition.log.active_producers()
         ]
-    except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+    except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
         answer.error_code = context.services.unforeseen.refusal(
             error, topic, index
         ).error  # Kafka has no message for these

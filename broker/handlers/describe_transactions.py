@@ -49,7 +49,7 @@ def _describe(
     try:
         known = room.again(transactional_id)
         return room.first(transactional_id, _transaction(transactional_id, context)) if known is None else known
-    except Exception as found:  # noqa: BLE001 - one entry does not take the others with it
+    except Exception as found:  # noqa: BLE001 - one entry's error does not affect the others
         error = context.services.unforeseen.refusal(found, f"transactional id {transactional_id!r}")
         return TransactionState(transactional_id=transactional_id, error_code=error.error)
 

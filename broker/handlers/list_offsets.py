@@ -57,7 +57,7 @@ async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOf
                 continue
             try:
                 answer = await _look_up(topic.name, partition, request, context)
-            except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+            except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
                 refusal = context.services.unforeseen.refusal(error, topic.name, partition.partition_index)
                 answer = _answer(partition, _error_of(refusal, context.api_version))
             if context.api_version < 4:

@@ -92,7 +92,7 @@ async def _fetch(
             return known
         found = await _offsets(group_id, asked, require_stable, context, turns)
         return room.first((group_id, asked), _Fetched(found, ErrorCode.NONE))
-    except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+    except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
         return _Fetched([], context.services.unforeseen.refusal(error, f"group {group_id!r}").error)
 
 

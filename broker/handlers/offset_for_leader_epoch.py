@@ -36,7 +36,7 @@ def _end_offset(topic: str, asked: OffsetForLeaderPartition, context: RequestCon
         partition = context.services.replicas.partition_or_error(topic, asked.partition)
         partition.state.check_leader(asked.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
-    except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+    except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
         answer.error_code = context.services.unforeseen.refusal(error, topic, asked.partition).error
     return answer
 

@@ -192,7 +192,7 @@ class _Appends:
                     validated = await context.services.replicas.validate(
                         name, data.index, data.records, self._request.acks, context.api_version
                     )
-                except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+                except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
                     topic.partition_responses.append(self._refusal(name, data, error))
                     break
         answer = self.answer()
@@ -216,7 +216,7 @@ class _Appends:
             )
         except ExpensiveBatch:
             raise
-        except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+        except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
             topic.partition_responses.append(self._refusal(name, data, error))
             return
         reply = PartitionProduceResponse(

@@ -50,7 +50,7 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
                 errors[topic.name, index] = ErrorCode.NONE
                 try:
                     committed = _write(topic.name, index, marker, context)
-                except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+                except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
                     errors[topic.name, index] = context.services.unforeseen.refusal(error, topic.name, index).error
                     continue
                 if committed is not None:

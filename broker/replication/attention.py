@@ -1,17 +1,18 @@
-"""Which partitions of a fetch session the next fetch has to look at: a fetch costs what has changed, not what is
-followed.
+"""The partitions of a fetch session that the next fetch has to look at. The cost of a fetch depends on the number of
+partitions that have changed, not on the number in the session.
 
-What holds between two fetches:
+Two invariants hold between two fetches:
 
-1. Each partition of a session is either awake or rests. When one was put to rest, a fetch found nothing in it that its
-   reader may see and was not told yet: no records, no other high watermark or log start offset, no error. A look at it
-   would find the same ever since, because whoever changes any of that calls the partition's listeners
-   (`Partition.notify`), and the first call wakes it, as does a request that names it. Where a reader may be sent
-   elsewhere (`replica_selector.py`), that depends on more than partitions, and all are woken when that is another.
-2. Those that are awake are looked at in the order of the session, so that what `max_bytes` leaves out of a reply is
-   what it would leave out if all were looked at.
+1. Each partition of a session is awake or at rest. A partition is put to rest when a fetch finds nothing new in it for
+   its reader: no records, no other high watermark or log start offset, no error. Further looks would find the same,
+   because any change of these calls the partition's listeners (`Partition.notify`), and the first call wakes the
+   partition. A request that names the partition wakes it, too. Where a consumer may be sent to another replica
+   (`replica_selector.py`), the choice depends on more than partitions; all partitions wake when it changes.
+2. The awake partitions are looked at in the order of the session, so that `max_bytes` leaves the same partitions out of
+   a response as if all were looked at.
 
-Both are held by `tests/broker/replication/test_attention.py`, which compares with fetches that look at everything.
+`tests/broker/replication/test_attention.py` tests both invariants: it compares with fetches that look at every
+partition.
 """
 
 from collections.abc import Callable
@@ -29,9 +30,7 @@ _PLACE = attrgetter("place")
 
 
 class Attention:
-    """Which partitions of one fetch session are awake, so that its next fetch looks at them, and which rest. Owned by
-    the event loop.
-    """
+    """The awake and the resting partitions of one fetch session. Owned by the event loop."""
 
     __slots__ = ("_awake", "_listener", "_resting", "_standpoint", "followers", "heartbeat", "waiting")
 
@@ -43,12 +42,12 @@ class Attention:
         self.waiting: dict[Join, None] = {}
         """The long polls of the session: each is called with every partition that wakes."""
         self.heartbeat: Heartbeat | None = None
-        """In the session of a broker that follows: when it last fetched; the partitions that rest share it."""
+        """In a follower's session: the time of its last fetch; the resting partitions share it."""
         self.followers: dict[PartitionKey, Follower] = {}
-        """In the session of a broker that follows: its `Follower` in each partition that was put to rest."""
+        """In a follower's session: its `Follower` in each partition that was put to rest."""
 
     def __len__(self) -> int:
-        """How many partitions the next fetch looks at."""
+        """The number of partitions that the next fetch looks at."""
         return len(self._awake)
 
     def awake(self) -> "list[FetchPartition]":
@@ -57,7 +56,7 @@ class Attention:
         return sorted(awake, key=_PLACE) if len(awake) > 1 else list(awake)
 
     def rest(self, asked: "FetchPartition", partition: "Partition") -> bool:
-        """Pass a partition over until it changes; False if it is no longer in the session, or the session has ended."""
+        """Skip a partition until it changes; False if it is no longer in the session, or the session has ended."""
         if self._awake.pop(asked.key, None) is None:
             return False
         self._resting[partition] = asked
@@ -66,14 +65,14 @@ class Attention:
         return True
 
     def wake(self, asked: "FetchPartition") -> None:
-        """Have the next fetch look at a partition: it is new in the session, or asked for again."""
+        """Have the next fetch look at a partition: it is new in the session, or was requested again."""
         if asked.rests_at is not None:
             self._end_rest(asked.rests_at)
         self._awake[asked.key] = asked
 
     def looks_from(self, standpoint: object) -> bool:
-        """Wake all if the reader sees them from elsewhere than at its last fetch, as no partition tells of that;
-        whether it does."""
+        """Wake all partitions if the reader's standpoint has changed since its last fetch, since partitions do not
+        report such a change; returns whether it has."""
         if standpoint == self._standpoint:
             return False
         self._standpoint = standpoint
@@ -82,7 +81,7 @@ class Attention:
         return True
 
     def forget(self, asked: "FetchPartition") -> None:
-        """Take a partition out of the session."""
+        """Remove a partition from the session."""
         if asked.rests_at is not None:
             self._end_rest(asked.rests_at)
         self._awake.pop(asked.key, None)

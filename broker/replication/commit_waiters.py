@@ -1,4 +1,4 @@
-"""Who waits until an offset of one partition is committed: producers with acks=all, coordinators for their records."""
+"""Waits for the commit of an offset in one partition: producers with acks=all, coordinators for their records."""
 
 import asyncio
 import heapq
@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 from barnabas.wire.errors import ApiError
 
 _PURGE_ABOVE_MIN: Final = 64
-"""So many waiters may be in memory before those are looked for that nobody waits with any more."""
+"""The number of waiters above which cancelled ones are searched for and removed."""
 
 
 class _Waiter(NamedTuple):
     end_offset: int
     sequence: int
-    """Tells waiters for the same offset apart."""
+    """Distinguishes waiters for the same offset."""
     future: asyncio.Future[None]
     outlasts_setbacks: bool
 
@@ -30,12 +30,12 @@ class CommitWaiters:
         self._purge_above = _PURGE_ABOVE_MIN
 
     def __len__(self) -> int:
-        """How many are remembered, among them some that were cancelled."""
+        """The number of waiters, including cancelled ones that were not removed yet."""
         return len(self._heap)
 
     def add(self, end_offset: int, *, outlasts_setbacks: bool) -> "asyncio.Future[None]":
         """A future that is done when everything below `end_offset` is committed. It fails with the ApiError of `fail`,
-        and with that of `fail_producers` unless it `outlasts_setbacks`. Whoever gives up cancels it."""
+        and with that of `fail_producers` unless it `outlasts_setbacks`. A caller that stops waiting cancels it."""
         if len(self._heap) >= self._purge_above:
             self._forget_cancelled()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -43,7 +43,7 @@ class CommitWaiters:
         return future
 
     def release(self, high_watermark: int) -> None:
-        """Tell whoever waits for an offset below `high_watermark` that it is committed."""
+        """Complete the futures that wait for an offset up to `high_watermark`."""
         heap = self._heap
         while heap and heap[0].end_offset <= high_watermark:
             future = heapq.heappop(heap).future
@@ -51,21 +51,22 @@ class CommitWaiters:
                 future.set_result(None)
 
     def fail(self, error: ApiError) -> None:
-        """Nothing more is committed here: this broker leads no more, or the log has failed."""
+        """Fail all waiters: nothing more is committed here, because this broker is no longer the leader or the log has
+        failed."""
         waiters, self._heap = self._heap, []
         _fail(waiters, error)
 
     def fail_producers(self, error: ApiError) -> None:
-        """What is waited for may be committed yet: a flush failed that will be repeated, or too few replicas are in
-        sync for now. A producer is told, and sends its batch again; a coordinator, which has built on its records,
-        waits on."""
+        """Fail the waiters that do not outlast setbacks: a flush failed and will be repeated, or too few replicas are
+        in sync for now, so that their records may still be committed. A producer sends its batch again; a coordinator,
+        whose state depends on its records, keeps waiting."""
         told = [waiter for waiter in self._heap if not waiter.outlasts_setbacks]
         self._heap = [waiter for waiter in self._heap if waiter.outlasts_setbacks]
         heapq.heapify(self._heap)
         _fail(told, error)
 
     def _forget_cancelled(self) -> None:
-        """Amortised O(1): the next time is when there are twice as many as are left now."""
+        """Amortised O(1): the next run is when the number of waiters has doubled."""
         self._heap = [waiter for waiter in self._heap if not waiter.future.done()]
         heapq.heapify(self._heap)
         self._purge_above = max(_PURGE_ABOVE_MIN, 2 * len(self._heap))

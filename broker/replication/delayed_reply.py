@@ -1,4 +1,4 @@
-"""A reply that waits for commits in several partitions: of Produce with acks=all, of WriteTxnMarkers.
+"""A response that waits for commits in several partitions: of Produce with acks=all, of WriteTxnMarkers.
 
 Commits are counted down; no task waits for them. Source: Kafka's DelayedProduce.
 """
@@ -21,10 +21,10 @@ def once_committed(
     timers: Timers,
     timeout_ms: int,
 ) -> "asyncio.Future[Reply]":
-    """The reply, when all commits have ended or `timeout_ms` have passed; nobody waits for a commit any more then.
+    """The response, once all commits have ended or `timeout_ms` have passed; then all commits are cancelled.
 
-    Right before, `fail` (which must not raise) is called with each entry of the reply whose commit failed, or has not
-    ended, and the error: REQUEST_TIMED_OUT, what the commit failed with, or KAFKA_STORAGE_ERROR.
+    Immediately before that, `fail` (which must not raise) is called for each entry of the response whose commit failed
+    or has not ended, with REQUEST_TIMED_OUT, the error of the commit, or KAFKA_STORAGE_ERROR.
     """
     answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     left = len(commits)

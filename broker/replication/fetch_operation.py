@@ -1,12 +1,12 @@
-"""Reading records for one Fetch request: what is there now, and waiting until there is enough (Kafka's
+"""Reads records for one Fetch request: first what is available, then, if needed, again after a wait for more (Kafka's
 ReplicaManager.readFromLog, DelayedFetch).
 
-The first pass runs at once on the event loop. It ends the request when it found `min_bytes`, an error, or when the
-client does not wait; otherwise the operation listens to its partitions, keeps a running sum of what has become
-readable, and reads once more when the sum is enough or the wait is over.
+The first pass runs at once on the event loop. It completes the request when it found `min_bytes` or an error, or when
+the client does not wait. Otherwise the operation listens to its partitions and keeps a running sum of the readable
+bytes. It reads once more when the sum suffices or the wait is over.
 
-In a session both look only at the partitions that are awake (`attention.py`), and put to rest those that they find
-nothing in.
+In a fetch session both passes look only at the awake partitions (`attention.py`), and put those to rest in which they
+find nothing.
 """
 
 import asyncio
@@ -35,19 +35,20 @@ Results = list[tuple[FetchPartition, PartitionData]]
 UNKNOWN = -1
 
 REGIONS_MAX = 64 if sys.platform == "linux" else 0
-"""Partitions of one fetch whose batches stay in their files, as each takes a descriptor: some more than Java's defaults
-ask for, 50 MiB with 1 MiB of each. Elsewhere sendfile loses count when the socket is full."""
+"""The number of partitions of one fetch whose batches stay in their files, since each takes a descriptor: slightly more
+than Java's defaults request, 50 MiB with 1 MiB per partition. On other systems sendfile loses count when the socket is
+full."""
 
-# The offset of a log that a reader of each kind may not pass.
+# The offset that a reader of each kind may not pass.
 _MAX_OFFSET_OF_COMMITTED = attrgetter("last_stable_offset")
 _MAX_OFFSET_OF_OTHERS = attrgetter("high_watermark")
 
 
 @dataclass(slots=True)
 class FetchLimits:
-    """How much a fetch returns and how long it waits; `read_committed` stops at the last stable offset instead of the
-    high watermark; with `or_follower` this broker need not lead what it reads (KIP-392). (Not frozen: one is made for
-    every request, which takes longer if it is.)"""
+    """How much a fetch returns and how long it waits. `read_committed` stops at the last stable offset instead of the
+    high watermark; with `or_follower` this broker need not be the leader (KIP-392). (Not frozen: one is created for
+    every request, and frozen instances take longer to create.)"""
 
     max_wait_ms: int
     min_bytes: int
@@ -57,8 +58,8 @@ class FetchLimits:
 
 
 class _Listening:
-    """Looks at the partitions of a fetch whenever they change, until `enough` is done: those of `asked_of`, and those
-    of its session that wake meanwhile."""
+    """Looks at the partitions of a fetch whenever they change, until `enough` is done: the partitions of `asked_of`,
+    and those of its session that wake meanwhile."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class _Listening:
         self._readable = readable
         self._found = dict.fromkeys(asked_of, 0)
         self._total = 0
-        # The client's patience, and so in real time: while this waits, its connection's next request does.
+        # The client waits in real time: its connection's next request waits behind this one.
         self._timer = loop.call_later(wait_s(limits.max_wait_ms), self._end)
         self.enough.add_done_callback(self._stop)
         if attention is not None:
@@ -84,7 +85,7 @@ class _Listening:
         try:
             for partition in asked_of:
                 partition.add_listener(look)
-                look(partition)  # what the pass found, too little as yet
+                look(partition)  # the bytes that the pass found, fewer than needed
         except BaseException:
             self.enough.cancel()
             raise
@@ -100,7 +101,7 @@ class _Listening:
             return
         try:
             size = self._readable(partition, self._asked_of[partition])
-        except Exception:  # noqa: BLE001 - the read that follows tells; whoever moved the partition must not fail
+        except Exception:  # noqa: BLE001 - the read that follows reports it; the partition's writer must not fail
             size = None
         if size is not None:
             self._total += size - self._found[partition]
@@ -122,11 +123,11 @@ class _Listening:
 
 
 class FetchOperation:
-    """One fetch over some partitions, of a consumer; lives until its reply is made. `attention` is that of its
+    """A consumer's fetch of several partitions; lives until its response is built. `attention` belongs to its fetch
     session."""
 
     _counts = True
-    """Whether what is read counts as read of its topic."""
+    """Whether the bytes and records read count in the topic's metrics."""
 
     def __init__(
         self,
@@ -152,8 +153,8 @@ class FetchOperation:
     # --- reading ----------------------------------------------------------------------------------
 
     def read_now(self) -> ColdRead | None:
-        """Continue the pass over the partitions; stops at the first one whose bytes are not in memory and returns what
-        must be loaded."""
+        """Continue the pass over the partitions; stops at the first one whose bytes are not in memory and returns the
+        read that must be loaded."""
         for asked in self._asked[self._position :]:
             try:
                 partition, max_offset = self._locate(asked)
@@ -183,13 +184,13 @@ class FetchOperation:
                 self._accept(asked, partition, data)
             except ColdRead as cold:
                 return cold
-            except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+            except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
                 self._add_error(asked, error)
         return None
 
     def _finds_nothing(self, asked: FetchPartition, log: PartitionLog, max_offset: int) -> bool:
-        """Whether a read would end without records and without an error, for want of either records or room. Most
-        partitions of a fetch of many are like that."""
+        """Whether a read would end without records and without an error, because there are no records or no room. Most
+        partitions of a large fetch are like that."""
         is_at_end = asked.fetch_offset == max_offset
         return (
             (is_at_end or (self._bytes_read > 0 and not self._bytes_left))
@@ -201,17 +202,18 @@ class FetchOperation:
     def _found_nothing(
         self, asked: FetchPartition, partition: Partition, max_offset: int, attention: Attention
     ) -> None:
-        """Put a partition to rest in which there is nothing new; not in the first pass after it was asked for, as what
-        a reader moves on in is likely to change soon."""
+        """Put a partition to rest that has nothing new; not in the first pass after a request named it, since a
+        partition in which the reader is advancing is likely to change soon."""
         if asked.is_named:
             asked.is_named = False
-        # What lies beyond open transactions is read with another isolation level, which each request says.
+        # Records beyond open transactions are readable with another isolation level, which each request sets anew.
         elif asked.fetch_offset == max_offset >= partition.log.high_watermark:
             attention.rest(asked, partition)
 
     def supply(self, cold: ColdRead, data: FetchData) -> None:
-        """The bytes of the partition at which the pass stopped. If the log dropped some meanwhile, and perhaps with
-        them what it knew of aborted transactions, they are of no use, and the pass looks there again.
+        """Take in the bytes of the partition at which the pass stopped. If the log has dropped some of its records
+        meanwhile, its aborted transactions may be gone, too: then the bytes are discarded, and the pass reads that
+        partition again.
         """
         asked = self._asked[self._position]
         try:
@@ -233,7 +235,7 @@ class FetchOperation:
         )
 
     def read_again(self) -> ColdRead | None:
-        """The second pass, after the wait: as `read_now`. It ends the request whatever it finds."""
+        """The second pass, after the wait: as `read_now`. It completes the request in any case."""
         if self._attention is not None:
             self._asked = self._attention.awake()
         self.results = []
@@ -243,7 +245,7 @@ class FetchOperation:
         return self.read_now()
 
     async def run(self, cold: ColdRead | None) -> None:
-        """The rest of a fetch whose first pass had to stop for `cold`."""
+        """The rest of a fetch whose first pass stopped at `cold`."""
         await self.finish_pass(cold)
         if not self.is_satisfied:
             await self.listen()
@@ -253,7 +255,7 @@ class FetchOperation:
         while cold is not None:
             try:
                 self.supply(cold, await self._replicas.threads.call(cold.load))
-            except Exception as error:  # noqa: BLE001 - one entry does not take the others with it
+            except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
                 self._add_error(self._asked[self._position], error)
             cold = self.read_now()
 
@@ -269,7 +271,8 @@ class FetchOperation:
         return partition, self._max_offset(partition.log)
 
     def _check_follower(self, partition: Partition) -> None:
-        """See whether a partition that another broker leads may be read here. Raises ApiError: ask its leader."""
+        """Check whether consumers may read a partition here that another broker leads. Raises ApiError
+        NOT_LEADER_OR_FOLLOWER."""
         if not self._limits.or_follower:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         fetchers = self._replicas.fetchers
@@ -278,7 +281,8 @@ class FetchOperation:
 
     @staticmethod
     def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
-        """Where the fetcher's log stopped being a prefix of this one, if it did (KIP-595); it told its last epoch."""
+        """Where the fetcher's log stops being a prefix of this one, if it does (KIP-595), by the last epoch that the
+        fetcher sent."""
         epoch, end_offset = partition.log.end_offset_for_epoch(asked.last_fetched_epoch)
         if epoch < 0 or end_offset < 0 or asked.fetch_offset < partition.log.log_start_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -293,10 +297,11 @@ class FetchOperation:
             self._regions += 1
         size = taken = len(records)
         if size and data.is_cut:
-            # Kafka sends a part of the batch that does not fit, too: such a partition takes all that it may. Who counts
-            # only whole batches looks into all the other partitions for one that fits into what little is left.
+            # Kafka sends a part of the batch that does not fit, too, so that such a partition uses up its whole
+            # allowance. If only whole batches counted, the pass would search all other partitions for a batch that fits
+            # into the little room that is left.
             taken = max(size, min(asked.max_bytes, self._bytes_left))
-        self._add(asked, partition, records, data.next_offset)  # may raise: what is not sent does not count
+        self._add(asked, partition, records, data.next_offset)  # may raise: bytes that are not sent do not count
         if self._counts:
             partition.bytes_out += size
             if data.region is None or not data.region.counts_itself:
@@ -332,11 +337,11 @@ class FetchOperation:
     # --- waiting ----------------------------------------------------------------------------------
 
     def listen(self) -> asyncio.Future[None]:
-        """Listen to the partitions. The future is done when enough has become readable since the pass, when something
-        changed that the client must hear of, or when `max_wait_ms` are over; whoever cancels it ends the listening."""
+        """Listen to the partitions. The future is done when enough bytes have become readable since the pass, when a
+        change requires a response, or when `max_wait_ms` have passed; cancelling it ends the listening."""
         hosted = self._replicas.partition
-        # Those that woke while the disk was read are not among those that the pass looked at; those that the pass put
-        # to rest tell of themselves.
+        # Partitions that woke during a read from disk were not looked at by the pass; partitions that the pass put to
+        # rest report their own changes.
         look_at = self._asked if self._attention is None else self._attention.awake()
         asked_of = {
             partition: asked
@@ -345,12 +350,12 @@ class FetchOperation:
         }
         enough = _Listening(asked_of, self._limits, self._readable, self._attention).enough
         if len(asked_of) > FEW:
-            self.results = []  # what the first pass found is read again, and not kept meanwhile
+            self.results = []  # the second pass reads the results of the first again; they are not kept meanwhile
             self._replicas.waiting_fetches.enter(enough, len(asked_of))
         return enough
 
     def _readable(self, partition: Partition, asked: FetchPartition) -> int | None:
-        """Bytes that a read would return now, or as many as are waited for if it is more; None when the read would end
+        """The number of bytes that a read would return now, at most the number waited for; None when the read would end
         in an error."""
         state = partition.state
         if asked.current_leader_epoch not in (-1, state.leader_epoch):
@@ -368,12 +373,12 @@ class FetchOperation:
 
 
 _UNKNOWN_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-"""Kafka lists no aborted transactions for these, where it has null for other errors."""
+"""Kafka lists no aborted transactions for these errors, and has null for other errors."""
 
 
 def error_data(partition: int, error: ErrorCode) -> PartitionData:
-    """The answer for a partition that cannot be read: every offset unknown, records empty (not null: librdkafka rejects
-    null)."""
+    """The response for a partition that cannot be read: every offset unknown, records empty (not null: librdkafka
+    rejects null)."""
     return PartitionData(
         partition_index=partition,
         error_code=error,

@@ -1,10 +1,10 @@
-"""Incremental fetch sessions (KIP-227): which partitions a fetcher follows, so that requests and replies carry only
-changes. Pure.
+"""Incremental fetch sessions (KIP-227): the partitions of a fetcher, so that requests and responses carry only changes.
+Pure.
 
-A request names (session id, epoch). Epoch 0 asks for a new session and epoch -1 for none; both close the named session.
-Any other epoch must be the session's next one. A reply of an incremental fetch leaves out partitions that have nothing
-new: no records, no error, and the same high watermark and log start offset as told last. Session id 0 in a reply means
-that no session was made, which a client must accept at any time.
+A request names (session id, epoch). Epoch 0 requests a new session and epoch -1 none; both close the named session. Any
+other epoch must be the session's next one. The response of an incremental fetch leaves out partitions that have nothing
+new: no records, no error, and the same high watermark and log start offset as were sent last. Session id 0 in a
+response means that no session was created, which a client must accept at any time.
 
 Source: FetchSession, FetchSessionCacheShard, FetchContext, FetchManager of Apache Kafka.
 """
@@ -27,11 +27,11 @@ FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 EVICTION_MS_MIN = 120_000
 PARTITIONS_MAX = 200_000
-"""How many partitions all sessions may have together: a session costs memory for each of its partitions, whether they
+"""The limit of partitions in all sessions together: a session uses memory for each of its partitions, whether they
 exist or not."""
 
 TOPIC_NAME_LENGTH_MAX = 249
-"""Partitions of what is longer, or not ASCII, are none, and a session does not keep such names, which may have 32,767
+"""No topic has a longer name, or one that is not ASCII. A session does not keep such names, which may have 32,767
 characters each."""
 
 PartitionKey = tuple[TopicId | str, int]
@@ -39,7 +39,7 @@ PartitionKey = tuple[TopicId | str, int]
 
 
 class FetchPartition:
-    """What a fetcher asks of one partition, and what its session told it last."""
+    """A fetcher's request for one partition, and the offsets that its session sent last."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -58,14 +58,14 @@ class FetchPartition:
         "topic_id",
     )
 
-    # What follows is there in a session only: most fetches that name partitions have none.
+    # The following attributes exist only in a session: most fetches that name partitions have none.
 
     is_named: bool
-    """Whether a request has asked for it since a pass last found nothing in it."""
+    """Whether a request has named the partition since a pass last found nothing in it."""
     place: int
-    """Its place in the session's order: a partition with a lower number is served before it."""
+    """Its place in the session's order: partitions with lower numbers are served first."""
     rests_at: "Partition | None"
-    """Set while it rests, see `Attention`."""
+    """Set while the partition rests, see `Attention`."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class FetchPartition:
 
     @property
     def may_be_kept(self) -> bool:
-        """Whether its topic's name is none that only a stranger can have made up."""
+        """Whether the topic name is valid; only a misbehaving client sends an invalid one."""
         return self.topic is None or (len(self.topic) <= TOPIC_NAME_LENGTH_MAX and self.topic.isascii())
 
     def ask_again(self, request: "FetchPartition") -> None:
@@ -104,11 +104,11 @@ class FetchPartition:
         self.is_named = True
 
     def was_told(self, high_watermark: int, log_start_offset: int) -> bool:
-        """Whether an incremental reply without records of this partition would say nothing new."""
+        """Whether an incremental response without records of this partition would contain nothing new."""
         return self.told_high_watermark == high_watermark and self.told_log_start_offset == log_start_offset
 
     def must_tell(self, data: PartitionData) -> bool:
-        """Whether an incremental reply has to carry `data`; remembers what was told."""
+        """Whether an incremental response has to carry `data`; remembers the offsets that are sent."""
         has_error = data.error_code != ErrorCode.NONE
         must_tell = (
             bool(data.records)
@@ -118,7 +118,7 @@ class FetchPartition:
             or has_error
             or data.diverging_epoch.epoch >= 0
         )
-        # An error forgets the high watermark, so that the partition is sent again once the error is gone.
+        # An error resets the high watermark, so that the partition is sent again once the error has passed.
         self.told_high_watermark = -1 if has_error else data.high_watermark
         self.told_log_start_offset = data.log_start_offset
         return must_tell
@@ -126,7 +126,7 @@ class FetchPartition:
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """One fetcher's partitions, in the order in which they are served next."""
+    """The partitions of one fetcher, in the order in which they are served next."""
 
     session_id: int
     uses_topic_ids: bool
@@ -135,12 +135,12 @@ class FetchSession:
     epoch: int = 1
     partitions: dict[PartitionKey, FetchPartition] = field(default_factory=dict)
     attention: Attention = field(default_factory=Attention)
-    """Which of its partitions the next fetch looks at."""
+    """Its awake and resting partitions."""
     places: int = 0
-    """The last `FetchPartition.place` that was given."""
+    """The last `FetchPartition.place` that was assigned."""
 
     def update(self, asked: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> bool:
-        """What a request asks for besides, and what no more; whether all of it may be kept."""
+        """Add the partitions that a request names and remove the forgotten ones; returns whether all may be kept."""
         attention, partitions = self.attention, self.partitions
         for partition in asked:
             known = partitions.get(partition.key)
@@ -158,14 +158,14 @@ class FetchSession:
         return True
 
     def add(self, partition: FetchPartition) -> None:
-        """Take in a partition that the session does not have."""
+        """Add a partition that the session does not have."""
         partition.is_named = True
         partition.rests_at = None
         self.put_last(partition)
         self.attention.wake(partition)
 
     def put_last(self, partition: FetchPartition) -> None:
-        """Have a partition served after all others next time."""
+        """Serve a partition after all others next time."""
         self.partitions.pop(partition.key, None)
         self.partitions[partition.key] = partition
         self.places += 1
@@ -174,10 +174,10 @@ class FetchSession:
 
 @dataclass(slots=True)
 class FetchPlan:
-    """What to read for one request, and how its reply is made.
+    """The partitions to read for one request, and how to build its response.
 
-    `sessions` is what made it. `session` is set for an incremental fetch, whose `partitions` are those to look
-    at; `wants_session` for a full one that may become a session.
+    `sessions` made the plan. `session` is set for an incremental fetch, whose `partitions` are the awake ones;
+    `wants_session` for a full fetch that may create a session.
     """
 
     sessions: "FetchSessions"
@@ -188,14 +188,13 @@ class FetchPlan:
     wants_session: bool = False
     uses_topic_ids: bool = False
     attention: Attention | None = None
-    """That of `session`."""
+    """The attention of `session`."""
 
 
 class FetchSessions:
-    """Fetch sessions of a broker's consumers, or those of the brokers that follow it: at most `slots`
-    (`max.incremental.fetch.session.cache.slots` for consumers), with at most `partitions_max` partitions.
-
-    `new_id` returns a random integer in [1, 2^31 - 1].
+    """The fetch sessions of a broker's consumers, or of its followers: at most `slots`
+    (`max.incremental.fetch.session.cache.slots` for consumers), with at most `partitions_max` partitions. `new_id`
+    returns a random integer in [1, 2^31 - 1].
     """
 
     def __init__(self, slots: int, new_id: Callable[[], int], partitions_max: int = PARTITIONS_MAX) -> None:
@@ -209,7 +208,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def partitions(self, session_id: int) -> Sequence[FetchPartition]:
-        """What a session fetches from; none of one that does not exist."""
+        """The partitions of a session; none if it does not exist."""
         session = self._sessions.get(session_id)
         return () if session is None else list(session.partitions.values())
 
@@ -223,7 +222,7 @@ class FetchSessions:
         uses_topic_ids: bool,
         now_ms: int,
     ) -> FetchPlan:
-        """Decide what a request reads; errors: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
+        """Decide which partitions a request reads; errors: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
         FETCH_SESSION_TOPIC_ID_ERROR."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._end(session_id)
@@ -246,7 +245,7 @@ class FetchSessions:
             return FetchPlan(self, ErrorCode.NONE, asked)
         if not may_be_kept or self.partition_count + len(session.partitions) > self._partitions_max:
             attention.close()
-            return FetchPlan(self, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())  # the client starts anew
+            return FetchPlan(self, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())  # the client begins a new session
         self._keep(session)
         session.last_used_ms = now_ms
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
@@ -262,7 +261,7 @@ class FetchSessions:
     def finish(
         self, plan: FetchPlan, results: Sequence[tuple[FetchPartition, PartitionData]], now_ms: int
     ) -> tuple[ErrorCode, int, Sequence[tuple[FetchPartition, PartitionData]]]:
-        """The reply's error, session id and partitions."""
+        """The response's error, session id and partitions."""
         session = plan.session
         if session is not None:
             if session.epoch != plan.expected_epoch:  # another request of the session overtook this one
@@ -317,8 +316,8 @@ class FetchSessions:
             session.attention.close()
 
     def _evict(self, size: int, now_ms: int) -> bool:
-        """Make room: the least recently used session when it is stale, else an old one that is smaller than the new
-        one."""
+        """Evict the least recently used session if it is stale, else an old one that is smaller than the new one;
+        returns whether one was evicted."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False

@@ -1,12 +1,12 @@
-"""The partitions that this broker follows at one leader: what it asks the leader next, and what an answer means for
-each of their logs. No I/O, no clock, no futures.
+"""The partitions that this broker follows at one leader: builds the next Fetch request, and decides what a response
+means for each log. No I/O, no clock, no futures.
 
-A follower asks for what follows its own log's end, and says which leader epoch wrote the last of it. The leader answers
-with batches, or with the place where the two logs part (`diverging_epoch`, KIP-595): then the follower cuts its log
-there, never at a high watermark (KIP-101, KIP-279), and asks again. Everything that an answer says is compared with
-what was asked and with what the controller said last, so that a late answer changes nothing.
+A follower fetches from its log end offset and sends the leader epoch of its last record. The leader returns batches, or
+the point where the two logs diverge (`diverging_epoch`, KIP-595); then the follower truncates its log there, never at a
+high watermark (KIP-101, KIP-279), and fetches again. All of a response is compared with the request and with the latest
+state from the controller, so that a late response changes nothing.
 
-`FetcherManager` carries out what is decided here.
+`FetcherManager` carries out the decisions.
 
 Source: kafka.server.AbstractFetcherThread, ReplicaFetcherThread, RemoteLeaderEndPoint; clients' FetchSessionHandler.
 """
@@ -34,11 +34,12 @@ FETCH_VERSION: Final = 17
 """The highest version of Kafka 3.9."""
 
 FIRST_BACKOFF_MS: Final = 20
-"""How long a partition waits after its first error: most pass as soon as the leader has been told, too, that it is."""
+"""The delay of a partition after its first error: most errors pass as soon as the leader has learned from the
+controller, too, that it leads."""
 
 WORD_MS_MAX: Final = 1_000
-"""How long the controller's word of a new leader epoch is expected when the leader knows of it; later it comes as a
-surprise."""
+"""How long after FENCED_LEADER_EPOCH the controller's request with the newer leader epoch is expected; later it comes
+unexpectedly."""
 
 UNKNOWN: Final = -1
 
@@ -50,7 +51,7 @@ PartitionId: TypeAlias = tuple[TopicId, int]
 
 
 class FollowedLog(Protocol):
-    """What the fetcher looks at in a follower's log (`storage.log.PartitionLog`)."""
+    """The part of a follower's log that the fetcher reads (`storage.log.PartitionLog`)."""
 
     @property
     def log_start_offset(self) -> int:
@@ -59,7 +60,7 @@ class FollowedLog(Protocol):
 
     @property
     def log_end_offset(self) -> int:
-        """Where the log ends: the offset of what is appended next."""
+        """The offset of the next record to be appended."""
         ...
 
     @property
@@ -68,14 +69,13 @@ class FollowedLog(Protocol):
         ...
 
     def end_offset_for_epoch(self, epoch: int, /) -> tuple[int, int]:
-        """The last known epoch not above `epoch` and where it ended; (-1, -1) if that cannot be said."""
+        """The last known epoch not above `epoch` and its end offset; (-1, -1) if unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """How much is asked for and how long it may take; each is named after its key, `replica.fetch...`, or
-    `replica.socket.timeout.ms`."""
+    """Sizes and times of fetches; each is named after its key, `replica.fetch...`, or `replica.socket.timeout.ms`."""
 
     wait_max_ms: int = 500
     min_bytes: int = 1
@@ -86,20 +86,20 @@ class FetchSettings:
 
 
 class Stage(Enum):
-    """What becomes of a followed partition next."""
+    """The state of a followed partition."""
 
     FETCHING = 1  # it is part of each request
-    DELAYED = 2  # after an error, until its delay is over
-    BUSY = 3  # something that was decided is being carried out, and nothing is asked meanwhile
-    WAITING = 4  # for the controller's next word: the leader knows of a newer epoch, or the log has failed
+    DELAYED = 2  # after an error or by a throttle, until its delay is over
+    BUSY = 3  # a decision is being carried out, and nothing is fetched meanwhile
+    WAITING = 4  # for the controller's next request: the leader knows of a newer epoch, or the log has failed
 
 
 @dataclass(slots=True, eq=False)
 class Following:
-    """One partition that is followed, in one leader epoch: a new epoch is another `Following`.
+    """One followed partition, in one leader epoch: a new epoch is another `Following`.
 
-    `lag` is how many records of what is committed the log lacks, as of the last answer; UNKNOWN before the first. Who
-    is in the ISR lacks none.
+    `lag` is the number of committed records that the log lacks, as of the last response; UNKNOWN before the first. A
+    member of the ISR lacks none.
     """
 
     topic: str
@@ -112,9 +112,9 @@ class Following:
     delayed_until_ms: int = 0
     lag: int = UNKNOWN
     trouble: str = ""
-    """What was wrong with the last answers, as long as none could be used: the same is told once."""
+    """The error of the last responses, as long as none could be used: the same error is logged once."""
     id: PartitionId = field(init=False)
-    """How requests name it."""
+    """The key by which requests name it."""
 
     def __post_init__(self) -> None:
         self.id = self.topic_id, self.index
@@ -123,18 +123,18 @@ class Following:
         return f"{self.topic}-{self.index}"
 
     def is_news(self, trouble: str) -> bool:
-        """Note what is wrong; whether it is something else than before."""
+        """Note an error; returns whether it differs from the one before."""
         before, self.trouble = self.trouble, trouble
         return trouble != before
 
     def position(self) -> "Position":
-        """What is to be asked for the partition now."""
+        """The offsets and epochs to fetch the partition with now."""
         log = self.log
         return Position(log.log_end_offset, log.log_start_offset, self.leader_epoch, log.leader_epochs.latest_epoch)
 
 
 class Position(NamedTuple):
-    """What is asked for one partition: everything from `fetch_offset` on, which comes after `last_fetched_epoch`."""
+    """The request for one partition: records from `fetch_offset` on, which follow `last_fetched_epoch`."""
 
     fetch_offset: int
     log_start_offset: int
@@ -142,39 +142,41 @@ class Position(NamedTuple):
     last_fetched_epoch: int
 
 
-# --- what is decided
+# --- decisions
 
 
 class Append(NamedTuple):
-    """The answer continues the log: append its records, if there are any, then move the high watermark and the log's
-    start; then tell `appended` or `refused`."""
+    """The response continues the log: append its records, if there are any, then move the high watermark and the log
+    start offset; then call `appended` or `refused`."""
 
     following: Following
     data: PartitionData
 
 
 class Truncate(NamedTuple):
-    """The logs part: remove everything that reaches to `offset` or beyond; then tell `resumed`."""
+    """The logs diverge: remove all records that reach to `offset` or beyond; then call `resumed`."""
 
     following: Following
     offset: int
 
 
 class StartAnew(NamedTuple):
-    """The leader no longer has what follows this log: remove all of it and go on at `offset`; then tell `resumed`."""
+    """The leader no longer has the records that follow this log: remove all records and continue at `offset`; then call
+    `resumed`."""
 
     following: Following
     offset: int
 
 
 class AskOffsets(NamedTuple):
-    """The leader has nothing at this log's end: ask it where its log starts and ends; then tell `offsets_told`."""
+    """The leader has nothing at this log's end: request its log start offset and log end offset; then call
+    `offsets_told`."""
 
     following: Following
 
 
 class Mistake(NamedTuple):
-    """An error that nobody foresaw at one partition: tell `refused`. The others get their answers all the same."""
+    """An unexpected exception at one partition: call `refused`. The other partitions are processed all the same."""
 
     following: Following
     error: Exception
@@ -184,10 +186,10 @@ Decision: TypeAlias = Append | Truncate | StartAnew | AskOffsets | Mistake
 
 
 def truncation_offset(log: FollowedLog, leader_epoch: int, leader_end_offset: int) -> int:
-    """Where to cut a log that parted from the leader's, whose last epoch not above this log's is `leader_epoch` and
-    ended at `leader_end_offset`.
+    """The offset at which to truncate a log that diverges from the leader's. `leader_epoch` is the leader's last epoch
+    not above this log's; it ended at `leader_end_offset`.
 
-    If this log does not know that epoch, its own end of the last one before it counts, too, and the leader is asked
+    If this log does not know that epoch, its own end of the last epoch before it counts, too, and the leader is asked
     again (KIP-279). Source: AbstractFetcherThread.getOffsetTruncationState.
     """
     _, end_offset = log.end_offset_for_epoch(leader_epoch)
@@ -196,15 +198,15 @@ def truncation_offset(log: FollowedLog, leader_epoch: int, leader_end_offset: in
 
 
 class Fetcher:
-    """The partitions that are followed at one leader over one connection; one request is under way at a time.
+    """The partitions followed at one leader over one connection; one request is in flight at a time.
 
-    In turn: `next_request`, then `answered` or `failed`. What `answered` decided is carried out, and told, in any order
-    and at any time.
+    In turn: `next_request`, then `answered` or `failed`. The decisions of `answered` are carried out, and reported
+    back, in any order and at any time.
 
     Args:
         replica_id: this broker's id.
-        broker_epoch: the epoch of its registration, as it is now (KIP-903).
-        settings: how much is asked for.
+        broker_epoch: returns the epoch of its current registration (KIP-903).
+        settings: sizes and times of fetches.
     """
 
     def __init__(self, replica_id: int, broker_epoch: Callable[[], int], settings: FetchSettings) -> None:
@@ -214,21 +216,22 @@ class Fetcher:
         self._followed: dict[PartitionId, Following] = {}
         self._session = _Session()
         self._changed: dict[PartitionId, None] = {}
-        """What may have to be asked otherwise than before, so that a request costs what has changed."""
+        """The partitions whose position may have changed, so that the cost of a request depends on the number of
+        changes."""
         self._delayed: dict[PartitionId, bool] = {}
-        """Those that are asked for later, and whether by a throttle."""
+        """The delayed partitions, and whether a throttle delays them."""
         self._busy: dict[PartitionId, None] = {}
         self._fenced: dict[PartitionId, int] = {}
-        """Those of which the leader was told a newer epoch, as this broker will be in a moment, and until when that is
-        expected."""
+        """The partitions of which the leader knows a newer epoch, and until when the controller's request with that
+        epoch is expected here."""
         self._by_lag: tuple[dict[PartitionId, None], dict[PartitionId, None]] = {}, {}
-        """Who lacked nothing that is committed, and who did, as of their last answers, or is said to (`lags`). Who got
-        records last comes last, and is asked for last: so all have their turn where there is too little for all, as
-        with a throttle."""
+        """The partitions that lacked no committed records as of their last response, and those that did, or are said to
+        (`lags`). A partition that received records moves to the end and is fetched last, so that all have their turn
+        where there is too little for all, as with a throttle."""
         self._backoff = Backoff(FIRST_BACKOFF_MS, max(FIRST_BACKOFF_MS, settings.backoff_ms))
         self._paused_until_ms = 0
         self.is_waiting = False
-        """Whether a request is under way."""
+        """Whether a request is in flight."""
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -237,14 +240,14 @@ class Fetcher:
         return partition in self._followed
 
     def following(self, topic_id: TopicId, index: int) -> Following | None:
-        """How a partition is getting on; None if it is not followed here."""
+        """The state of a followed partition; None if it is not followed here."""
         return self._followed.get((topic_id, index))
 
-    # --- what the controller tells --------------------------------------------------------------------
+    # --- requests of the controller -------------------------------------------------------------------
 
     def follow(self, topic: str, topic_id: TopicId, index: int, leader_epoch: int, log: FollowedLog) -> Following:
-        """Follow a partition from its log's end on. In an epoch that is known already nothing changes, unless
-        nothing was asked for the partition any more (`given_up`)."""
+        """Follow a partition from its log end offset on. In an epoch that is known already nothing changes, unless the
+        partition is WAITING (`given_up`)."""
         known = self._followed.get((topic_id, index))
         if (
             known is not None
@@ -260,12 +263,12 @@ class Fetcher:
         return following
 
     def unfollow(self, topic_id: TopicId, index: int) -> Following | None:
-        """Follow a partition no longer; what was followed."""
+        """Stop following a partition; returns its former state."""
         self._forget((topic_id, index))
         return self._followed.pop((topic_id, index), None)
 
     def lags(self, following: Following) -> None:
-        """Count a partition that has no answer yet among those that lack something: it is not in the ISR."""
+        """Count a partition without a response yet among those that lack records: it is not in the ISR."""
         if self.is_current(following) and following.lag != 0:
             self._by_lag[1][following.id] = None
 
@@ -275,8 +278,8 @@ class Fetcher:
         self._changed[partition] = None
 
     def fetching(self, *, caught_up: bool) -> list[Following]:
-        """Those that are asked for with each request and lacked nothing that is committed, as of their last answers; or
-        those that did, or are said to."""
+        """The partitions in stage FETCHING that lacked no committed records as of their last response; or those that
+        did, or are said to."""
         partitions = self._by_lag[not caught_up]
         if not partitions:
             return []
@@ -285,23 +288,24 @@ class Fetcher:
 
     @property
     def max_lag(self) -> int:
-        """How many records of what is committed the log lacks that lacks most, as of the last answers."""
+        """The largest lag of a partition: the number of committed records that its log lacks, as of its last response.
+        """
         return max(0, max((self._followed[partition].lag for partition in self._by_lag[1]), default=0))
 
     @property
     def given_up_count(self) -> int:
-        """How many partitions are asked for no more until the controller tells of them again."""
+        """The number of partitions that are not fetched until the controller names them again."""
         return sum(following.stage is Stage.WAITING for following in self._followed.values())
 
     def is_current(self, following: Following) -> bool:
         """Whether a partition is still followed, in the same epoch."""
         return self._followed.get(following.id) is following
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- requests to the leader -------------------------------------------------------------------
 
     def next_request(self, now_ms: int) -> FetchRequest | None:
-        """What to ask the leader; None while there is nothing to ask, see `pause_ms`. After None, `follow` and what is
-        told of decisions make it worth asking again."""
+        """The next Fetch request; None while there is nothing to fetch, see `pause_ms`. After None, call this again
+        after `follow` or once the result of a decision is reported."""
         assert not self.is_waiting
         if now_ms < self._paused_until_ms:
             return None
@@ -329,7 +333,7 @@ class Fetcher:
         return request
 
     def _add_changes(self, request: FetchRequest) -> None:
-        """Put into a request what its session does not know yet."""
+        """Add to a request the changes that its session does not have yet."""
         asked = self._session.asked
         topics: dict[TopicId, FetchTopic] = {}
         forgotten: dict[TopicId, ForgottenTopic] = {}
@@ -357,24 +361,24 @@ class Fetcher:
         request.forgotten_topics_data = list(forgotten.values())
 
     def _soonest_ms(self, now_ms: int) -> int:
-        """How soon a partition may have to be asked for that is none of this request. Until the leader has answered it
-        cannot be, and it may be in the ISR, so that acknowledgements wait for it."""
+        """How soon a partition may have to be fetched that is not part of this request. It cannot be fetched before the
+        leader has responded, and it may be in the ISR, so that acknowledgements wait for it."""
         if self._busy or self._fenced:
             return FIRST_BACKOFF_MS
         until_ms = min(self._followed[found].delayed_until_ms for found in self._delayed)
         return max(FIRST_BACKOFF_MS, until_ms - now_ms)
 
     def pause_ms(self, now_ms: int) -> int | None:
-        """How long to wait after `next_request` was None, if nothing changes: 0 or more, None for as long as it
-        takes."""
+        """How long to wait after `next_request` returned None, if nothing changes: 0 or more, None for an unlimited
+        time."""
         until = [self._followed[found].delayed_until_ms for found in self._delayed]
         if not until and now_ms >= self._paused_until_ms:
             return None
         return max(0, self._paused_until_ms - now_ms, min(until, default=now_ms) - now_ms)
 
     def end_delays(self, now_ms: int, *, bytes_may_pass: bool = False) -> None:
-        """Have partitions whose delay is over be part of the next request. Where `bytes_may_pass`, all that a throttle
-        has held up are, at once: who was to wait longest would have no turn meanwhile."""
+        """Include the partitions whose delay is over in the next request. With `bytes_may_pass` all partitions that a
+        throttle delays are included at once: otherwise the one with the longest delay would have no turn meanwhile."""
         over = [
             self._followed[found]
             for found, is_throttled in self._delayed.items()
@@ -383,17 +387,17 @@ class Fetcher:
         for following in over:
             self._resume(following)
 
-    # --- what comes back --------------------------------------------------------------------------
+    # --- responses of the leader ------------------------------------------------------------------
 
     def failed(self, now_ms: int) -> None:
-        """No answer came: the connection could not be made, broke, or took too long. Nobody knows what the leader has
-        of the session, so that everything is asked anew, after a while that grows."""
+        """No response came: the connection could not be made, broke, or timed out. The leader's state of the session is
+        unknown, so that all partitions are requested anew, after an exponential backoff."""
         self.is_waiting = False
         self._session.close()
         self._paused_until_ms = now_ms + self._backoff.next_ms()
 
     def answered(self, response: FetchResponse, now_ms: int) -> list[Decision]:
-        """What is to be done for which partition, now that the leader has answered."""
+        """The decisions that follow from a response, by partition."""
         self.is_waiting = False
         if response.error_code:
             is_known = response.error_code in (
@@ -402,7 +406,7 @@ class Fetcher:
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
             )
             if is_known and self._session.epoch != _INITIAL_EPOCH:
-                self._session.forget(response.error_code)  # asked anew at once
+                self._session.forget(response.error_code)  # all partitions are requested anew at once
             else:
                 self.failed(now_ms)
             return []
@@ -422,7 +426,7 @@ class Fetcher:
                 ):
                     try:
                         decision = self._decide(following, data, now_ms)
-                    except Exception as error:  # noqa: BLE001 - told where it is carried out
+                    except Exception as error:  # noqa: BLE001 - it is reported where the decision is carried out
                         decision = Mistake(following, error)
                     if decision is not None:
                         decisions.append(decision)
@@ -446,17 +450,17 @@ class Fetcher:
         if error == ErrorCode.FENCED_LEADER_EPOCH:
             self.fenced(following, now_ms)
             return None
-        # The leader has not been told yet that it leads, or leads no more; or something is wrong with it that may pass.
+        # The broker does not know yet that it leads, or leads no longer; or it has a problem that may pass.
         self.refused(following, now_ms)
         return None
 
-    # --- what came of a decision ------------------------------------------------------------------
+    # --- results of decisions ---------------------------------------------------------------------
     #
-    # Nothing happens where the partition is not followed any more, or in another epoch: who asks `is_current` before
-    # it touches a log does not do too much either.
+    # These methods do nothing if the partition is no longer followed, or is followed in another epoch. Callers check
+    # `is_current` before they touch a log, for the same reason.
 
     def appended(self, following: Following, high_watermark: int, *, had_records: bool) -> None:
-        """What an answer held is in the log. `high_watermark` is the leader's."""
+        """The records of a response are in the log. `high_watermark` is the leader's."""
         if self.is_current(following):
             following.lag = max(0, high_watermark - following.log.log_end_offset)
             lacks = following.lag > 0
@@ -469,30 +473,30 @@ class Fetcher:
             following.trouble = ""
 
     def held(self, following: Following) -> None:
-        """What an answer held is in the log, but may not be asked beyond before `resumed` is told: it has to reach the
-        disk first."""
+        """The records of a response are in the log, but have to be flushed before the next fetch: fetch no further
+        until `resumed` is called."""
         if self.is_current(following):
             self._hold(following, Stage.BUSY)
 
     def resumed(self, following: Following) -> None:
-        """The log was truncated, or has changed otherwise: go on from where it ends now."""
+        """The log was truncated, or has changed otherwise: continue from its present end."""
         if self.is_current(following):
             self._resume(following)
 
     def changed(self, following: Following) -> None:
-        """The log's start has moved by itself, of which the next request tells the leader."""
+        """The log start offset has moved without the leader; the next request tells the leader."""
         if self.is_current(following):
             self._changed[following.id] = None
 
     def offsets_told(
         self, following: Following, leader_start_offset: int, leader_end_offset: int, now_ms: int
     ) -> Decision | None:
-        """What to do about a log whose end the leader does not have, when the leader's log reaches from
+        """Decide about a log whose end the leader does not have, when the leader's log reaches from
         `leader_start_offset` to `leader_end_offset`.
 
-        Beyond the leader's end: an unclean election has lost what comes there. Below its start: what follows has been
-        deleted. In between: it has passed. No log reaches from or to before 0, or ends before it starts. Source:
-        AbstractFetcherThread.fetchOffsetAndTruncate.
+        Beyond the leader's end: an unclean election has lost the records there. Below its start: the following records
+        have been deleted. In between: the problem has passed. No log starts or ends below 0, or ends before it starts.
+        Source: AbstractFetcherThread.fetchOffsetAndTruncate.
         """
         if not self.is_current(following):
             return None
@@ -508,24 +512,23 @@ class Fetcher:
         return None
 
     def refused(self, following: Following, now_ms: int) -> None:
-        """Something went wrong that may pass, here or at the leader: ask again after a while that grows."""
+        """An error occurred that may pass, here or at the leader: fetch again after an exponential backoff."""
         if self.is_current(following):
             self._delay(following, now_ms + following.backoff.next_ms())
 
     def paused(self, following: Following, until_ms: int) -> None:
-        """Ask for a partition that is throttled no sooner than `until_ms`, or when `end_delays` hears that bytes may
-        pass."""
+        """Delay a throttled partition until `until_ms`, or until `end_delays` is called with `bytes_may_pass`."""
         if self.is_current(following):
             self._delay(following, until_ms, is_throttled=True)
 
     def fenced(self, following: Following, now_ms: int) -> None:
-        """The leader knows of a newer epoch: ask no more until the controller tells of it here, too."""
+        """The leader knows of a newer epoch: do not fetch until the controller sends it to this broker, too."""
         if self.is_current(following):
             self._hold(following, Stage.WAITING)
             self._fenced[following.id] = now_ms + min(WORD_MS_MAX, self._settings.backoff_ms)
 
     def given_up(self, following: Following) -> None:
-        """Ask for a partition no more until the controller tells of it again."""
+        """Do not fetch a partition until the controller names it again."""
         if self.is_current(following):
             self._hold(following, Stage.WAITING)
 
@@ -549,26 +552,26 @@ class Fetcher:
 
 @dataclass(slots=True)
 class _Session:
-    """The leader's memory of what it is asked (KIP-227): with an epoch beyond the first, a request names only what has
-    changed, and an answer only what is new."""
+    """The leader's fetch session (KIP-227): with an epoch beyond the first, a request names only changes, and a
+    response contains only news."""
 
     id: int = _NO_SESSION
     epoch: int = _INITIAL_EPOCH
     asked: dict[PartitionId, Position] = field(default_factory=dict)
 
     def go_on(self, told_id: int) -> None:
-        """A request was answered. With no id the leader has no room for a session, or the session became empty."""
+        """A request was answered. Without an id the leader has no room for a session, or the session became empty."""
         if told_id == _NO_SESSION:
             self.id, self.epoch = _NO_SESSION, _INITIAL_EPOCH
         else:
             self.id, self.epoch = told_id, 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
 
     def close(self) -> None:
-        """Begin a new session in the place of this one, if the leader still has it."""
+        """Begin a new session in place of this one, if the leader still has it."""
         self.epoch = _INITIAL_EPOCH
 
     def forget(self, error: int) -> None:
-        """Begin a new session in the place of this one, which the leader has refused."""
+        """Begin a new session in place of this one, which the leader has refused."""
         self.close()
         if error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self.id = _NO_SESSION

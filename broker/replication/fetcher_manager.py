@@ -1,9 +1,9 @@
-"""What fetches for the partitions that this broker follows: connections to their leaders, appends, truncations (Kafka's
-ReplicaFetcherManager, and the threads that it runs). `fetcher.py` decides, here it is carried out.
+"""Fetches the partitions that this broker follows: connections to their leaders, appends, truncations (Kafka's
+ReplicaFetcherManager, and the threads that it runs). `fetcher.py` decides; this module carries the decisions out.
 
-A leader is asked over two connections, the lanes: one for partitions that have everything that is committed, and one
-for those that are catching up, so that their large answers and cold reads delay nobody whom acknowledgements wait for.
-Which begin to be followed catch up first.
+Each leader has two connections, the lanes: the steady lane for partitions that have everything that is committed, and
+the catch-up lane for those that do not, so that their large responses and cold reads do not delay partitions that
+acknowledgements wait for. Partitions start in the catch-up lane.
 """
 
 import asyncio
@@ -55,8 +55,8 @@ LIST_OFFSETS_VERSION: Final = 9
 """The highest version of Kafka 3.9."""
 
 _BYTES_PER_TURN: Final = 1 << 17
-"""How much is appended before others have a turn: it is checked and written in some 0.3 ms, and in 0.6 where the page
-cache has to find room. Who catches up may have the processor to itself but for that."""
+"""How many bytes are appended before other tasks have a turn: checking and writing them takes some 0.3 ms, 0.6 where
+the page cache has to find room. Otherwise a replica that catches up may use the whole processor."""
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -65,10 +65,10 @@ FlushLog = Callable[[PartitionLog], Coroutine[Any, Any, None]]
 
 
 class LeaderConnection(Protocol):
-    """What requests go through (`network.peer_connection.PeerConnection`)."""
+    """A connection to a leader (`network.peer_connection.PeerConnection`)."""
 
     def send(self, request: Message, version: int, timeout_ms: int | None = None) -> "asyncio.Future[Any]":
-        """Have a request leave; the future is its response, or fails with OSError."""
+        """Send a request; the future is its response, or fails with OSError."""
         ...
 
 
@@ -77,16 +77,16 @@ class FetcherManager:
 
     Args:
         replica_id: this broker's id.
-        broker_epoch: the epoch of its registration, as it is now.
+        broker_epoch: returns the epoch of its current registration.
         connection: the connection to a broker for a purpose, always the same one (`Peers.connection`).
-        log_manager: truncates; its threads do that.
-        clock: what is appended is appended at its time.
-        network_clock: tells how long partitions wait after errors.
-        timers: end such waits.
-        settings: how much is asked for.
-        flush: brings a log to the disk. With `barnabas.flush.before.ack`: this replica then asks beyond nothing that is
-            not on its disk, since its leader counts what it asks beyond. Raises StorageError.
-        throttle: holds up what is not in sync.
+        log_manager: truncates logs, in its threads.
+        clock: the time of appends.
+        network_clock: the time by which partitions are delayed after errors.
+        timers: end such delays.
+        settings: sizes and times of fetches.
+        flush: flushes a log. Given with `barnabas.flush.before.ack`: this replica then fetches only from offsets up to
+            which its log is flushed, since its leader counts the fetch offset. Raises StorageError.
+        throttle: delays partitions that are not in sync.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class FetcherManager:
         self._cutting: dict[PartitionLog, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.set_aside = SetAside[str]("fetching", network_clock, first_delay_ms=0)
-        """Lanes in which something was raised that nobody foresaw; when they ask again is up to their fetchers."""
+        """Lanes with an unexpected exception; their fetchers decide when they fetch again."""
         self.reads = FollowerReads(network_clock)
-        """What consumers read of it all."""
+        """The followed partitions that consumers read here."""
         self.appended_bytes = 0
-        """What leaders have sent and logs have taken, since the start."""
+        """The bytes appended from leaders, since the start."""
 
-    # --- the controller's word --------------------------------------------------------------------
+    # --- requests of the controller ---------------------------------------------------------------
 
     def follow(
         self,
@@ -137,19 +137,20 @@ class FetcherManager:
         *,
         is_in_sync: bool = True,
     ) -> None:
-        """Fetch a partition from its leader, from now on and in this epoch. `is_in_sync` is the controller's word."""
+        """Fetch a partition from its leader, from now on and in this epoch. `is_in_sync` is whether it is in the ISR by
+        the controller's request."""
         leader = self._leaders.get(leader_id)
         if leader is None:
             leader = self._leaders[leader_id] = self._begin(leader_id)
         former = self._leader_of.get((topic_id, index))
         if former is not None and former is not leader:
-            self._unfollow((topic_id, index))  # whoever reads it here goes on
+            self._unfollow((topic_id, index))  # consumers that read it here go on
         self._leader_of[topic_id, index] = leader
         is_held = log in self._cutting
         leader.follow(topic, topic_id, index, leader_epoch, log, is_held=is_held, is_in_sync=is_in_sync)
 
     async def unfollow(self, partitions: Iterable[PartitionId]) -> None:
-        """Fetch these partitions no longer. Returns when none of their logs is being truncated, so that they may be led
+        """Stop fetching these partitions. Returns when none of their logs is being truncated, so that they may be led
         or deleted."""
         cutting = []
         for partition in list(partitions):
@@ -172,7 +173,7 @@ class FetcherManager:
         return following
 
     def following(self, topic_id: TopicId, index: int) -> Following | None:
-        """How a partition is getting on; None if it is not followed."""
+        """The state of a followed partition; None if it is not followed."""
         leader = self._leader_of.get((topic_id, index))
         return None if leader is None else leader.following((topic_id, index))
 
@@ -182,7 +183,7 @@ class FetcherManager:
         return [lane.fetcher for leader in self._leaders.values() for lane in leader.lanes]
 
     async def stop(self) -> None:
-        """Fetch nothing more; returns when nothing here touches a log."""
+        """Stop all fetchers; returns when no task here touches a log."""
         tasks = [task for leader in self._leaders.values() for task in leader.end()]
         for task in self._tasks:
             if task not in self._cutting.values():
@@ -212,17 +213,17 @@ class FetcherManager:
         return self._replica_id
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Have something done beside the fetching."""
+        """Run a task beside the fetching."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def cut(self, lane: "_Lane", cuts: dict[Following, Cut], rest: dict[Following, PartitionData]) -> None:
-        """Truncate logs in a thread, all of them together; append afterwards what goes with them."""
+        """Truncate logs in a thread, all of them together; then append `rest` to those that have some."""
         free = {following: cut for following, cut in cuts.items() if cut.log not in self._cutting}
         for following in cuts:
-            if following not in free:  # cut in another epoch: its end says what to do now
+            if following not in free:  # it is being cut in another epoch, and continues when that ends
                 lane.fetcher.held(following)
         if free:
             task = self.spawn(self._cut(lane, free, rest))
@@ -231,7 +232,7 @@ class FetcherManager:
     async def _cut(self, lane: "_Lane", cuts: dict[Following, Cut], rest: dict[Following, PartitionData]) -> None:
         try:
             errors = await self._truncate(list(cuts.values()))
-        except Exception as error:  # noqa: BLE001 - they would be held, and fetched for by nobody
+        except Exception as error:  # noqa: BLE001 - they would stay BUSY, and not be fetched
             for following, cut in cuts.items():
                 lane.refused(following, cut.log, error)
                 self._go_on_in_newer_epoch(lane, following)
@@ -249,13 +250,13 @@ class FetcherManager:
                 self._go_on(following.id)
 
     def _go_on_in_newer_epoch(self, lane: "_Lane", following: Following) -> None:
-        """Have a partition asked for that is followed in another epoch by now: it was held for a truncation that has
-        failed, and what its log takes is known when it gets something."""
+        """Resume a partition that is followed in another epoch by now: it was held for a truncation that has failed,
+        and its next append shows whether its log accepts records."""
         if not lane.fetcher.is_current(following):
             self._go_on(following.id)
 
     async def _truncate(self, cuts: list[Cut]) -> dict[PartitionLog, StorageError]:
-        """Which logs could not be cut, and why."""
+        """The logs that could not be truncated, with their errors."""
         try:
             truncations = self.log_manager.truncations(cuts)
             try:
@@ -270,14 +271,14 @@ class FetcherManager:
         return truncations.errors
 
     def _go_on(self, partition: PartitionId) -> None:
-        """A log may be fetched for again, whoever leads it now."""
+        """Resume fetching for a log, whichever broker leads it now."""
         leader = self._leader_of.get(partition)
         if leader is not None:
             leader.go_on(partition)
 
 
 class _Leader:
-    """What is followed at one broker, in two lanes."""
+    """The partitions followed at one broker, in two lanes."""
 
     def __init__(self, leader_id: int, steady: "_Lane", catching_up: "_Lane") -> None:
         self.id = leader_id
@@ -307,7 +308,7 @@ class _Leader:
         is_held: bool,
         is_in_sync: bool,
     ) -> None:
-        """Follow a partition; nothing is asked for it yet if it `is_held`."""
+        """Follow a partition; if it `is_held`, nothing is fetched yet."""
         lane = self._lane_of((topic_id, index))
         following = lane.fetcher.follow(topic, topic_id, index, leader_epoch, log)
         if not is_in_sync:
@@ -317,15 +318,15 @@ class _Leader:
         lane.wake()
 
     def unfollow(self, partition: PartitionId) -> Following | None:
-        """Follow a partition no longer; what was followed, None if it was not."""
+        """Stop following a partition; returns its former state, None if it was not followed."""
         return self._lane_of(partition).fetcher.unfollow(*partition)
 
     def following(self, partition: PartitionId) -> Following | None:
-        """How a partition is getting on; None if it is not followed."""
+        """The state of a followed partition; None if it is not followed."""
         return self._lane_of(partition).fetcher.following(*partition)
 
     def go_on(self, partition: PartitionId) -> None:
-        """Ask for a partition again whose log was held."""
+        """Resume a partition whose log was held."""
         lane = self._lane_of(partition)
         following = lane.fetcher.following(*partition)
         if following is not None and following.stage is Stage.BUSY:
@@ -333,17 +334,17 @@ class _Leader:
             lane.wake()
 
     def end(self) -> "list[asyncio.Task[None]]":
-        """Ask nothing more; the tasks that end."""
+        """Stop both lanes; returns their tasks, which end."""
         return [self._steady.stop(), self._catching_up.stop()]
 
     def _take_over(self) -> None:
-        """Move partitions that lack nothing committed to the steady lane: right before its request, so that none of its
-        requests is without them."""
+        """Move partitions that lack nothing committed to the steady lane: immediately before its request, so that each
+        request includes them."""
         for following in self._catching_up.fetcher.fetching(caught_up=True):
             self._move(following, self._catching_up, self._steady)
 
     def _give_up(self) -> None:
-        """Move partitions that lack something committed, and so are not in the ISR, to the lane that catches up."""
+        """Move partitions that lack committed records, and so are not in the ISR, to the catch-up lane."""
         behind = self._steady.fetcher.fetching(caught_up=False)
         for following in behind:
             self._move(following, self._steady, self._catching_up)
@@ -376,21 +377,21 @@ class _Lane:
         self._is_set_aside = False
 
     def start(self) -> None:
-        """Begin to fetch."""
+        """Start fetching."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
     def stop(self) -> "asyncio.Task[None]":
-        """Fetch no more; the task that ends."""
+        """Stop fetching; returns the task, which ends."""
         assert self._task is not None
         self._task.cancel()
         self._manager.set_aside.forget(self._name)
         return self._task
 
     def wake(self) -> None:
-        """Look whether there is something to ask."""
+        """Check whether there is something to fetch."""
         self._is_wanted.set()
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- requests to the leader -------------------------------------------------------------------
 
     async def _run(self) -> None:
         clock = self._manager.network_clock
@@ -400,13 +401,13 @@ class _Lane:
             except OSError as error:
                 self._note_failure(error)
                 self.fetcher.failed(clock.monotonic_ms())
-            except Exception as error:  # noqa: BLE001 - ours or the leader's: the fetching goes on, after a while
+            except Exception as error:  # noqa: BLE001 - a bug here or at the leader: fetching continues after a delay
                 self._manager.set_aside.put(self._name, error)
                 self._is_set_aside = True
                 self.fetcher.failed(clock.monotonic_ms())
 
     async def _go_round(self) -> None:
-        """Ask once, and do what the answer says; or wait until there is something to ask. Raises OSError."""
+        """Send one request and carry out its response; or wait until there is something to fetch. Raises OSError."""
         clock = self._manager.network_clock
         self.before_request()
         throttle, now_ms = self._manager.throttle, clock.monotonic_ms()
@@ -433,9 +434,10 @@ class _Lane:
             self._manager.set_aside.release(self._name)
 
     def _hold_up(self, throttle: Throttle, now_ms: int) -> bool:
-        """Ask for nothing that is throttled, and not in sync, before its bytes may pass; whether there is such."""
+        """Delay partitions that are throttled and not in sync until their bytes may pass; returns whether there are
+        any."""
         wait_ms = throttle.wait_ms()
-        self.fetcher.end_delays(now_ms, bytes_may_pass=not wait_ms)  # else they may have to wait on
+        self.fetcher.end_delays(now_ms, bytes_may_pass=not wait_ms)  # otherwise they may have to keep waiting
         behind = [
             each for each in self.fetcher.fetching(caught_up=False) if throttle.applies_to(each.topic, each.index)
         ]
@@ -445,7 +447,7 @@ class _Lane:
         return bool(behind)
 
     async def _pause(self, duration_ms: int | None) -> None:
-        """Wait until there may be something to ask, at most so long."""
+        """Wait until there may be something to fetch, at most for `duration_ms`."""
         self._is_wanted.clear()
         timer = None if duration_ms is None else self._manager.timers.call_later(max(1, duration_ms), self.wake)
         try:
@@ -459,7 +461,7 @@ class _Lane:
             logger.warning("%s: %s; it is asked again until it answers", self._name, error)
         self._is_failing = True
 
-    # --- what was decided -------------------------------------------------------------------------
+    # --- decisions --------------------------------------------------------------------------------
 
     async def _carry_out(self, decisions: list[Decision]) -> None:
         turns = Turns(_BYTES_PER_TURN)
@@ -485,8 +487,8 @@ class _Lane:
             self._manager.cut(self, cuts, {})
 
     def _take_back(self, decisions: list[Decision]) -> None:
-        """What was decided could not be carried out, for a reason that nobody foresaw: ask again, for nobody else would
-        end the wait for what was to be done."""
+        """Decisions could not be carried out, because of an unexpected exception: retry their partitions, which would
+        otherwise stay BUSY for ever."""
         for decision in decisions:
             if decision.following.stage is Stage.BUSY:
                 self.fetcher.refused(decision.following, self._manager.network_clock.monotonic_ms())
@@ -494,8 +496,8 @@ class _Lane:
     async def _append_in_turns(
         self, following: Following, log: PartitionLog, data: PartitionData, turns: Turns
     ) -> ReadBuffer:
-        """Append all but the last of many records, which are returned, with turns for others in between: the partition
-        may be followed no more then."""
+        """Append all but the last part of many records, with turns for other tasks in between, and return the last
+        part; meanwhile the partition may have stopped being followed."""
         assert data.records is not None
         *parts, last = _parts(data.records, following.leader_epoch)
         for part in parts:
@@ -509,7 +511,7 @@ class _Lane:
     def _append_records(
         self, following: Following, log: PartitionLog, data: PartitionData, records: ReadBuffer
     ) -> bool:
-        """Whether they are in the log, and what else the answer tells may be told."""
+        """Append records; returns whether they are in the log, so that the rest of the response applies."""
         try:
             if self._begins_around(following, log, data, memoryview(records)):
                 return False
@@ -517,7 +519,7 @@ class _Lane:
             info = log.append_as_follower(records, now_ms=now_ms, leader_epoch=following.leader_epoch)
             if info is None:
                 raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the leader sent records of an epoch that is not its own")
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are fetched
+        except Exception as error:  # noqa: BLE001 - an error in one log does not stop the others
             self.refused(following, log, error)
             return False
         self._manager.appended_bytes += len(records)
@@ -527,16 +529,16 @@ class _Lane:
         return True
 
     def append(self, following: Following, log: PartitionLog, data: PartitionData, records: ReadBuffer) -> None:
-        """Take in what the leader has sent, of which these are the last records; nothing that goes wrong with one log
-        stops the others."""
+        """Apply the leader's response, of which these are the last records; an error in one log does not stop the
+        others."""
         if len(records) and not self._append_records(following, log, data, records):
             return
         try:
-            # Never back: what was committed in this log once is so for ever.
+            # Never back: once committed, records stay committed in this log.
             log.update_high_watermark(max(log.high_watermark, min(data.high_watermark, log.log_end_offset)))
             if data.log_start_offset > log.log_start_offset:
                 log.increment_log_start_offset(min(data.log_start_offset, log.high_watermark))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are fetched
+        except Exception as error:  # noqa: BLE001 - an error in one log does not stop the others
             self.refused(following, log, error)
             return
         self.fetcher.appended(following, data.high_watermark, had_records=bool(data.records))
@@ -549,7 +551,7 @@ class _Lane:
         self.wake()
 
     def _begins_around(self, following: Following, log: PartitionLog, data: PartitionData, records: memoryview) -> bool:
-        """Whether the leader's log begins inside the first batch; then this one begins anew with that batch."""
+        """Whether the leader's log begins inside the first batch; then this log begins anew with that batch."""
         if log.log_start_offset != log.log_end_offset:
             return False
         start = start_around(records, log.log_end_offset)
@@ -560,11 +562,11 @@ class _Lane:
         return True
 
     def refused(self, following: Following, log: PartitionLog, error: Exception) -> None:
-        """What its leader has sent could not be made use of: told once, and asked for again after a while, if it is no
-        failure of the disk."""
-        if isinstance(error, LogDeleted):  # meanwhile: nobody follows it any more
+        """A leader's response could not be used: logged once, and fetched again after a delay unless the disk has
+        failed."""
+        if isinstance(error, LogDeleted):  # it is no longer followed
             return
-        # One that is being cut for a newer epoch, while what an older one brought was flushed, is no trouble.
+        # A log that is truncated for a newer epoch, while records of an older epoch are flushed, is no error.
         if not isinstance(error, LogBusy) and following.is_news(f"{log.log_end_offset} {error!r}"):
             if isinstance(error, ApiError):
                 logger.error("what was fetched for %s at %d is refused: %s", following, log.log_end_offset, error)
@@ -587,7 +589,7 @@ class _Lane:
     # --- offsets out of range ---------------------------------------------------------------------
 
     def _ask_offsets(self, following: Following) -> None:
-        """Ask the leader where its log ends and starts, before the next fetch."""
+        """Ask the leader for its log end and start offsets before the next fetch."""
         answers = [
             self._connection.send(self._list_offsets(following, timestamp), LIST_OFFSETS_VERSION)
             for timestamp in (_LATEST, _EARLIEST)
@@ -606,7 +608,7 @@ class _Lane:
         try:
             told = [response.topics[0].partitions[0] for response in await asyncio.gather(*answers)]
             await self._offsets_told(following, *told)
-        except Exception as error:  # noqa: BLE001 - whatever was answered, it is asked again
+        except Exception as error:  # noqa: BLE001 - whatever the error, it is asked again
             if following.is_news(repr(error)):
                 logger.warning("the leader of %s does not tell its offsets: %r", following, error)
             self.fetcher.refused(following, self._manager.network_clock.monotonic_ms())
@@ -628,8 +630,8 @@ class _Lane:
 
 
 def _parts(records: ReadBuffer, leader_epoch: int) -> list[ReadBuffer]:
-    """Whole batches, so many that are appended at once. The last part has one to append too, and then what cannot be
-    read, or was sent by another leader."""
+    """Split records into parts of whole batches that are appended at once. The last part has at least one batch to
+    append, followed by bytes that cannot be read or were sent by another leader."""
     view, parts, start, end = memoryview(records), list[ReadBuffer](), 0, 0
     with contextlib.suppress(ApiError):  # it is raised when the last part is appended
         for header in replicated_headers(view, leader_epoch):
@@ -645,4 +647,4 @@ def _cut_of(decision: Truncate | StartAnew, log: PartitionLog) -> Cut:
 
 
 def _nothing() -> None:
-    """What a lane does before its requests and after their answers until `_Leader` has told it otherwise."""
+    """The default hook of a lane before its requests and after its responses, until `_Leader` sets one."""

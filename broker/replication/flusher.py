@@ -1,5 +1,5 @@
-"""Brings the logs of hosted partitions to the disk, in threads: for whoever waits, after every append where
-`barnabas.flush.before.ack` asks for it, and by the time that has passed."""
+"""Flushes the logs of hosted partitions, in threads: for callers that wait, after every append with
+`barnabas.flush.before.ack`, and by time."""
 
 import asyncio
 import logging
@@ -16,17 +16,16 @@ from barnabas.threads import Threads
 logger = logging.getLogger(__name__)
 
 FLUSHES_PER_DIRECTORY: Final = 4
-"""How many flushes that nobody waits for run in each log directory, which is a disk: a log whose sync takes long holds
-back no other, and syncs side by side share the journal's commits. No more, since each takes one of the threads that
-cold reads need, too."""
+"""The number of flushes by time that run in each log directory, which is a disk. With several, a log whose sync takes
+long delays no other log, and parallel syncs share the journal's commits. Not more, since each takes one of the threads
+that cold reads need, too."""
 
 
 class Flusher:
     """The flushes of one broker's logs; owned by the event loop.
 
-    `logs_to_flush(now_ms)` are those that ask for it; `hosted` finds the partition that a log is of, None for a log
-    that nobody has told this broker to host. With `flush_before_ack` a partition's flush commits what it has brought to
-    the disk.
+    `logs_to_flush(now_ms)` returns the logs that are due; `hosted` finds the partition of a log, None for a log that
+    this broker does not host. With `flush_before_ack` a flush commits the records that it has flushed.
     """
 
     def __init__(
@@ -49,14 +48,14 @@ class Flusher:
         self._is_stopping = False
         self.set_aside = SetAside[PartitionLog]("flushing", clock, first_delay_ms=1_000)
 
-    # --- for whoever waits ------------------------------------------------------------------------
+    # --- callers that wait ------------------------------------------------------------------------
 
     async def flush(self, log: PartitionLog) -> None:
-        """Bring everything that is in a log now to the disk; one flush serves everybody who came before it started.
+        """Flush all records that are in a log now; callers that arrive before a flush starts share it.
 
         Raises:
-            StorageError (KAFKA_STORAGE_ERROR): it failed. If a sync did, that is final, and the log is offline; where
-            only descriptors or room were lacking, `flush_due` tries again.
+            StorageError (KAFKA_STORAGE_ERROR): it failed. If a sync failed, that is final, and the log is offline; if
+                descriptors or room were lacking, `flush_due` tries again.
             LogDeleted: the log was deleted, before or meanwhile.
         """
         end_offset = log.log_end_offset
@@ -82,7 +81,7 @@ class Flusher:
             elif is_of_all and log.recovery_point < log.log_end_offset:
                 raise StorageError(f"somebody else flushes {log.directory}")
             log.check()
-        except (LogBusy, LogDeleted):  # whose truncation syncs it, or which nobody needs
+        except (LogBusy, LogDeleted):  # a truncation syncs the log itself, and a deleted log needs no flush
             raise
         except StorageError as error:
             logger.error("flushing %s-%d failed: %s", log.topic, log.partition, error.message)
@@ -93,7 +92,7 @@ class Flusher:
     # --- before acknowledgements ------------------------------------------------------------------
 
     def flush_and_commit_soon(self, partition: Partition) -> None:
-        """`barnabas.flush.before.ack`: group commit. What is appended while a flush runs shares the next one."""
+        """`barnabas.flush.before.ack`: group commit. Records that are appended during a flush share the next one."""
         if partition not in self._committing:
             self._committing[partition] = asyncio.ensure_future(self._flush_and_commit(partition))
 
@@ -105,16 +104,16 @@ class Flusher:
                 partition.advance()
         except StorageError as error:
             partition.flush_failed(error)
-        except Exception as error:  # whoever waits for the commit is told, and the log says why
+        except Exception as error:  # waiters for the commit get the error, and the traceback is logged
             logger.exception("flushing %s failed", partition)
             partition.flush_failed(StorageError(f"flushing {partition} failed: {error}"))
-        finally:  # at once, not by a callback: an append in between would find nobody to flush it
+        finally:  # at once, not by a callback: otherwise no flush would start for an append in between
             del self._committing[partition]
 
     # --- by time ----------------------------------------------------------------------------------
 
     def flush_due(self) -> None:
-        """Begin to flush the logs that ask for it: new files, a sealed segment, a new leader epoch, `flush.ms` over."""
+        """Start flushing the logs that are due: new files, a sealed segment, a new leader epoch, `flush.ms` over."""
         by_directory: dict[str, list[PartitionLog]] = {}
         for log in self.set_aside.ready(self._logs_to_flush(self._clock.now_ms())):
             by_directory.setdefault(log.directory.rpartition("/")[0], []).append(log)
@@ -127,8 +126,8 @@ class Flusher:
                 task.add_done_callback(tasks.discard)
 
     async def _flush_in_turn(self, logs: Iterator[PartitionLog]) -> None:
-        """Flush logs of a list that several such tasks share. It grows old while they wait for the disk: each log is
-        looked at again."""
+        """Flush logs of a list that several such tasks share. The list gets outdated while they wait for the disk: each
+        log is checked again."""
         for log in logs:
             if self._is_stopping:
                 return
@@ -145,23 +144,23 @@ class Flusher:
                 running = self._flushes[log] = asyncio.ensure_future(self._flush_once(log, is_of_all=False))
                 await asyncio.shield(running)
         except StorageError:
-            return  # it is told, and repeated if that may be
+            return  # it is logged, and repeated if possible
         if self._flush_before_ack and (partition := self._hosted(log)) is not None:
-            partition.advance()  # what an earlier flush failed at is committable now
+            partition.advance()  # records that an earlier flush failed to flush are committable now
 
     # --- the end ----------------------------------------------------------------------------------
 
     def under_way(self) -> "list[asyncio.Future[None]]":
-        """Flushes, and what goes on when they are done."""
+        """The flushes in progress, and the tasks that continue after them."""
         by_time = [task for tasks in self._by_directory.values() for task in tasks]
         return [*by_time, *self._flushes.values(), *self._committing.values()]
 
     def stop(self) -> None:
-        """Begin no more flushes but those that somebody waits for: closing the logs brings everything to the disk."""
+        """Start no more flushes by time: closing the logs flushes everything."""
         self._is_stopping = True
 
     async def close(self) -> None:
-        """Stop, and return when no flush is under way, so that the logs can be closed."""
+        """Stop, and return when no flush is in progress, so that the logs can be closed."""
         self.stop()
         while under_way := self.under_way():
             await asyncio.wait(under_way)

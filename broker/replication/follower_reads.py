@@ -1,9 +1,9 @@
-"""What consumers read of the partitions that this broker follows (KIP-392): they see what is committed, and a follower
-hears of that from its leader, with records or when its fetch has waited.
+"""Consumers that read from partitions that this broker follows (KIP-392): they see only committed records, and a
+follower learns the high watermark from its leader, with records or when its fetch has waited.
 
-While somebody reads, this broker has its leader not wait until it hears that what it has already is committed. That
-costs the leader nothing, one more fetch for records that come one by one, and none while more records come than that.
-(Kafka had leaders end the waits of all followers then, KIP-392, and took it back, KAFKA-9731.)
+While consumers read, and this broker has records that it does not know to be committed, its fetches wait only for
+`COMMIT_WAIT_MS`. That costs the leader almost nothing: one more fetch per record for records that come one by one, and
+none while records come faster. (KIP-392 let leaders end the waits of all followers then, and KAFKA-9731 reverted it.)
 """
 
 from typing import TYPE_CHECKING, Final
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from barnabas.broker.replication.partition import Partition
 
 COMMIT_WAIT_MS: Final = 5
-"""How long a leader may keep a commit from a follower that is read from."""
+"""How long a leader may hold back the high watermark from a follower that consumers read from."""
 
 READ_MS: Final = 30_000
-"""How long after its last fetch a consumer still counts that does not wait: it works on what it was given."""
+"""How long after its last fetch a consumer that does not wait counts as reading: it processes its records."""
 
 WITHOUT_LIMIT_MS: Final = 2**31 - 1
 
 
 class FollowerReads:
-    """Which followed partitions are read, and by when; owned by the event loop. `clock` is one that a fetch's wait goes
-    by."""
+    """The followed partitions that consumers read, and the time of the last read; owned by the event loop. `clock` is
+    the one by which fetches wait."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.partitions: dict[FollowedLog, Partition] = {}
-        """Partitions that were read here since this broker follows them, whoever leads them. Nothing has to be asked of
-        this while there are none."""
+        """Partitions that consumers have fetched here since this broker follows them, whichever broker leads them.
+        While there are none, callers need no other method."""
         self._read_ms: dict[FollowedLog, int] = {}
 
     def add(self, partition: "Partition") -> None:
@@ -40,18 +40,18 @@ class FollowerReads:
         self._read_ms[partition.log] = self._clock.monotonic_ms()
 
     def remove(self, log: "FollowedLog") -> None:
-        """Forget a partition that is not followed any more."""
+        """Forget a partition that is no longer followed."""
         self.partitions.pop(log, None)
         self._read_ms.pop(log, None)
 
     def changed(self, log: "FollowedLog") -> None:
-        """The leader has told something new of it: let who waits look."""
+        """The leader has sent news of a partition: wake the fetches that wait for it."""
         partition = self.partitions.get(log)
         if partition is not None:
             partition.notify()
 
     def wait_ms(self, fetcher: "Fetcher") -> int:
-        """How long the next request of a fetcher may wait for this."""
+        """How long the next request of a fetcher may wait at the leader."""
         now_ms = self._clock.monotonic_ms()
         for log, partition in self.partitions.items():
             if (

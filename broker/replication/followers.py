@@ -1,10 +1,10 @@
-"""What the leader of a partition knows of its followers, and decides by it: how far the partition is committed, who
-joins and who leaves the in-sync replicas (ISR). No I/O, no clock, no futures.
+"""A leader's knowledge of its followers, and the decisions that depend on it: the high watermark, and which followers
+join and leave the ISR. No I/O, no clock, no futures.
 
-A follower tells how far it is by what it fetches next: everything below its fetch offset is in its log. The leader
-proposes another ISR to the controller (AlterPartition, KIP-497), one proposal at a time, and goes by the larger of both
-until the controller has answered: a member that is to join counts at once for what is committed, one that is to leave
-counts until it has left. So whoever the controller may elect next has everything that was ever committed.
+A follower's fetch offset is its log end offset: its log has all records below. The leader proposes a new ISR to the
+controller (AlterPartition, KIP-497), one proposal at a time, and uses the larger of both ISRs until the controller has
+responded: a joining replica counts for the high watermark at once, a leaving one counts until it has left. So any
+replica that the controller may elect next has every committed record.
 
 Source: kafka.cluster.Partition (maybeIncrementLeaderHW, needsExpandIsr, needsShrinkIsr, submitAlterPartition), Replica.
 """
@@ -18,13 +18,13 @@ from barnabas.wire.errors import ErrorCode
 UNKNOWN_OFFSET: Final = -1
 UNKNOWN_BROKER_EPOCH: Final = -1
 NEVER_MS: Final = -(1 << 64)
-"""An instant that lies back longer than any `replica.lag.time.max.ms`."""
+"""A time further back than any `replica.lag.time.max.ms`."""
 
 FINAL_REFUSALS: Final = frozenset((ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED))
-"""Answers to AlterPartition after which the proposal is withdrawn: the controller has certainly not stored it."""
+"""Errors of AlterPartition after which the proposal is withdrawn: the controller has certainly not stored it."""
 
 REST_MS: Final = 500
-"""How long nobody joins after such a refusal: the follower fetches on, and each fetch would ask the same again."""
+"""How long no follower is proposed after such an error: each fetch of the follower would repeat the same proposal."""
 
 SUPERSEDED: Final = frozenset(
     (
@@ -36,20 +36,20 @@ SUPERSEDED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
 )
-"""Answers after which the leader waits to be told of a state that it does not know yet. All others are asked again."""
+"""Errors after which the leader waits for a newer state from the controller. After all others it asks again."""
 
 AS_BEFORE: Final = frozenset(
     (ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 )
-"""Those of them after which the state may turn out to be the one that the leader knows: the controller had another
-notion of the topic, as one has that finds its znode damaged. After the rest it is another one for sure, and what still
-names the old one was on its way."""
+"""Those of them after which the state may turn out to be the one that the leader knows: the controller had another view
+of the topic, for example because it found the topic's znode damaged. After the others the state has certainly changed,
+and requests with the old state were already in flight."""
 
 
 @dataclass(slots=True)
 class Heartbeat:
-    """When a broker last fetched in a session of many partitions, and when before, and the registration that it has.
-    Partitions of which it had everything, and which have not changed since, are not looked at, and share this."""
+    """The last two fetch times of a broker in a session of many partitions, and its registration. Partitions that it
+    had fully fetched, and that have not changed since, are not looked at, and share this."""
 
     fetched_ms: int
     before_ms: int = NEVER_MS
@@ -62,26 +62,27 @@ class Heartbeat:
 
 @dataclass(slots=True)
 class Follower:
-    """How far a follower is, as its fetches tell. Offsets are UNKNOWN_OFFSET before its first one in this epoch."""
+    """The position of a follower, by its fetches. Offsets are UNKNOWN_OFFSET before its first fetch in this epoch."""
 
     log_start_offset: int = UNKNOWN_OFFSET
     log_end_offset: int = UNKNOWN_OFFSET
     broker_epoch: int = UNKNOWN_BROKER_EPOCH
     caught_up_ms: int = NEVER_MS
-    """When it last had everything that the leader had at that time."""
+    """The last time at which it had all records that the leader had then."""
     fetched_ms: int = NEVER_MS
     end_offset_when_fetched: int = UNKNOWN_OFFSET
-    """Where the leader's log ended at the follower's last fetch, at `fetched_ms`."""
+    """The leader's log end offset at the follower's last fetch, at `fetched_ms`."""
     heartbeat: Heartbeat | None = None
-    """Set when it had everything at its last fetch that told of this partition: it was so at each later one, too."""
+    """Set if it had everything at its last fetch that looked at this partition: then it had everything at each later
+    fetch, too."""
 
     def fetched(
         self, fetch_offset: int, log_start_offset: int, broker_epoch: int, own_end_offset: int, now_ms: int
     ) -> None:
-        """Note a fetch of what begins at `fetch_offset`, when the leader's log ends at `own_end_offset`.
+        """Note a fetch from `fetch_offset`, at which the leader's log end offset is `own_end_offset`.
 
-        One that never reaches the end, because more is appended meanwhile, has caught up too if it has reached what was
-        the end at its fetch before (Replica.updateFetchStateOrThrow).
+        A follower that never reaches the end, because more is appended meanwhile, has caught up too if it has reached
+        the end as of its previous fetch (Replica.updateFetchStateOrThrow).
         """
         if self.heartbeat is not None:
             self.fetched_ms = max(self.fetched_ms, self.heartbeat.before_ms)
@@ -97,7 +98,7 @@ class Follower:
         self.end_offset_when_fetched = max(own_end_offset, self.end_offset_when_fetched)
 
     def forgotten(self) -> None:
-        """The broker's session is without this partition from now on: keep what its heartbeat told."""
+        """The partition has left the broker's session: keep the state of its heartbeat."""
         if self.heartbeat is not None:
             self.caught_up_ms = max(self.caught_up_ms, self.heartbeat.before_ms)
             self.broker_epoch = self.registration
@@ -105,22 +106,21 @@ class Follower:
 
     @property
     def last_caught_up_ms(self) -> int:
-        """When it last had everything, as far as its fetches have told."""
+        """The last time at which it had everything, by its fetches."""
         return self.caught_up_ms if self.heartbeat is None else max(self.caught_up_ms, self.heartbeat.fetched_ms)
 
     @property
     def registration(self) -> int:
-        """The broker epoch of its last fetch, which may not have looked at this partition."""
+        """The broker epoch of its last fetch, even if that did not look at this partition."""
         return self.broker_epoch if self.heartbeat is None else max(self.broker_epoch, self.heartbeat.broker_epoch)
 
     def has_caught_up(self, own_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
-        """Whether the follower counts as being in sync: it has everything, or had it within
-        `replica.lag.time.max.ms`."""
+        """Whether the follower is caught up: it has everything, or had it within `replica.lag.time.max.ms`."""
         return self.log_end_offset == own_end_offset or now_ms - self.last_caught_up_ms <= lag_ms_max
 
 
 class Proposal(NamedTuple):
-    """An ISR that the controller is asked to store, for the state that the leader knows (AlterPartition)."""
+    """An ISR that the controller is asked to store (AlterPartition), based on the state that the leader knows."""
 
     isr: tuple[int, ...]
     leader_epoch: int
@@ -130,8 +130,9 @@ class Proposal(NamedTuple):
 class Followers:
     """The other replicas of one partition that this broker leads, for one leader epoch.
 
-    `isr` is what the controller has stored, as far as the leader knows, at `partition_epoch`. `is_eligible(id)` says
-    whether a broker may join it: alive, not about to stop, and registered in the epoch that it fetches in (KIP-841).
+    `isr` is the ISR that the controller has stored at `partition_epoch`, as far as the leader knows. `is_eligible(id)`
+    returns whether a broker may join it: alive, not shutting down, and registered in the epoch in which it fetches
+    (KIP-841).
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Followers:
         now_ms: int,
         is_eligible: Callable[[int, int], bool],
     ) -> None:
-        """`start_offset` is where this leader epoch begins; nobody joins the ISR before that."""
+        """`start_offset` is where this leader epoch begins; a follower may join the ISR only from there on."""
         self.node_id = node_id
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
@@ -163,10 +164,11 @@ class Followers:
         self._rests_until_ms = NEVER_MS
 
     def told(self, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int) -> bool:
-        """The controller says how the partition is, in the same leader epoch; whether that is news.
+        """Apply a state that the controller has sent for the same leader epoch; returns whether it is new.
 
-        What is no newer than the last answer to AlterPartition would undo it. What is known already is news after a
-        refusal that left open what the state is: nothing was stored, and nobody asks for it any more.
+        A state not newer than the last AlterPartition response is ignored, since it would undo that. A known state
+        counts as new after an error that left the state open (`AS_BEFORE`): the proposal was not stored, and is
+        withdrawn.
         """
         if partition_epoch < self.partition_epoch:
             return False
@@ -179,38 +181,40 @@ class Followers:
         return True
 
     def is_outdated(self, replica_id: int, broker_epoch: int) -> bool:
-        """Whether a fetch is of an earlier life of that follower than another fetch was: it tells what its log had."""
+        """Whether a fetch is from an earlier registration of the follower than another fetch was: its offset is
+        outdated."""
         follower = self._followers.get(replica_id)
         return follower is not None and UNKNOWN_BROKER_EPOCH < broker_epoch < follower.registration
 
     def follower(self, replica_id: int) -> Follower | None:
-        """What is known of one; None if it is no replica of this partition."""
+        """The state of a follower; None if it is no replica of this partition."""
         return self._followers.get(replica_id)
 
     @property
     def proposal(self) -> Proposal | None:
-        """What the controller is being asked."""
+        """The proposal that is at the controller."""
         return self._proposal
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """The brokers that are in the ISR, or may be by now: by these is decided what is committed."""
+        """The replicas that are in the ISR, or may be by now: they determine the high watermark."""
         return self.isr if self._proposal is None else self.isr.union(self._proposal.isr)
 
-    # --- what is committed ------------------------------------------------------------------------
+    # --- the high watermark -----------------------------------------------------------------------
 
     def has_enough_in_sync(self, min_insync_replicas: int) -> bool:
-        """Whether the ISR has `min.insync.replicas` members, or all that there are."""
+        """Whether the ISR has `min.insync.replicas` members, or all replicas."""
         return len(self.isr) >= min(min_insync_replicas, len(self._followers) + 1)
 
     def high_watermark(
         self, own_offset: int, own_end_offset: int, now_ms: int, *, min_insync_replicas: int, lag_ms_max: int
     ) -> int:
-        """How far the partition is committed, UNKNOWN_OFFSET if that cannot be said now. It never goes back: the caller
-        keeps the greatest. `own_offset` is up to where the leader counts its own log, which ends at `own_end_offset`.
+        """The high watermark, UNKNOWN_OFFSET if it cannot be computed now. The high watermark never goes back: the
+        caller keeps the greatest value. The leader's own log counts up to `own_offset`; it ends at `own_end_offset`.
 
-        With fewer replicas in sync than `min.insync.replicas` nothing is committed (KIP-966). Who is not in the ISR but
-        about to join is waited for, or it would never reach a high watermark that runs before it.
+        With fewer replicas in sync than `min.insync.replicas` nothing is committed (KIP-966). A replica that is not in
+        the ISR but about to join it counts, too; otherwise it might never reach a high watermark that advances ahead of
+        it.
         """
         if not self.has_enough_in_sync(min_insync_replicas):
             return UNKNOWN_OFFSET
@@ -225,7 +229,7 @@ class Followers:
         return lowest
 
     def is_waited_for(self, replica_id: int, own_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:
-        """Whether nothing is committed that a replica lacks: it is in the ISR, or about to join it."""
+        """Whether the high watermark waits for a replica: it is in the ISR, or about to join it."""
         follower = self._followers.get(replica_id)
         return replica_id in self.maximal_isr or (
             follower is not None and self._is_about_to_join(replica_id, follower, own_end_offset, now_ms, lag_ms_max)
@@ -239,15 +243,15 @@ class Followers:
         )
 
     def low_watermark(self, own_log_start_offset: int, is_alive: Callable[[int], bool]) -> int:
-        """The lowest log start offset of the live replicas: what DeleteRecords answers."""
+        """The lowest log start offset of the live replicas, for the DeleteRecords response."""
         others = (one.log_start_offset for replica, one in self._followers.items() if is_alive(replica))
         return min((own_log_start_offset, *others))
 
-    # --- who is in sync ---------------------------------------------------------------------------
+    # --- the ISR ----------------------------------------------------------------------------------
 
     def expansion(self, replica_id: int, high_watermark: int, now_ms: int) -> Proposal | None:
-        """The ISR with a follower that has fetched, if it belongs into it: it has everything that is committed, and
-        everything from before this leader epoch, so that it cannot have anything else there."""
+        """Propose to add a follower that has fetched to the ISR, if it may join: it has all committed records, and all
+        records before this leader epoch, so that its log cannot diverge there."""
         follower = self._followers.get(replica_id)
         if (
             follower is None
@@ -261,7 +265,8 @@ class Followers:
         return self._propose(self.isr | {replica_id})
 
     def shrinking(self, own_end_offset: int, now_ms: int, lag_ms_max: int) -> Proposal | None:
-        """The ISR without those that have fallen behind for longer than `replica.lag.time.max.ms`, if there are any."""
+        """Propose to remove the replicas from the ISR that have lagged for longer than `replica.lag.time.max.ms`; None
+        if there are none."""
         if self._proposal is not None:
             return None
         slow = {
@@ -277,19 +282,20 @@ class Followers:
         return self._proposal
 
     def broker_epochs(self, isr: Iterable[int]) -> Mapping[int, int]:
-        """The registrations in which the members of a proposed ISR fetch, for the controller to compare (KIP-903);
-        UNKNOWN_BROKER_EPOCH for the leader itself, whose own the request tells, and for who has not fetched yet."""
+        """The broker epochs with which the members of a proposed ISR fetch, for the controller to compare (KIP-903);
+        UNKNOWN_BROKER_EPOCH for the leader itself, whose own is in the request, and for a replica that has not fetched
+        yet."""
         return {
             replica: UNKNOWN_BROKER_EPOCH if follower is None else follower.registration
             for replica in isr
             for follower in (self._followers.get(replica),)
         }
 
-    # --- what the controller answers --------------------------------------------------------------
+    # --- responses of the controller --------------------------------------------------------------
 
     def stored(self, proposal: Proposal, isr: Iterable[int], leader_epoch: int, partition_epoch: int) -> bool:
-        """AlterPartition was answered with a state; whether that is news. What comes late, after the controller has
-        told more in another way, is none."""
+        """Apply the state in an AlterPartition response; returns whether it is new. A late response, after the
+        controller has sent a newer state in another way, is not."""
         if leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
         if proposal is not self._proposal and partition_epoch == self.partition_epoch:
@@ -298,8 +304,8 @@ class Followers:
         return True
 
     def refused(self, proposal: Proposal, error: ErrorCode, now_ms: int) -> bool:
-        """AlterPartition was refused; whether it is to be asked again. Until something certain is known the proposal
-        stays: it may have been stored by a request whose answer was lost."""
+        """AlterPartition failed; returns whether to ask again. Until the outcome is certain the proposal stays: an
+        earlier request whose response was lost may have stored it."""
         if proposal is not self._proposal:
             return False
         if error in FINAL_REFUSALS:

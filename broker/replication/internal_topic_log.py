@@ -1,4 +1,4 @@
-"""`__consumer_offsets` or `__transaction_state` as its coordinator sees it: appends, commits, and everything read again
+"""`__consumer_offsets` or `__transaction_state` for its coordinator: appends, commits, and reading a whole partition
 when a shard is loaded (the `CoordinatorLog` of broker/coordinators/log.py)."""
 
 import asyncio
@@ -18,8 +18,8 @@ _ACKS_ALL: Final = -1
 _NO_PRODUCE_VERSION: Final = 0
 
 _COORDINATOR_ERRORS: Final = {
-    # GroupCoordinator turns what happens to its log into what its clients understand (CoordinatorRuntime,
-    # GroupMetadataManager.storeGroup).
+    # Maps errors of the log to errors that the coordinator's clients understand, as GroupCoordinator does
+    # (CoordinatorRuntime, GroupMetadataManager.storeGroup).
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -53,16 +53,16 @@ class InternalTopicLog:
         return info.last_offset + 1
 
     def committed(self, partition: int, end_offset: int) -> "asyncio.Future[None] | None":
-        """None when everything below `end_offset` is committed, else a future, which outlasts a flush that fails and is
-        repeated: the coordinator has built on what it wrote. Raises ApiError NOT_COORDINATOR."""
+        """None when everything below `end_offset` is committed, else a future. It outlasts a flush that fails and is
+        repeated, since the coordinator's state depends on its records. Raises ApiError NOT_COORDINATOR."""
         hosted = self._replicas.partition(self._topic, partition)
         if hosted is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         return hosted.committed(end_offset, outlasts_setbacks=True)
 
     async def read_all(self, partition: int, take: Callable[[Buffer], bool]) -> None:
-        """Hand chunks of whole batches, from log start to log end, to `take` in a thread, one after the other, until it
-        says False. Raises ApiError, or whatever `take` does."""
+        """Pass chunks of whole batches, from log start to log end, to `take` in a thread, one after the other, until it
+        returns False. Raises ApiError, or the exceptions of `take`."""
         offset: int | None = None
         while True:
             log = self._replicas.partition_or_error(self._topic, partition).log
@@ -80,8 +80,8 @@ class InternalTopicLog:
 
 
 def _hand_over(found: FetchData | ColdRead, take: Callable[[Buffer], bool]) -> int | None:
-    """Load a chunk and hand it to `take`; where the next one begins, None if there is none or it is not wanted. Any
-    thread."""
+    """Load a chunk and pass it to `take`; returns the offset of the next chunk, None if there is none or `take`
+    returned False. Any thread."""
     data = found.load() if isinstance(found, ColdRead) else found
     if not data.records or not take(data.records):
         return None

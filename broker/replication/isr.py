@@ -1,7 +1,7 @@
-"""What this broker knows and decides about one hosted partition: who leads it, which replicas are in sync, and what
-that allows and commits. No I/O, no clock, no futures: `Partition` asks it, and carries out what it says.
+"""The state of one hosted partition and the decisions that depend on it: the leader, the ISR, and which requests and
+commits they allow. No I/O, no clock, no futures: `Partition` calls it, and carries out the decisions.
 
-Where other brokers have replicas, too, what their leader knows of them is in `followers.py`. (Kafka keeps the same in
+Where other brokers have replicas, too, the leader's knowledge of them is in `followers.py`. (Kafka keeps the same in
 Partition and PartitionState.)
 """
 
@@ -20,20 +20,20 @@ UNKNOWN_EPOCH: Final = -1
 
 
 class RoleChange(Enum):
-    """What a LeaderAndIsr request has changed about this broker's part."""
+    """How a LeaderAndIsr request changes this broker's role."""
 
     NONE = 1
-    ELECTED = 2  # the leader now, in a new epoch
-    RESIGNED = 3  # the leader no longer
+    ELECTED = 2  # leader now, in a new epoch
+    RESIGNED = 3  # no longer the leader
 
 
 class PartitionState:
-    """Leader, epochs, replicas and in-sync replicas of one partition, as the controller told them last.
+    """Leader, epochs, replicas and ISR of one partition, as of the controller's last request.
 
-    `is_leader` is whether this broker leads; `leader_epoch_start_offset` where its log ended when it was elected.
-    `commits_alone` is whether it leads and nobody else has a replica, so that what its log has is committed.
-    `knew_isr` is whether a controller has told one since this broker hosts the partition.
-    `replication_factor` is how many of the replicas count when some lag: not those that a reassignment adds.
+    `is_leader` is whether this broker leads; `leader_epoch_start_offset` is its log end offset at its election.
+    `commits_alone` is whether it leads and has the only replica, so that every record in its log is committed.
+    `knew_isr` is whether a controller has sent an ISR since this broker hosts the partition. `replication_factor` is
+    the number of replicas without those that a reassignment adds.
     """
 
     __slots__ = (
@@ -65,27 +65,28 @@ class PartitionState:
         self.knew_isr = False
         self.commits_alone = False
 
-    # --- the controller's word --------------------------------------------------------------------
+    # --- requests of the controller ---------------------------------------------------------------
 
     def is_outdated(self, told: "LeaderAndIsrPartitionState") -> bool:
-        """Whether a LeaderAndIsr request is of an earlier leader epoch than the one that is known. One without an ISR,
-        as the controller has lost the state, is of a later one, or a repetition: it ends what was before."""
+        """Whether a LeaderAndIsr request has an earlier leader epoch than the known one. A request without an ISR, sent
+        because the controller has lost the state, has a later epoch or is a repetition: it replaces the former state.
+        """
         if told.leader_epoch == self.leader_epoch and not told.isr:
             return bool(self.isr)
         return told.leader_epoch < self.leader_epoch
 
     def outlives(self, told: "StopReplicaPartitionState") -> bool:
-        """Whether a StopReplica request is of an earlier leader epoch than the one that is known. The end of a topic is
-        told without one (-2, `EPOCH_DURING_DELETE`; -1 is nobody's): nothing outlives that."""
+        """Whether a StopReplica request has an earlier leader epoch than the known one. The deletion of a topic has
+        none (-2, `EPOCH_DURING_DELETE`; -1 means no epoch): no partition outlives that."""
         return 0 <= told.leader_epoch < self.leader_epoch
 
     def is_elected_by(self, told: "LeaderAndIsrPartitionState") -> bool:
-        """Whether this broker would lead in a new epoch, which its log has to begin first."""
+        """Whether the request makes this broker leader in a new epoch, which its log has to begin first."""
         return told.leader == self.node_id and told.leader_epoch > self.leader_epoch
 
     def become_leader_or_follower(self, told: "LeaderAndIsrPartitionState", log_end_offset: int) -> RoleChange:
-        """Go by what the controller told. In the leader epoch that is known, what is older than the last answer to
-        AlterPartition changes nothing: it would undo that."""
+        """Apply the controller's request. In the known leader epoch, a partition epoch older than that of the last
+        AlterPartition response changes nothing: it would undo that response."""
         if told.leader_epoch == self.leader_epoch and told.partition_epoch < self.partition_epoch:
             return RoleChange.NONE
         was_leader, is_elected = self.is_leader, self.is_elected_by(told)
@@ -106,18 +107,18 @@ class PartitionState:
         return RoleChange.RESIGNED if was_leader and not self.is_leader else RoleChange.NONE
 
     def isr_stored(self, isr: Iterable[int], partition_epoch: int) -> None:
-        """The controller has answered AlterPartition: that is the state now."""
+        """Apply the state of the controller's AlterPartition response."""
         self.isr = tuple(sorted(isr))
         self.partition_epoch = partition_epoch
 
     def resign(self) -> RoleChange:
-        """Lead no more: this broker no longer hosts the partition."""
+        """Stop leading: this broker no longer hosts the partition."""
         was_leader = self.is_leader
         self.leader = NO_LEADER
         self.is_leader = self.commits_alone = False
         return RoleChange.RESIGNED if was_leader else RoleChange.NONE
 
-    # --- what is allowed --------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def check_leader(self, current_leader_epoch: int = UNKNOWN_EPOCH) -> None:
         """Fence a request by the leader epoch that its client knows (KIP-320).
@@ -131,7 +132,7 @@ class PartitionState:
 
     def leads(self, current_leader_epoch: int) -> bool:
         """Whether this broker leads, for a request that a follower may serve, too (KIP-392). Raises as `check_leader`
-        where the epoch is another."""
+        if the epoch differs."""
         if current_leader_epoch not in (UNKNOWN_EPOCH, self.leader_epoch):
             raise self._fence(current_leader_epoch)
         return self.is_leader
@@ -141,10 +142,10 @@ class PartitionState:
         return ApiError(ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def check_enough_replicas(self, min_insync_replicas: int) -> None:
-        """Whether a produce with acks=all may be appended, `min.insync.replicas` being what was given, but never more
-        than there are replicas. Raises ApiError NOT_ENOUGH_REPLICAS."""
+        """Check that a produce with acks=all may be appended: the ISR has `min.insync.replicas` members, or as many as
+        there are replicas. Raises ApiError NOT_ENOUGH_REPLICAS."""
         in_sync = len(self.isr)
-        if in_sync < min_insync_replicas:  # what is effective has to be known only in trouble
+        if in_sync < min_insync_replicas:  # the effective value is needed only in case of an error
             effective = min(min_insync_replicas, max(1, len(self.replicas)))
             if in_sync < effective:
                 raise ApiError(

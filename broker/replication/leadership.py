@@ -1,6 +1,6 @@
-"""A partition that this broker leads and others follow: what the leader learns from their fetches, what it asks the
-controller for, and who waits for it. `followers.py` decides; here is what carries that out (the rest of Kafka's
-Partition). Made for one leader epoch; a partition without other replicas has none.
+"""A partition that this broker leads and others follow: applies the followers' fetches, proposes ISRs to the
+controller, and completes the waits for deletions. `followers.py` decides; this module carries the decisions out (the
+rest of Kafka's Partition). Created for one leader epoch; a partition without other replicas has none.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 class Leaderships:
-    """What all leaderships of a broker share, and what they count.
+    """The shared parameters of all leaderships of a broker, and their counters.
 
-    How long followers lag is told by `clock`, by which their heartbeats are noted, too (`ReplicaFetch`). `lag_ms_max`
-    is `replica.lag.time.max.ms`; `is_alive(broker_id)` whether that broker is registered, as far as the controller has
-    told. `throttle` holds up followers that are not in sync.
+    `clock` measures the lag of followers, and their heartbeats (`ReplicaFetch`). `lag_ms_max` is
+    `replica.lag.time.max.ms`; `is_alive(broker_id)` returns whether that broker is registered, as far as the controller
+    has reported. `throttle` delays followers that are not in sync.
     """
 
     def __init__(
@@ -45,20 +45,18 @@ class Leaderships:
         self.alter_partitions = alter_partitions
         self.throttle = throttle
         self.isr_expands = 0
-        """How often the controller has stored an ISR with a follower more."""
+        """How often the controller has stored an ISR with more followers."""
         self.isr_shrinks = 0
         self.failed_isr_updates = 0
-        """How often the controller refused, or its answer was of no use any more."""
+        """How often the controller refused a proposal, or its response was outdated."""
 
     def lead(self, partition: "Partition", told: "LeaderAndIsrPartitionState") -> "Leadership":
-        """Begin to lead a partition that others follow, as this broker was told."""
+        """Begin to lead a partition with followers, as the controller requested."""
         return Leadership(self, partition, told)
 
 
 class Leadership:
-    """What this broker, as the leader of one partition in one leader epoch, does for its followers; owned by the event
-    loop.
-    """
+    """The leader's side of one partition with followers, in one leader epoch; owned by the event loop."""
 
     __slots__ = ("_deletions", "_partition", "_shared", "followers")
 
@@ -78,29 +76,30 @@ class Leadership:
             is_eligible=lambda replica_id, _broker_epoch: shared.is_alive(replica_id),
         )
 
-    # --- the controller's word --------------------------------------------------------------------
+    # --- requests of the controller ---------------------------------------------------------------
 
     def told(self, told: "LeaderAndIsrPartitionState") -> None:
-        """Take over what was told again of the same leader epoch, perhaps other replicas or another ISR."""
+        """Apply a further request in the same leader epoch, perhaps with other replicas or another ISR."""
         self.followers.told(told.replicas, told.isr, told.partition_epoch)
 
     def end(self, error: ErrorCode) -> None:
-        """End: this broker leads no more, or in another epoch. Whoever waits is told the error."""
+        """End the leadership: this broker leads no longer, or in another epoch. Waits for deletions fail with `error`.
+        """
         if self._deletions is not None:
             self._deletions.fail(ApiError(error))
 
-    # --- what followers tell ----------------------------------------------------------------------
+    # --- fetches of followers ---------------------------------------------------------------------
 
     def knows(self, replica_id: int) -> bool:
-        """Whether that broker has a replica and is registered, as far as this one was told."""
+        """Whether that broker has a replica and is registered, as far as this broker knows."""
         return self.followers.follower(replica_id) is not None and self._shared.is_alive(replica_id)
 
     def fetched(self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
-        """A follower asks for what begins at `fetch_offset`, in the registration `broker_epoch`, and tells where its
-        log starts. Only for a fetch that can be served: neither out of range nor from a log that diverges.
+        """Apply a follower's fetch from `fetch_offset`, with its broker epoch and its log start offset. Only for a
+        fetch that can be served: not out of range, and not from a log that diverges.
 
-        Raises ApiError: UNKNOWN_LEADER_EPOCH if it is no replica of the partition, as far as this broker was told;
-        NOT_LEADER_OR_FOLLOWER if the fetch is of an earlier life of it.
+        Raises ApiError: UNKNOWN_LEADER_EPOCH if the broker is no replica of the partition, as far as this broker knows;
+        NOT_LEADER_OR_FOLLOWER if the fetch is from an earlier registration.
         """
         followers, log = self.followers, self._partition.log
         follower = followers.follower(replica_id)
@@ -119,8 +118,8 @@ class Leadership:
             self._deletions.release(self.low_watermark())
 
     def resting(self, replica_id: int) -> Follower | None:
-        """A follower that has just fetched and need not be heard of again before something changes, as it has
-        everything and is in sync; else None."""
+        """A follower that has just fetched, has everything, and is in the ISR: its further fetches need not look at the
+        partition before something changes. None otherwise."""
         follower = self.followers.follower(replica_id)
         if (
             follower is None
@@ -131,8 +130,8 @@ class Leadership:
         return follower
 
     def look_at_isr(self) -> None:
-        """Some time has passed: propose to leave out of the ISR who has not kept up, and commit what only waited for
-        somebody who has not joined."""
+        """Called periodically: propose to remove lagging followers from the ISR, and commit records that only waited
+        for a replica that has not joined."""
         log = self._partition.log
         proposal = self.followers.shrinking(
             log.log_end_offset, self._shared.clock.monotonic_ms(), self._shared.lag_ms_max
@@ -142,10 +141,10 @@ class Leadership:
         if self._deletions is not None:
             self._deletions.release(self.low_watermark())
 
-    # --- what is committed ------------------------------------------------------------------------
+    # --- the high watermark -----------------------------------------------------------------------
 
     def high_watermark(self, own_offset: int) -> int:
-        """How far the partition is committed when the leader counts its own log up to `own_offset`; see `Followers`."""
+        """The high watermark when the leader's own log counts up to `own_offset`; see `Followers`."""
         log = self._partition.log
         return self.followers.high_watermark(
             own_offset,
@@ -156,19 +155,19 @@ class Leadership:
         )
 
     def is_waited_for(self, replica_id: int) -> bool:
-        """Whether nothing is committed that the replica on that broker lacks."""
+        """Whether the high watermark waits for the replica on that broker."""
         shared = self._shared
         return self.followers.is_waited_for(
             replica_id, self._partition.log.log_end_offset, shared.clock.monotonic_ms(), shared.lag_ms_max
         )
 
     def low_watermark(self) -> int:
-        """The offset below which no live replica has records, which DeleteRecords answers."""
+        """The offset below which no live replica has records, for the DeleteRecords response."""
         return self.followers.low_watermark(self._partition.log.log_start_offset, self._shared.is_alive)
 
     def deleted(self, offset: int) -> "asyncio.Future[None] | None":
-        """None when no live replica has records below `offset`, else a future of that. It fails with ApiError when
-        leadership is lost first."""
+        """None when no live replica has records below `offset`, else a future that is done then. It fails with ApiError
+        when leadership is lost first."""
         if self.low_watermark() >= offset:
             return None
         if self._deletions is None:
@@ -176,13 +175,13 @@ class Leadership:
         return self._deletions.add(offset, outlasts_setbacks=False)
 
     def _advance(self) -> None:
-        """Commit what followers have by now, if that is more than before."""
+        """Raise the high watermark, if followers have more records than before."""
         partition = self._partition
         offset = self.high_watermark(partition.own_offset)
         if offset > partition.log.high_watermark:
             partition.commit(offset)
 
-    # --- who is in sync ---------------------------------------------------------------------------
+    # --- the ISR ----------------------------------------------------------------------------------
 
     def _propose(self, proposal: Proposal | None) -> None:
         if proposal is None:
@@ -201,7 +200,7 @@ class Leadership:
         )
 
     def _answered(self, proposal: Proposal, answer: ResponsePartitionData) -> bool:
-        """The controller has answered; whether it is to be asked again."""
+        """Apply the controller's response; returns whether to ask again."""
         if self._partition.leadership is not self:
             return False
         followers, error = self.followers, ErrorCode.of(answer.error_code)
@@ -211,7 +210,7 @@ class Leadership:
             self._shared.failed_isr_updates += 1
             level = logging.WARNING if is_asked_again else logging.INFO
             logger.log(level, "%s: the controller has not stored %s: %s", self._partition, proposal.isr, error.name)
-            self._advance()  # who does not join is not waited for any more
+            self._advance()  # the high watermark no longer waits for a replica that does not join
             return is_asked_again
         if not followers.stored(proposal, answer.isr, answer.leader_epoch, answer.partition_epoch):
             self._shared.failed_isr_updates += 1

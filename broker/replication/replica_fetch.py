@@ -1,10 +1,11 @@
-"""A fetch by another broker that follows partitions of this one: it is given all that the logs have, and what it asks
-for tells the leader how far it is (Kafka's Partition.fetchRecords for followers). Made at the first such fetch.
+"""A fetch by another broker that follows partitions of this one: it reads up to the log end offset, and its fetch
+offsets tell the leader the follower's position (Kafka's Partition.fetchRecords for followers). Imported at the first
+such fetch.
 
-It waits as any other fetch does, for records, and ends also when a log's start has moved: the follower has to move its
-own before DeleteRecords is answered. It does not end when only the high watermark has moved: nobody waits for a
-follower to know that, it hears of it with the next records or when its wait is over (KIP-392 ended such waits, which
-made twice as many fetches of each record, and KAFKA-9731 took that back).
+It waits for records as any other fetch does, and also ends when a log start offset has moved: the follower has to move
+its own before DeleteRecords is answered. It does not end when only the high watermark has moved: no request waits for a
+follower to know it, and the follower receives it with the next records or when its wait is over (KIP-392 ended such
+waits, which made twice as many fetches of each record, and KAFKA-9731 reverted that).
 """
 
 from operator import attrgetter
@@ -24,9 +25,8 @@ from barnabas.wire.errors import ApiError, ErrorCode
 
 
 class ReplicaFetch(FetchOperation):
-    """One fetch by the replicas on broker `replica_id`, which registered itself with `broker_epoch`.
-
-    `now_ms` is the time by the clock that never goes back, and that leaderships go by.
+    """One fetch by the replicas on broker `replica_id`, registered with `broker_epoch`. `now_ms` is monotonic time, by
+    the same clock as leaderships.
     """
 
     _counts = False
@@ -55,9 +55,9 @@ class ReplicaFetch(FetchOperation):
             heartbeat.broker_epoch = broker_epoch
 
     def read_again(self) -> ColdRead | None:
-        self._tells_progress = False  # what it asks for it had when it asked
+        self._tells_progress = False  # the fetch offsets were already applied when it was received
         if self._throttle is not None:
-            self._throttle.record(-self._throttled_bytes)  # what was read before is read again
+            self._throttle.record(-self._throttled_bytes)  # the records of the first pass are read again
             self._throttled_bytes = 0
         return super().read_again()
 
@@ -81,8 +81,8 @@ class ReplicaFetch(FetchOperation):
             attention.followers[asked.key] = follower
 
     def _leadership(self, partition: Partition, asked: FetchPartition) -> Leadership:
-        """Raises ApiError if the fetcher is no replica of the partition, or not registered, as far as this broker was
-        told. A newer assignment may be on its way: the follower asks again."""
+        """The leadership of the partition. Raises ApiError if the fetcher is no replica of it, or not registered, as
+        far as this broker knows: a newer assignment may be on its way, and the follower asks again."""
         leadership = partition.leadership
         if leadership is None or not leadership.knows(self._replica_id):
             raise ApiError(
@@ -101,9 +101,10 @@ class ReplicaFetch(FetchOperation):
     # --- throttling -------------------------------------------------------------------------------
 
     def _is_held_up(self, asked: FetchPartition) -> bool:
-        """Whether a throttle keeps records from a follower; then it is answered when they may pass, if it waits for so
-        long. Not from one that acknowledgements wait for: who has just caught up, and is to be in sync, would hold
-        them up for `replica.lag.time.max.ms`, as it can in Kafka, which exempts members of the ISR alone."""
+        """Whether a throttle holds back records from a follower; then the response is sent when they may pass, if the
+        fetch waits for so long. Replicas that acknowledgements wait for are exempt, including one that has just caught
+        up and is about to join the ISR: otherwise it would delay acknowledgements for `replica.lag.time.max.ms`, as it
+        can in Kafka, which exempts members of the ISR alone."""
         throttle = self._throttle
         if throttle is None or not (wait_ms := throttle.wait_ms()) or not self._is_throttled(asked, throttle):
             return False
@@ -136,8 +137,8 @@ class ReplicaFetch(FetchOperation):
 
 
 def is_prefix(asked: FetchPartition, log: PartitionLog) -> bool:
-    """Whether the follower's log is what the leader's has before the offset that it asks for: that lies in the
-    leader's log, and in none but the epoch that wrote the last of the follower's (KIP-595)."""
+    """Whether the follower's log is a prefix of the leader's up to the fetch offset: the offset lies in the leader's
+    log, within the epoch of the follower's last record or at its end (KIP-595)."""
     if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
         return False
     if asked.last_fetched_epoch < 0:

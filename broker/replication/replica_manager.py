@@ -1,8 +1,8 @@
-"""The partitions that this broker hosts: what the controller tells it to lead or drop, and appends to them (Kafka's
+"""The partitions that this broker hosts: requests of the controller to lead, follow or stop them, and appends (Kafka's
 ReplicaManager).
 
-Everything here is owned by the event loop; what may block (opening logs, opening many records) runs in threads and
-comes back to the loop.
+Everything here is owned by the event loop; work that may block (opening logs, opening many records) runs in threads and
+returns to the loop.
 """
 
 import asyncio
@@ -54,9 +54,10 @@ logger = logging.getLogger(__name__)
 _NEVER = 1 << 62
 
 RECORD_READERS = 1
-"""Threads that open the records of batches. That is work for the interpreter, so that more of them would not get more
-done; but the event loop would have to wait for its turn behind each. (Six batches of 100,000 records at a time, over
-and over: beside six threads 36 of 100 small requests a second were served, beside one thread all of them.)"""
+"""The number of threads that open the records of batches. The work holds the interpreter lock, so that more threads
+would not be faster, and the event loop would have to wait for its turn behind each. (With six batches of 100,000
+records at a time, over and over: beside six threads 36 of 100 small requests a second were served, beside one thread
+all of them.)"""
 
 T = TypeVar("T")
 
@@ -66,10 +67,10 @@ PartitionCallback = Callable[[Partition], None]
 class ReplicaManager:
     """Hosted partitions by (topic, index).
 
-    `config_of(topic)` gives a topic's current settings. `on_elected` and `on_resigned` tell the coordinators that a
-    partition came or went. With `flush_before_ack` nothing is acknowledged before it is on the disk.
-    `make_leaderships` is called when the first partition is led here that other brokers have replicas of,
-    `make_fetchers` when the first one is followed; without it nothing is fetched.
+    `config_of(topic)` returns a topic's current settings. `on_elected` and `on_resigned` tell the coordinators that
+    this broker has begun or ceased to lead a partition. With `flush_before_ack` nothing is acknowledged before it is
+    flushed. `make_leaderships` is called when the first partition with other replicas is led here, `make_fetchers` when
+    the first one is followed; without it nothing is fetched.
     """
 
     def __init__(
@@ -102,9 +103,9 @@ class ReplicaManager:
         self._offline: set[tuple[str, int]] = set()
         """Partitions that this broker should host, but whose log it cannot open (Kafka's HostedPartition.Offline)."""
         self.appended_bytes = 0
-        """What was offered since the start, refused or not."""
+        """The bytes offered for append since the start, refused or not."""
         self._knows_claims = False
-        """Whether a command has named all partitions that this broker is to host."""
+        """Whether a request has named all partitions that this broker is to host."""
         self._full_at: dict[str, int] = {}
         self._first_full_at = _NEVER
         self.set_aside_settings = SetAside[PartitionLog]("changing the settings", clock)
@@ -119,7 +120,8 @@ class ReplicaManager:
         metadata.listeners[self._follow_brokers] = None
 
     async def close(self) -> None:
-        """End the thread that opens records; returns when no flush is under way, so that the logs can be closed."""
+        """Stop the thread that opens records and all fetchers; returns when no flush is in progress, so that the logs
+        can be closed."""
         await self._record_readers.stop()
         if self.fetchers is not None:
             await self.fetchers.stop()
@@ -133,7 +135,7 @@ class ReplicaManager:
         return self._partitions.get((topic, index))
 
     def hosted(self, log: PartitionLog) -> Partition | None:
-        """The partition that a log is of; None for one that nobody has told this broker to host, or no longer."""
+        """The partition of a log; None if this broker does not host it."""
         partition = self._partitions.get((log.topic, log.partition))
         return partition if partition is not None and partition.log is log else None
 
@@ -141,8 +143,8 @@ class ReplicaManager:
         return iter(list(self._partitions.values()))
 
     def partition_or_error(self, topic: str, index: int) -> Partition:
-        """The hosted partition; raises ApiError UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where another
-        broker hosts it, KAFKA_STORAGE_ERROR where its log is offline."""
+        """The hosted partition; raises ApiError UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where another broker
+        hosts it, KAFKA_STORAGE_ERROR where its log is offline."""
         partition = self._partitions.get((topic, index))
         if partition is None:
             raise ApiError(self._error_of_absent(topic, index))
@@ -154,17 +156,17 @@ class ReplicaManager:
         known = self._metadata.has_partition(topic, index)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    # --- the controller's word --------------------------------------------------------------------
+    # --- requests of the controller ---------------------------------------------------------------
 
     def has_log(self, topic: str, index: int) -> bool:
-        """Whether there is a log of the partition that works, hosted or not: else one may be made."""
+        """Whether there is a usable log of the partition, hosted or not: otherwise one may be created."""
         try:
             return self._log_manager.get(topic, index) is not None
         except StorageError:
             return False
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Lead or follow partitions, as `ControllerCommands` let through. STALE_CONTROLLER_EPOCH,
+        """Lead or follow partitions; `ControllerCommands` has checked the request. STALE_CONTROLLER_EPOCH,
         INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR per partition."""
         response = LeaderAndIsrResponse()
         turns = Turns(LOGS_PER_TURN)
@@ -193,8 +195,8 @@ class ReplicaManager:
         return response
 
     def _tell_log_end(self, topic: str, answer: LeaderAndIsrPartitionError) -> None:
-        """Tell the controller, which has lost the state of a partition, what this broker knows of it: the leader epoch
-        in any case, and where the log ends once nobody appends to it any more.
+        """Report this broker's state to a controller that has lost the partition's state: the leader epoch in any case,
+        and the log end offset once the broker has stopped appending to the log.
 
         *Source*: none in Kafka; `controller/operations/lost_states.py`.
         """
@@ -208,8 +210,8 @@ class ReplicaManager:
             answer.knew_isr = partition.state.knew_isr
 
     async def _reopen(self, request: LeaderAndIsrRequest) -> None:
-        """Logs that lacked room or descriptors when they were opened: their partitions' roles are given again and
-        again (see `Controller`)."""
+        """Reopen logs that could not be opened for lack of room or descriptors: the controller keeps repeating the
+        roles of their partitions (see `Controller`)."""
         for topic in request.topic_states:
             for state in topic.partition_states:
                 open_log = self._log_manager.reopening(topic.topic_name, state.partition_index)
@@ -227,7 +229,7 @@ class ReplicaManager:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         try:
             if partition is None:
-                check_topic_name(topic.topic_name)  # the log's directory has this name, which anybody may have written
+                check_topic_name(topic.topic_name)  # it becomes a directory's name, and anyone may have written it
             if state.is_new and self._set_stray_aside(*key, topic_id):
                 partition = None
             if partition is None:
@@ -278,7 +280,8 @@ class ReplicaManager:
     async def _end_following(
         self, topic: LeaderAndIsrTopicState, told: LeaderAndIsrPartitionState, fetchers: "FetcherManager"
     ) -> None:
-        """Before a log is led, or makes room for that of another topic, nothing may fetch for it, or cut it."""
+        """Stop fetching before a log is led, or replaced by that of another topic: nothing may append to it or truncate
+        it then."""
         partition = self._partitions.get((topic.topic_name, told.partition_index))
         if partition is None or partition.state.is_outdated(told):
             return
@@ -286,12 +289,12 @@ class ReplicaManager:
             await fetchers.unfollow([(partition.topic_id, partition.index)])
 
     def _is_counted_on(self, told: LeaderAndIsrPartitionState) -> bool:
-        """Whether others may hold this broker's log for complete."""
+        """Whether other brokers may rely on this broker's log to be complete."""
         return told.leader < 0 or told.leader == self.node_id or self.node_id in told.isr
 
     def _check_is_not_lost(self, topic: str, index: int, told: LeaderAndIsrPartitionState) -> None:
-        """A log that is gone does not begin anew while this broker counts as one that has all records: where another
-        one has them, it would cut them off. Kafka has it begin anew.
+        """Refuse to create a new log in place of a lost one while this broker counts as complete: as leader it would
+        make the other replicas truncate their records. Kafka creates it.
 
         Raises: StorageError.
         """
@@ -313,9 +316,9 @@ class ReplicaManager:
             logger.warning("%s cannot be written: %s", LOST_LOGS_FILE, error)
 
     def _set_useless_aside(self, topic: str, index: int, topic_id: TopicId, told: LeaderAndIsrPartitionState) -> None:
-        """Make room for a log that is fetched anew, where there is a damaged one, or one of an earlier topic, and
-        nobody counts on it: another broker leads, and this one is not among the in-sync replicas (PAR, FAST '18). Kafka
-        cuts a damaged log where it is damaged.
+        """Set aside a damaged log, or one of an earlier topic of the name, so that it is fetched anew, if no other
+        broker relies on it: another broker leads, and this one is not in the ISR (PAR, FAST '18). Kafka truncates a
+        damaged log at the damage.
 
         Raises: StorageError.
         """
@@ -327,12 +330,12 @@ class ReplicaManager:
             self._set_stray_aside(topic, index, topic_id)
 
     async def let_go(self) -> None:
-        """Host no more what others have by the metadata, which is complete: the word of that was lost with a former
-        controller, or while this broker was away. It would lead on, in an epoch that is over, or keep asking a leader
-        that does not know it.
+        """Stop hosting partitions that other brokers have by the metadata, which is complete: the StopReplica request
+        was lost with a former controller, or sent while this broker was down. Otherwise this broker would go on leading
+        in an old epoch, or keep fetching from a leader that does not know it.
 
-        The logs are set aside: in the way of a later topic of the name, they would keep this broker from hosting it.
-        Topics that are not in the metadata are hosted on: somebody may have removed their znodes.
+        The logs are set aside: otherwise they would keep this broker from hosting a later topic of the name. Topics
+        that are not in the metadata stay hosted: their znodes may have been removed by hand.
         """
         turns = Turns(LOGS_PER_TURN)
         for partition in self.partitions():
@@ -347,9 +350,9 @@ class ReplicaManager:
 
     async def _set_unclaimed_aside(self, claimed: Collection[TopicPartition]) -> None:
         """Set aside the logs of partitions that this broker is not to host: their topics were deleted while it was
-        away, or given to others. Once in its life, as what it is told later it does itself.
+        down, or reassigned to other brokers. Once in the process's life, since it carries out later requests itself.
 
-        Kafka with ZooKeeper keeps them under their names, and Kafka with KRaft does this at its start
+        Kafka with ZooKeeper keeps these logs under their names, and Kafka with KRaft does this at its start
         (`LogManager.isStrayKraftReplica`).
         """
         turns = Turns(LOGS_PER_TURN)
@@ -372,8 +375,8 @@ class ReplicaManager:
             self._on_resigned(partition)
 
     def _set_stray_aside(self, topic: str, index: int, topic_id: TopicId) -> bool:
-        """Make room for a new topic where there is the log of an earlier one of its name, which the controller does not
-        know of: somebody removed its znodes, or the metadata store is of an earlier day. Whether there was one.
+        """Set aside the log of an earlier topic of the same name that the controller does not know of: its znodes were
+        removed by hand, or the metadata store was restored from a backup. Returns whether there was one.
 
         Raises: StorageError.
         """
@@ -385,8 +388,8 @@ class ReplicaManager:
         return True
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Stop hosting partitions, as `ControllerCommands` let through, and delete their logs where the controller says
-        so. FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR per partition."""
+        """Stop hosting partitions, and delete their logs if requested; `ControllerCommands` has checked the request.
+        FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR per partition."""
         response = StopReplicaResponse()
         turns = Turns(LOGS_PER_TURN)
         for topic in request.topic_states:
@@ -403,7 +406,7 @@ class ReplicaManager:
                 )
                 await turns.after_one()
         try:
-            # Before the controller forgets the topic: a log that came back later would belong to nobody.
+            # Before the controller forgets the topic: a log that came back later would belong to no topic.
             await self.threads.call(self._log_manager.sync_deletions)
         except StorageError as error:
             logger.error("deleted logs may come back: %s", error.message)
@@ -431,19 +434,19 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def reconfigure(self, topic: str) -> None:
-        """A topic's configuration changed: every hosted partition of it follows."""
+        """Apply a topic's changed configuration to all of its hosted partitions."""
         self._reconfigure(partition for partition in self.partitions() if partition.topic == topic)
 
     def configure_unclaimed(self) -> None:
-        """Logs that nobody has told this broker to host have the settings of their topic, too, where there are any:
-        retention is for them as well. Until now they had the defaults."""
+        """Apply their topics' settings to the logs that this broker does not host yet: retention applies to them as
+        well. Until now they had the defaults."""
         for log in self._log_manager.logs:
             if self.hosted(log) is None:
                 with self.set_aside_settings.attempt(log):
                     log.update_config(self._config_of(log.topic))
 
     def reconfigure_all(self) -> None:
-        """The defaults of all topics changed."""
+        """The defaults of all topics have changed."""
         self._reconfigure(self.partitions())
 
     def _reconfigure(self, partitions: Iterable[Partition]) -> None:
@@ -454,16 +457,15 @@ class ReplicaManager:
                     partition.in_sync_replicas_changed()
 
     def delete_records(self, partition: Partition, offset: int) -> None:
-        """Have everything below `offset` gone for readers at once; whole segments below it leave the disk with the next
+        """Hide all records below `offset` from readers at once; whole segments below it leave the disk with the next
         retention run."""
         partition.log.increment_log_start_offset(offset)
         partition.notify()
 
-    # --- what followers do ------------------------------------------------------------------------
+    # --- followers --------------------------------------------------------------------------------
 
     async def look_at_isrs(self) -> None:
-        """Propose to leave out of the in-sync replicas who has not kept up. Due every half of
-        `replica.lag.time.max.ms`."""
+        """Propose to remove lagging replicas from the ISR. Due every half of `replica.lag.time.max.ms`."""
         if self.leaderships is None:
             return
         turns = Turns(LOGS_PER_TURN)
@@ -474,8 +476,8 @@ class ReplicaManager:
             await turns.after_one()
 
     def _follow_brokers(self) -> None:
-        """A broker that has gone holds nothing back any more: a replica that had caught up, without being in sync, no
-        high watermark, and none the deletion of records."""
+        """When brokers have gone, look at all ISRs: a dead replica that had caught up, without being in sync, no longer
+        holds back the high watermark, nor any dead replica the deletion of records."""
         before, self._live_brokers = self._live_brokers, frozenset(self._metadata.broker_ids())
         if self.leaderships is None or before <= self._live_brokers:
             return
@@ -500,8 +502,8 @@ class ReplicaManager:
         """Append one batch (a writable buffer: offsets are patched in place; None is refused) as leader.
         `transaction_version` is for markers.
 
-        Raises ApiError; ExpensiveBatch for a batch that `validate` has to look at first, or again, because the topic
-        has changed since.
+        Raises ApiError; ExpensiveBatch for a batch that `validate` has to check first, or again, because the topic has
+        changed since.
         """
         partition = self._leader(topic, index, acks)
         if batch is None:
@@ -528,7 +530,7 @@ class ReplicaManager:
         return partition, info
 
     def limit_appends(self, full_at: Mapping[str, int]) -> None:
-        """Take no more records from clients into a log directory once `appended_bytes` is beyond its number here."""
+        """Refuse records from clients for a log directory once `appended_bytes` exceeds its number here."""
         self._full_at = dict(full_at)
         self._first_full_at = min(full_at.values(), default=_NEVER)
 
@@ -553,13 +555,13 @@ class ReplicaManager:
         return Validated(result, log, config, header)
 
     def read_records(self, job: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run what opens many records in the thread for that; one job after the other."""
+        """Run a job that opens many records in the thread for that; one job after the other."""
         return self._record_readers.call(job)
 
     def when_acknowledgeable(
         self, partition: Partition, info: LogAppendInfo, acks: int
     ) -> "asyncio.Future[None] | None":
-        """What a producer's acknowledgement waits for; None when it may leave now."""
+        """The future that a producer's acknowledgement waits for; None when it may be sent now."""
         # flush.messages: Kafka flushes inside the append; here the acknowledgement waits for a flush in a thread.
         flush = asyncio.ensure_future(self.flusher.flush(partition.log)) if info.flush_required else None
         must_be_committed = acks == -1 or (self._flush_before_ack and acks != 0)
@@ -576,7 +578,8 @@ def _partitions_of(request: LeaderAndIsrRequest) -> set[TopicPartition]:
 
 
 class Validated(NamedTuple):
-    """A batch as a log takes it, as long as it is this log with these settings; `header` is the batch's as it came."""
+    """The result of validating a batch, valid for this log with these settings; `header` is the batch's original
+    header."""
 
     result: ValidationResult
     log: PartitionLog

@@ -1,5 +1,5 @@
-"""Consumers that are sent to a replica in their rack (KIP-392), with `replica.selector.class` of Kafka's rack-aware
-selector. Imported when the first such consumer fetches.
+"""Directs consumers to a replica in their rack (KIP-392), with `replica.selector.class` of Kafka's rack-aware selector.
+Imported when the first such consumer fetches.
 
 Source: kafka.server.ReplicaManager.findPreferredReadReplica, RackAwareReplicaSelector, ReplicaView.
 """
@@ -16,14 +16,14 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.storage.segment_reader import ColdRead
 
 RackOf = Callable[[int], str | None]
-"""Where a broker stands, as far as the consumer can reach it."""
+"""The rack of a broker, None if the consumer cannot reach it."""
 
 
 def preferred_replica(followers: Followers, fetch_offset: int, rack: str, rack_of: RackOf) -> int | None:
-    """Who is to be read from instead of the leader: a follower in that rack which is in sync and has the offset, unless
-    the leader is there, too. Of several the one with most records, then the one that had all of them last.
+    """The preferred read replica: a follower in that rack that is in the ISR and has the offset; None if the leader is
+    in the rack, too. Among several the one with the most records, then the one that was fully caught up last.
 
-    In sync, because a consumer that reads from who falls behind falls behind with it.
+    Only members of the ISR, because a consumer that reads from a lagging follower lags with it.
     """
     if rack_of(followers.node_id) == rack:
         return None
@@ -38,13 +38,13 @@ def preferred_replica(followers: Followers, fetch_offset: int, rack: str, rack_o
 
 
 def has_nearer(followers: Followers, rack: str, rack_of: RackOf) -> bool:
-    """Whether a follower in sync stands in that rack, and the leader does not: it is preferred as soon as it has the
+    """Whether the rack has a follower in the ISR, but not the leader: that follower is preferred as soon as it has the
     offset."""
     return rack_of(followers.node_id) != rack and any(rack_of(replica) == rack for replica in followers.isr)
 
 
 class _ReadElsewhere(Exception):
-    """Ends the look at a partition, as an error would; it is answered without one."""
+    """Ends the read of a partition, as an error would; the response has no error."""
 
     def __init__(self, partition: Partition, replica_id: int) -> None:
         super().__init__()
@@ -53,8 +53,8 @@ class _ReadElsewhere(Exception):
 
 
 class RackAwareFetch(FetchOperation):
-    """One fetch of a consumer that stands in `rack`. Where a follower is to be read from it is told which, and no
-    records. `standpoint` is something that changes whenever `rack_of` may."""
+    """One fetch of a consumer in `rack`. Where a preferred read replica exists, the response names it and has no
+    records. `standpoint` returns a value that changes whenever `rack_of` may."""
 
     def __init__(
         self,
@@ -102,8 +102,9 @@ class RackAwareFetch(FetchOperation):
     def _found_nothing(
         self, asked: FetchPartition, partition: Partition, max_offset: int, attention: Attention
     ) -> None:
-        """Not put to rest is a partition that is read here only because the nearer replica does not have the offset
-        yet, or was not heard of: that it has it is told to nobody. Who is in sync is."""
+        """A partition is not put to rest while it is read here only because the nearer replica does not have the offset
+        yet, or has not fetched yet: no listener is called when the replica reaches the offset. A change of the ISR does
+        call the listeners."""
         leadership = partition.leadership
         if leadership is None or not has_nearer(leadership.followers, self._rack, self._rack_of):
             super()._found_nothing(asked, partition, max_offset, attention)

@@ -1,11 +1,11 @@
-"""How fast replicas that are listed in a topic's configs may be fetched, so that a reassignment leaves room for clients
-(KIP-73): `leader.replication.throttled.rate` at those who lead, `follower.replication.throttled.rate` at those who
-follow, for the replicas that `leader.replication.throttled.replicas` and its twin list. A leader never holds up those
-that acknowledgements wait for, nor a follower those that lacked nothing that is committed; but their bytes count. The
-others have their turns: who got records last comes last.
+"""Limits the rate at which the replicas listed in a topic's configs are fetched, so that a reassignment leaves room for
+clients (KIP-73): `leader.replication.throttled.rate` at leaders, `follower.replication.throttled.rate` at followers,
+for the replicas that `leader.replication.throttled.replicas` and `follower.replication.throttled.replicas` list. A
+leader never delays replicas that acknowledgements wait for, nor a follower partitions that lacked no committed records;
+but their bytes count. The others take turns: the partition that received records last comes last.
 
-A throttle is a bucket that fills at the rate. Bytes may pass while it is not empty; what they are too many of has to
-flow in before others may. So the rate holds over any time that is long beside one answer (1 MiB, or
+A throttle is a bucket that fills at the rate. Bytes may pass while it is not empty; an excess has to be refilled before
+others may pass. So the rate holds over any time that is long compared with one response (1 MiB, or
 `replica.fetch.max.bytes`). Kafka compares samples of the last 11 seconds.
 
 Source: kafka 3.9.1 ReplicationQuotaManager, ReplicaManager.shouldLeaderThrottle,
@@ -23,21 +23,21 @@ UNLIMITED: Final = 2**63 - 1
 """The default of both rates."""
 
 BURST_MS: Final = 250
-"""How much may pass at once after a pause: what the rate allows in this time."""
+"""The size of a burst after a pause, as the time in which the rate allows it."""
 
 ALL_REPLICAS: Final = "*"
-"""The list that has all of the topic's replicas."""
+"""The list value that means all of the topic's replicas."""
 
 LONGEST_WAIT_MS: Final = 1_000
-"""The longest wait that is told: with a small rate it would be long, with 0 for ever, and the rate may be changed."""
+"""The longest wait returned: with a small rate it would be long, with 0 infinite, and the rate may be changed."""
 
 
 class Throttle:
-    """Bounds the bytes per second of one broker's throttled replicas, of those that it leads or of those that it
+    """Bounds the bytes per second of one broker's throttled replicas, either those that it leads or those that it
     follows; owned by the event loop.
 
-    `rate` is how many bytes per second may pass, `is_limited` whether that is a limit; `replicas_of` tells a topic's
-    list of throttled replicas, as text.
+    `rate` is in bytes per second, `is_limited` whether that is a limit; `replicas_of` returns a topic's list of
+    throttled replicas, as text.
     """
 
     def __init__(self, broker_id: int, rate: int, replicas_of: Callable[[str], str], clock: Clock) -> None:
@@ -50,7 +50,7 @@ class Throttle:
         self._seen_ms = clock.monotonic_ms()
 
     def limit(self, rate: int) -> None:
-        """Have another rate hold from now on."""
+        """Set another rate from now on."""
         self._fill()
         self._rate = rate
         self.is_limited = rate < UNLIMITED
@@ -68,7 +68,7 @@ class Throttle:
         return LONGEST_WAIT_MS if rate <= 0 else min(LONGEST_WAIT_MS, ceil((1 - self._left) * 1000 / rate))
 
     def record(self, size: int) -> None:
-        """Count bytes that have passed; a negative number takes some of that back."""
+        """Count bytes that have passed; a negative number takes some of them back."""
         self._fill()
         self._left -= size
 
@@ -86,10 +86,10 @@ def is_listed(replicas: str, partition: int, broker_id: int) -> bool:
 
 @lru_cache(maxsize=1024)
 def _listed(replicas: str) -> frozenset[str]:
-    """The list's entries; asked for with each fetch, for each partition that lags behind."""
+    """The entries of a list; called with each fetch, for each lagging partition."""
     return frozenset(each.strip() for each in replicas.split(","))
 
 
 def listed_in(overrides: Callable[[str, str], Mapping[str, str]], key: str) -> Callable[[str], str]:
-    """What gives a topic's list of throttled replicas, which is under `key` among its configs."""
+    """A function that returns a topic's list of throttled replicas, which is under `key` among its configs."""
     return lambda topic: overrides("topics", topic).get(key, "")

@@ -1,19 +1,20 @@
-"""How many partitions the fetches that wait have, all together: each of them costs memory for as long as it waits, and
-a client may wait for weeks.
+"""Limits the number of partitions in all waiting fetches together: each of them uses memory for as long as it waits,
+and a client may wait for weeks.
 """
 
 import asyncio
 
 PARTITIONS_MAX = 200_000
-"""As many as fetch sessions may have; of a session only those that are awake are waited for."""
+"""The same limit as for fetch sessions; a session's fetch waits only for its awake partitions."""
 
 FEW = 10
-"""Fetches of so many partitions at most are not counted: there are as many as connections, and they take little."""
+"""Fetches of at most this many partitions are not counted: there are as many as connections, and they use little
+memory."""
 
 
 class WaitingFetches:
-    """The fetches of more than `FEW` partitions that wait; owned by the event loop. Beyond `partitions_max` the one
-    with the most of them is answered with what there is, as if its client were not willing to wait any longer.
+    """The waiting fetches of more than `FEW` partitions; owned by the event loop. Beyond `partitions_max` the largest
+    one is completed with the available records, as if its client's wait were over.
     """
 
     def __init__(self, partitions_max: int = PARTITIONS_MAX) -> None:
@@ -22,7 +23,7 @@ class WaitingFetches:
         self._sizes: dict[asyncio.Future[None], int] = {}
 
     def enter(self, enough: asyncio.Future[None], partition_count: int) -> None:
-        """A fetch waits until `enough` is done."""
+        """Register a fetch that waits until `enough` is done."""
         self._sizes[enough] = partition_count
         self.partition_count += partition_count
         enough.add_done_callback(self._leave)
