@@ -1,5 +1,5 @@
-"""One file per API. These tables name them; `find_handler` imports a file when its API is first used, and ApiVersions
-is computed from what those for clients declare."""
+"""One file per API. The tables below name the files; `find_handler` imports a file when its API is first used, and
+ApiVersions is computed from the declarations of the handlers for clients."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -62,16 +62,16 @@ _BETWEEN_BROKERS = {
     56: "alter_partition",
     67: "allocate_producer_ids",
 }
-"""What brokers of a cluster ask of each other."""
+"""The APIs that brokers of a cluster call on each other."""
 
 
 def served_apis() -> Mapping[int, str]:
-    """Module name by API key of everything that clients are served."""
+    """Module name by API key of all APIs for clients."""
     return MappingProxyType(_MODULES)
 
 
 def apis_between_brokers() -> Mapping[int, str]:
-    """Module name by API key of what a broker that may have others beside it serves to them, too."""
+    """Module name by API key of the APIs that only other brokers may call."""
     return MappingProxyType(_BETWEEN_BROKERS)
 
 
@@ -85,10 +85,10 @@ def load_handler(key: int) -> Handler[Any, Any]:
 
 
 def find_handler(key: int) -> Handler[Any, Any] | None:
-    """As `load_handler`; None for an API key that clients are not served."""
+    """As `load_handler`; None for an API key that is not for clients."""
     return load_handler(key) if key in _MODULES else None
 
 
 def find_handler_in_cluster(key: int) -> Handler[Any, Any] | None:
-    """The handler of an API on the listener for brokers: of one that clients are served, or brokers alone; or None."""
+    """The handler of an API on the inter-broker listener, for clients or only for brokers; or None."""
     return load_handler(key) if key in _MODULES or key in _BETWEEN_BROKERS else None

@@ -1,7 +1,7 @@
 """AddOffsetsToTxn (key 25): a producer will commit a group's offsets in its transaction.   Versions 0-4.
 
 Behaviour: adds the group's partition of `__consumer_offsets` to the transaction. Clients of transaction version 2 do
-without: TxnOffsetCommit adds it.
+not send it: TxnOffsetCommit adds the partition.
 Errors: INVALID_REQUEST (empty id), INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version
 2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 Versions: 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE is understood.

@@ -1,12 +1,13 @@
 """AddPartitionsToTxn (key 24): a producer will write to these partitions in its transaction.   Versions 0-5.
 
-Behaviour: answered when the coordinator's log has it, as the request names the partitions. One that does not exist
-fails the whole transaction's request; then, and when it is verified, each is answered once. Versions 4 and 5 are for
-brokers alone: several transactions at once, each added to or only verified (KIP-890).
+Behaviour: the response is sent once the coordinator's log has the change; it lists the partitions as the request does.
+If one of them does not exist, the request fails for the whole transaction; then, and for a verification, the response
+lists each partition once. Versions 4 and 5 are for brokers alone: several transactions at once, each added to or only
+verified (KIP-890).
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, OPERATION_NOT_ATTEMPTED (for the others then), and the same for all:
 INVALID_REQUEST (empty id), INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 2),
-CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE. When verified:
-TRANSACTION_ABORTABLE for partitions that are not part of the transaction. To versions 4 and 5 of strangers:
+CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE. For a verification:
+TRANSACTION_ABORTABLE for partitions that are not part of the transaction. Versions 4 and 5 from other clients:
 CLUSTER_AUTHORIZATION_FAILED.
 Versions: 2 PRODUCER_FENCED; 3 flexible; 4 several transactions; 5 TRANSACTION_ABORTABLE is understood.
 """
@@ -39,7 +40,7 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(transaction, context))
     if not context.comes_from_some_broker():
         return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    # All at once: one whose coordinator's log stands still is not what the next one waits for.
+    # All at once: a transaction whose coordinator's log is stuck does not delay the others.
     results = await asyncio.gather(*(_add(transaction, context) for transaction in request.transactions))
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
@@ -87,7 +88,7 @@ async def _add(
 
 
 def _each_once(errors: Mapping[tuple[str, int], ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
-    """Each partition once, as Kafka answers refusals and verifications, which it keeps in a map."""
+    """Each partition once, as in Kafka's responses to failed and verification requests, which come from a map."""
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
     for (topic, index), error in errors.items():
         topics.setdefault(topic, AddPartitionsToTxnTopicResult(name=topic)).results_by_partition.append(

@@ -1,6 +1,7 @@
 """AllocateProducerIds (key 67): a broker asks for a block of producer ids.   Version 0.
 
-Behaviour: between brokers, served by the controller (KIP-730). Answered when the block is stored as handed out.
+Behaviour: between brokers, served by the controller (KIP-730). The response is sent once the block is stored as
+allocated.
 Errors: NOT_CONTROLLER, BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR,
 CLUSTER_AUTHORIZATION_FAILED.
 """

@@ -1,7 +1,8 @@
 """AlterConfigs (key 33): replace all dynamic configs of topics and brokers (KIP-133).   Versions 0-2.
 
-Behaviour: what a resource's list does not name goes back to its default; each resource succeeds or fails by itself;
-null values and keys named twice are refused; BROKER is the broker asked or, with an empty name, all brokers.
+Behaviour: configs that a resource's list does not name are reset to their defaults; each resource succeeds or fails by
+itself; null values and keys named twice are refused; BROKER is the broker that receives the request or, with an empty
+name, all brokers.
 Errors per resource: INVALID_REQUEST (duplicates, nulls, another broker's id, read-only or bad broker configs, types
 that are not served), INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION.
 Deviations: throttle_time_ms is always 0; resource types GROUP and CLIENT_METRICS are refused (nothing here has such
@@ -21,7 +22,7 @@ from barnabas.wire.messages.alter_configs import (
 
 
 async def handle(request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
-    """One outcome per resource, in the order given."""
+    """One outcome per resource, in the order of the request."""
     outcomes = await context.services.config_changes.alter(
         request.resources, _named_configs, validate_only=request.validate_only
     )
@@ -39,7 +40,8 @@ async def handle(request: AlterConfigsRequest, context: RequestContext) -> Alter
 
 
 def _named_configs(resource: AlterConfigsResource, current: Overrides) -> Overrides:
-    return {config.name: config.value for config in resource.configs if config.value is not None}  # no other gets here
+    # null values were refused before
+    return {config.name: config.value for config in resource.configs if config.value is not None}
 
 
 HANDLER: Handler[AlterConfigsRequest, AlterConfigsResponse] = Handler(

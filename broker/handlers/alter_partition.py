@@ -1,6 +1,7 @@
-"""AlterPartition (key 56): a leader asks for other in-sync replicas.   Version 3.
+"""AlterPartition (key 56): the leader of a partition proposes a new ISR.   Version 3.
 
-Behaviour: between brokers, served by the controller (KIP-497, KIP-841, KIP-903). Answered when they are stored.
+Behaviour: between brokers, served by the controller (KIP-497, KIP-841, KIP-903). The response is sent once the ISR is
+stored.
 Errors: of a request as a whole: NOT_CONTROLLER, STALE_BROKER_EPOCH, CLUSTER_AUTHORIZATION_FAILED; per partition:
 UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION,
 INVALID_REQUEST, INELIGIBLE_REPLICA.

@@ -1,12 +1,12 @@
-"""AlterPartitionReassignments (key 45): move partitions to other brokers, or no longer.   Versions 0-1.
+"""AlterPartitionReassignments (key 45): reassign partitions to other brokers, or cancel that.   Versions 0-1.
 
-Behaviour: served by the controller (KIP-455). Every partition succeeds or fails by itself. The answer comes when it is
-written what shall be; the partitions move after that, while they are written and read. Null for the replicas cancels a
-reassignment that is under way; other replicas replace it.
+Behaviour: served by the controller (KIP-455). Every partition succeeds or fails by itself. The response is sent once
+the target replicas are stored; the partitions move after that, while clients use them. Null for the replicas cancels a
+reassignment in progress; other replicas replace it.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT (no replicas,
-one twice, a new one on a broker that is not there, or none in sync would be left), INVALID_REPLICATION_FACTOR,
-REQUEST_TIMED_OUT (nothing was written in time; it may be yet). For the whole request: NOT_CONTROLLER,
-KAFKA_STORAGE_ERROR.
+a duplicate, an adding replica on a broker that is not registered, or no replica in sync would be left),
+INVALID_REPLICATION_FACTOR, REQUEST_TIMED_OUT (nothing was stored in time; it may be later). For the whole request:
+NOT_CONTROLLER, KAFKA_STORAGE_ERROR.
 Deviations: throttle_time_ms is always 0.
 Versions: 1 allow_replication_factor_change (KIP-860).
 """
@@ -28,7 +28,6 @@ from barnabas.wire.messages.alter_partition_reassignments import (
 async def handle(
     request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Answer one request."""
     if not request.topics:
         return AlterPartitionReassignmentsResponse()
     turns = Turns()
@@ -59,7 +58,7 @@ async def handle(
 
 
 def _result(index: int, error: ApiError | None) -> ReassignablePartitionResponse:
-    """Kafka says nothing but the code where nothing is under way."""
+    """Kafka sends no message with NO_REASSIGNMENT_IN_PROGRESS."""
     code, message = (ErrorCode.NONE, None) if error is None else (error.error, error.message)
     if code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
         message = None

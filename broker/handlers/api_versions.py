@@ -1,12 +1,12 @@
-"""ApiVersions (key 18): which APIs and versions this broker serves.   Versions 0-4.
+"""ApiVersions (key 18): the APIs and versions that this broker serves.   Versions 0-4.
 
-Behaviour: computed from the registry of handlers. A version that is not served is answered at version 0 with
-UNSUPPORTED_VERSION and this API's own range, so that the client can ask again (KIP-511); the response header is always
-version 0. From version 3 on the reply tells of the feature `transaction.version`: supported from 0 to 2, and its
+Behaviour: computed from the registry of handlers. To a version that is not served, the broker responds at version 0
+with UNSUPPORTED_VERSION and this API's own range, so that the client can retry (KIP-511); the response header is always
+version 0. From version 3 on the response contains the feature `transaction.version`: supported from 0 to 2, and its
 finalised level.
 Errors: INVALID_REQUEST for a client software name or version outside Kafka's pattern (version 3+); UNSUPPORTED_VERSION.
-Versions: 3 client software, features; before 4 a supported feature whose lowest level is 0 is left out, because
-clients of that time cannot read it (KAFKA-17011).
+Versions: 3 client software, features; before 4 a supported feature whose lowest level is 0 is left out, because clients
+of these versions cannot parse it (KAFKA-17011).
 """
 
 import re
@@ -53,7 +53,7 @@ def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsR
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """The reply, to be encoded at version 0, to a request of a version that is not served."""
+    """The response, to be encoded at version 0, to a request of a version that is not served."""
     own = [api for api in _served() if api.api_key == HANDLER.key]
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
 

@@ -1,7 +1,7 @@
-"""ControlledShutdown (key 7): a broker asks to be relieved of what it leads, because it is about to stop.   Version 3.
+"""ControlledShutdown (key 7): a broker that is about to stop gives up its leaderships.   Version 3.
 
-Behaviour: between brokers, served by the controller. Answered when others lead, as far as there are any: the partitions
-that remain have nobody else.
+Behaviour: between brokers, served by the controller. The response is sent once other replicas lead; the partitions that
+remain have no other eligible replica.
 Errors: NOT_CONTROLLER, BROKER_NOT_AVAILABLE (not registered), STALE_BROKER_EPOCH, REQUEST_TIMED_OUT,
 KAFKA_STORAGE_ERROR, CLUSTER_AUTHORIZATION_FAILED.
 """

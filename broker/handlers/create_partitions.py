@@ -1,12 +1,12 @@
 """CreatePartitions (key 37): add partitions to topics (KIP-195).   Versions 0-3.
 
-Behaviour: `count` is the topic's new total; every topic succeeds or fails by itself; a name given twice gets one
-answer. The answer comes when this broker serves the new partitions. Records stay where they are: a key's partition may
-change.
+Behaviour: `count` is the topic's new total; every topic succeeds or fails by itself; a name that is given twice gets
+one result. The response is sent once this broker serves the new partitions. Records stay where they are: a key's
+partition may change.
 Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (no increase), INVALID_REPLICA_ASSIGNMENT,
 INVALID_REPLICATION_FACTOR (too few brokers), REASSIGNMENT_IN_PROGRESS, INVALID_REQUEST (duplicates), POLICY_VIOLATION
 (more than 10,000 new partitions), REQUEST_TIMED_OUT (they are still being added), NOT_CONTROLLER, KAFKA_STORAGE_ERROR.
-Deviations: with a timeout of zero or less partitions are added in the background and answered REQUEST_TIMED_OUT, as
+Deviations: with a timeout of zero or less partitions are added in the background, with the result REQUEST_TIMED_OUT, as
 before Kafka 4; throttle_time_ms is always 0.
 Versions: 1 nothing new; 2 flexible; 3 nothing new.
 """
@@ -25,7 +25,6 @@ from barnabas.wire.messages.create_partitions import (
 
 
 async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
-    """Answer one request."""
     expansions = [
         NewPartitions(
             topic.name,
@@ -54,7 +53,7 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
 
 
 def _message(error: ApiError | None) -> str | None:
-    """What the reply says about an error: its message, but nothing of an unknown topic, as in Kafka."""
+    """The error message of a result; none for an unknown topic, as in Kafka."""
     return None if error is None or error.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
 
 

@@ -1,15 +1,15 @@
 """CreateTopics (key 19): create topics with counts or manual assignments, and with configs (KIP-4).   Versions 2-7.
 
-Behaviour: every topic succeeds or fails by itself; a name given twice gets one answer, after the others. The answer
-comes when this broker serves the new partitions. With validate_only everything is checked and nothing is created.
-Counts of -1 are the broker's defaults (KIP-464); with a manual assignment both must be -1.
+Behaviour: every topic succeeds or fails by itself; a name that is given twice gets one result, after the others. The
+response is sent once this broker serves the new partitions. With validate_only everything is checked and nothing is
+created. Counts of -1 are the broker's defaults (KIP-464); with a manual assignment both must be -1.
 Errors per topic: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
 INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST (duplicates, counts beside an assignment,
 __cluster_metadata), POLICY_VIOLATION (more than 10,000 partitions in one request), REQUEST_TIMED_OUT (the topic is
 still being created), NOT_CONTROLLER, KAFKA_STORAGE_ERROR.
-Deviations: with a timeout of zero or less topics are created in the background and answered REQUEST_TIMED_OUT, as
+Deviations: with a timeout of zero or less topics are created in the background, with the result REQUEST_TIMED_OUT, as
 before Kafka 4; throttle_time_ms is always 0.
-Versions: 4 defaults for counts; 5 flexible, the topic's counts and configs in the answer (KIP-525); 7 topic id
+Versions: 4 defaults for counts; 5 flexible, the topic's counts and configs in the response (KIP-525); 7 topic id
 (KIP-516).
 """
 
@@ -34,11 +34,10 @@ from barnabas.wire.messages.create_topics import (
 
 CONFIGS_FROM_VERSION: Final = 5
 CONFIG_VALUE_LENGTH_MAX: Final = 32_767
-"""What Kafka's metadata records can hold (`Short.MAX_VALUE`)."""
+"""The limit of Kafka's metadata records (`Short.MAX_VALUE`)."""
 
 
 async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
-    """Answer one request."""
     turns = Turns()
     topics = []
     for topic in request.topics:
@@ -93,7 +92,7 @@ def _result(outcome: TopicOutcome, configs: dict[str, str], context: RequestCont
     if outcome.error is not ErrorCode.NONE:
         message = outcome.message
         if outcome.error is ErrorCode.REQUEST_TIMED_OUT and (complaint := context.services.disk_space.complaint()):
-            message = f"{message} {complaint}."  # which is why, most likely
+            message = f"{message} {complaint}."  # which is the likely cause
         return CreatableTopicResult(name=outcome.name, error_code=outcome.error, error_message=message)
     return CreatableTopicResult(
         name=outcome.name,

@@ -1,9 +1,9 @@
-"""DeleteGroups (key 42): forget empty groups and their offsets.   Versions 0-2.
+"""DeleteGroups (key 42): delete empty groups and their offsets.   Versions 0-2.
 
-Behaviour: each group is answered for itself; one that is named twice is answered once.
+Behaviour: each group succeeds or fails by itself; a group that is named twice gets one result.
 Errors per group: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE.
-Versions: 1 throttling before the reply (KIP-219); 2 flexible.
+Versions: 1 throttling before the response (KIP-219); 2 flexible.
 """
 
 from barnabas.broker.api.context import RequestContext

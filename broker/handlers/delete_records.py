@@ -1,8 +1,8 @@
 """DeleteRecords (key 21): move the log start offset of partitions forward (KIP-107).   Versions 0-2.
 
-Behaviour: everything below the offset is gone for readers at once, segments that lie below it are deleted; -1 means the
-high watermark. The low watermark of the reply is the smallest log start offset of the live replicas; the reply waits
-until it has reached the offset, at most `timeout_ms`.
+Behaviour: all records below the offset become invisible to readers at once, and segments entirely below it are deleted;
+-1 means the high watermark. The low watermark in the response is the smallest log start offset of the live replicas;
+the response waits until it has reached the offset, at most `timeout_ms`.
 Errors per partition: OFFSET_OUT_OF_RANGE (negative or above the high watermark), UNKNOWN_TOPIC_OR_PARTITION,
 NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION (the topic is compacted and not deleted from), INVALID_TOPIC_EXCEPTION
 (internal topics), REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
@@ -31,7 +31,7 @@ INVALID_LOW_WATERMARK = -1
 
 _Entry = tuple[DeleteRecordsPartitionResult, Partition]
 _Pending = list[tuple[_Entry, "asyncio.Future[None]"]]
-"""Partitions of which followers still have the records, each with the future that ends when they have deleted them."""
+"""Partitions whose followers still have the records, each with the future that is done once they have deleted them."""
 
 
 def handle(

@@ -1,14 +1,15 @@
 """DeleteTopics (key 20): delete topics by name or by id (KIP-4).   Versions 1-6.
 
-Behaviour: every topic succeeds or fails by itself; a name or id given twice gets one answer. The answer comes when the
-brokers that live have taken the topics' logs out of service; files are removed a little later (file.delete.delay.ms).
+Behaviour: every topic succeeds or fails by itself; a name or id that is given twice gets one result. The response is
+sent once the live brokers have stopped serving the topics' logs; files are removed a little later
+(file.delete.delay.ms).
 Errors per topic: UNKNOWN_TOPIC_OR_PARTITION (by name), UNKNOWN_TOPIC_ID (by id), INVALID_REQUEST (duplicates, neither
 or both of name and id, a name whose id is given too), TOPIC_DELETION_DISABLED (delete.topic.enable=false;
 INVALID_REQUEST below version 3), REQUEST_TIMED_OUT (the topic is still being deleted), NOT_CONTROLLER,
 KAFKA_STORAGE_ERROR.
-Deviations: Kafka answers as soon as the controller's own broker has forgotten the topics, and tells nobody of replicas
+Deviations: Kafka responds as soon as the controller's own broker has removed the topics, and does not report replicas
 that could not be deleted; results come in the order of the request, where Kafka shuffles them; with a timeout of zero
-or less topics are deleted in the background and answered REQUEST_TIMED_OUT, as before Kafka 4; throttle_time_ms is
+or less topics are deleted in the background, with the result REQUEST_TIMED_OUT, as before Kafka 4; throttle_time_ms is
 always 0.
 Versions: 3 TOPIC_DELETION_DISABLED (KIP-322); 4 flexible; 5 error messages; 6 topic ids (KIP-516).
 """
@@ -33,7 +34,7 @@ DELETION_DISABLED_FROM_VERSION: Final = 3
 
 @dataclass(slots=True)
 class _Entry:
-    """One topic asked for, by `asked_name` or `asked_id`; `name` and `topic_id` are what that resolves to."""
+    """One topic of the request, by `asked_name` or `asked_id`; `name` and `topic_id` are the resolved ones."""
 
     asked_name: str | None
     asked_id: bytes
@@ -46,7 +47,7 @@ class _Entry:
         return self.asked_name is None
 
     def result(self) -> DeletableTopicResult:
-        """The answer: for a topic that is or will be gone both name and id, else only what was asked for."""
+        """The result: both name and id for a topic that is or will be deleted, else only the one in the request."""
         error = self.error
         goes = error is None or error.error is ErrorCode.REQUEST_TIMED_OUT
         return DeletableTopicResult(
@@ -58,9 +59,8 @@ class _Entry:
 
 
 async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
-    """Answer one request."""
     controller = context.services.controller
-    if not controller.is_active:  # nor does it know topics by their ids
+    if not controller.is_active:  # only the active controller can resolve topic ids
         error = ErrorCode.NOT_CONTROLLER
         return DeleteTopicsResponse(responses=_refusals(request, error, error.message))
     if not controller.settings.delete_topic_enable:
@@ -99,7 +99,7 @@ def _refusals(request: DeleteTopicsRequest, code: ErrorCode, message: str) -> li
 
 
 async def _entries(request: DeleteTopicsRequest, turns: Turns) -> list[_Entry]:
-    """What is asked for, once per name and once per id."""
+    """The topics of the request, once per name and once per id."""
     entries = [_Entry(name, ZERO_TOPIC_ID) for name in request.topic_names]
     refused = []
     for topic in request.topics:
@@ -122,9 +122,9 @@ async def _entries(request: DeleteTopicsRequest, turns: Turns) -> list[_Entry]:
 
 
 async def _resolved(entries: Sequence[_Entry], cluster: ClusterState, turns: Turns) -> list[_Entry]:
-    """Find the name of every id and the id of every name.
+    """Resolve every id to its name and every name to its id.
 
-    A topic given both ways has one answer, an error under its name and id, as in Kafka.
+    A topic that is given both ways has one result, an error with its name and id, as in Kafka.
     """
     given_ids: set[bytes] = set()
     names = {topic.topic_id: topic.name for topic in cluster.topics.values()} if any(e.by_id for e in entries) else {}

@@ -3,7 +3,7 @@
 Behaviour: addresses are those of the listener that the request came in on.
 Errors: endpoint types other than brokers: MISMATCHED_ENDPOINT_TYPE for controllers, UNSUPPORTED_ENDPOINT_TYPE for
 anything else (version 1, KIP-919).
-Versions: 1 endpoint type; 2 fenced brokers (KIP-1073), of which there are none: a broker that is not alive is not
+Versions: 1 endpoint type; 2 fenced brokers (KIP-1073), of which there are none: a broker that is down is not
 registered.
 """
 

@@ -1,9 +1,9 @@
 """DescribeConfigs (key 32): configs of topics, brokers and loggers, with sources (KIP-133, KIP-226).   Versions 1-4.
 
-Behaviour: null or empty key lists ask for all. BROKER with an empty name lists what is set for all brokers;
-BROKER_LOGGER lists this process's loggers. Values of unknown or password configs are not shown.
+Behaviour: null or empty key lists request all configs. BROKER with an empty name lists the dynamic defaults of all
+brokers; BROKER_LOGGER lists this process's loggers. Values of unknown or password configs are not shown.
 Errors per resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST (another broker's id, types
-that are not served), POLICY_VIOLATION (a reply of more than 32 MiB).
+that are not served), POLICY_VIOLATION (a response of more than 32 MiB).
 Deviations: throttle_time_ms is always 0; resource types GROUP and CLIENT_METRICS are refused (nothing here has such
 configs).   Versions: 1 synonyms and sources; 3 types and documentation (KIP-569); 4 flexible.
 """
@@ -36,13 +36,13 @@ from barnabas.wire.messages.describe_configs import (
 )
 
 ENTRY_BYTES = 100
-"""The size of a config or a synonym in a reply, besides its texts."""
+"""The size of a config or a synonym in a response, besides its texts."""
 
 _Room = ReplyRoom[tuple[int, str, tuple[str, ...] | None], DescribeConfigsResult]
 
 
 def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
-    """One result per resource, in the order asked."""
+    """One result per resource, in the order of the request."""
     room: _Room = ReplyRoom(_reply_bytes, context.services.reply_bytes_max)
     return DescribeConfigsResponse(
         results=[_described(resource, request, context, room) for resource in request.resources]
@@ -67,7 +67,9 @@ def _described(
 
 
 def _reply_bytes(result: DescribeConfigsResult) -> int:
-    """How large a result counts, in bytes: each entry for some more than it takes, as many short ones cost time."""
+    """The size that a result counts, in bytes: each entry counts more than it takes, since many short
+    ones cost time.
+    """
     return ENTRY_BYTES + sum(
         ENTRY_BYTES
         + text_bytes(entry.name)
@@ -141,7 +143,7 @@ def _broker_entry(
     name: str, levels: BrokerLevels, dynamic: Mapping[str, str], request: DescribeConfigsRequest, *, per_broker: bool
 ) -> ConfigEntry:
     key = BROKER_KEYS.get(name)
-    # What we do not know may be a secret: it is not shown (KafkaConfig.maybeSensitive).
+    # An unknown config may be a secret: it is not shown (KafkaConfig.maybeSensitive).
     is_sensitive = key is None or key.type == PASSWORD
     synonyms = levels.synonyms(name, broker_synonyms(name), is_sensitive=is_sensitive)
     if not per_broker:

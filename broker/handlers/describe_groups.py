@@ -1,11 +1,11 @@
 """DescribeGroups (key 15): state, protocol and members of groups.   Versions 0-6.
 
-Behaviour: the members' metadata is shown while the group is stable. A group that does not exist is Dead; from version
-6 on that is an error too. Without an authorizer all operations on groups are allowed (KIP-430).
+Behaviour: the members' metadata is shown while the group is stable. A group that does not exist is Dead; from version 6
+on that is an error too. Without an authorizer all operations on groups are allowed (KIP-430).
 Errors per group: GROUP_ID_NOT_FOUND (version 6+), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a reply of more than 32 MiB).
-Versions: 1 throttle time; 3 authorized operations; 4 group instance id (KIP-345); 5 flexible; 6 GROUP_ID_NOT_FOUND
-and messages (KIP-1043).
+COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a response of more than 32 MiB).
+Versions: 1 throttle time; 3 authorized operations; 4 group instance id (KIP-345); 5 flexible; 6 GROUP_ID_NOT_FOUND and
+messages (KIP-1043).
 """
 
 from collections.abc import Awaitable
@@ -26,7 +26,7 @@ from barnabas.wire.messages.describe_groups import (
 )
 
 MEMBER_BYTES = 100
-"""The size of a member in a reply, or of a group, besides what clients chose."""
+"""The size of a member in a response, or of a group, besides texts that clients chose."""
 
 
 def handle(

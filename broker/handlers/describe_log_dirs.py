@@ -1,6 +1,6 @@
-"""DescribeLogDirs (key 35): what lies in each log directory (KIP-113).   Versions 1-5.
+"""DescribeLogDirs (key 35): the partitions in each log directory, with their sizes (KIP-113).   Versions 1-5.
 
-Behaviour: null topics ask for every partition. Sizes are bytes of segments; `offset_lag` is how far the log end is
+Behaviour: null topics request every partition. Sizes are bytes of segments; `offset_lag` is how far the log end is
 behind the high watermark (a follower's, or 0).
 Errors per directory: KAFKA_STORAGE_ERROR.
 Versions: 2 flexible; 3 top-level error; 4 total and usable bytes (KIP-827); 5 whether a directory is cordoned, which
@@ -37,7 +37,7 @@ async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> De
         except OSError:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         response.results.append(result)
-    # A client keeps one entry of each.
+    # One result per directory: clients keep only one.
     for path in logs.missing_directories.keys() - by_directory.keys():
         response.results.append(DescribeLogDirsResult(log_dir=path, error_code=ErrorCode.KAFKA_STORAGE_ERROR))
     return response

@@ -1,7 +1,7 @@
-"""DescribeProducers (key 61): the producers that a partition's leader remembers (KIP-664).   Version 0.
+"""DescribeProducers (key 61): the active producers of a partition, from its leader (KIP-664).   Version 0.
 
-Errors per partition: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
-KAFKA_STORAGE_ERROR, POLICY_VIOLATION (a reply of more than 32 MiB).
+Errors per partition: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
+POLICY_VIOLATION (a response of more than 32 MiB).
 """
 
 from barnabas.broker.api.context import RequestContext
@@ -19,7 +19,7 @@ from barnabas.wire.messages.describe_producers import (
 
 PARTITION_BYTES = 60
 PRODUCER_BYTES = 40
-"""The size of a partition and a producer in a reply."""
+"""The size of a partition and a producer in a response."""
 
 _Room = ReplyRoom[tuple[str, int], PartitionResponse]
 

@@ -1,11 +1,11 @@
 """DescribeTopicPartitions (key 75): leaders and replicas of partitions, a page at a time (KIP-966).   Version 0.
 
-Behaviour: topics in the order of their names, without any named all of them. A reply describes as many partitions as
-the client wants, `max.request.partition.size.limit` (2,000) at most; its cursor names the first partition that is
-missing, and a request with that cursor goes on there. A topic that does not exist is never created. No partition has
-eligible leader replicas besides its in-sync replicas: their lists are empty.
+Behaviour: topics in the order of their names; all topics if the request names none. A response describes as many
+partitions as the client requests, `max.request.partition.size.limit` (2,000) at most; its cursor names the first
+missing partition, and a request with that cursor continues there. A topic that does not exist is never created. The
+lists of eligible leader replicas are empty: only members of the ISR are eligible.
 Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, and for all of them INVALID_REQUEST, when the
-cursor names a topic that was not asked for, or a negative partition.
+cursor names a topic that is not in the request, or a negative partition.
 """
 
 from collections.abc import Awaitable
@@ -45,7 +45,7 @@ def handle(
 def _page(
     asked: set[str], begin: RequestCursor, limit: int, context: RequestContext
 ) -> InPieces[DescribeTopicPartitionsResponse]:
-    """The partitions from `begin` on, `limit` of them at most; all topics where none is asked for."""
+    """The partitions from `begin` on, `limit` of them at most; of all topics if none is named."""
     metadata = context.services.metadata
     room = max(1, min(limit, context.services.config.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse()

@@ -1,8 +1,8 @@
 """DescribeTransactions (key 65): state, producer and partitions of transactional ids (KIP-664).   Version 0.
 
-Behaviour: each id is answered for itself. Partitions that have their marker already are left out.
+Behaviour: each id succeeds or fails by itself. Partitions that have their transaction marker already are left out.
 Errors per id: TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST (empty), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a reply of more than 32 MiB).
+COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a response of more than 32 MiB).
 """
 
 from collections.abc import Awaitable
@@ -22,7 +22,7 @@ from barnabas.wire.messages.describe_transactions import (
 PARTITION_BYTES = 4
 TOPIC_BYTES = 20
 ID_BYTES = 60
-"""The size of a partition, a topic and an id in a reply, besides names."""
+"""The size of a partition, a topic and an id in a response, besides names."""
 
 
 def handle(

@@ -1,15 +1,15 @@
-"""ElectLeaders (key 43): have partitions led by their first replicas, or by whoever is left.   Versions 0-2.
+"""ElectLeaders (key 43): make the preferred replicas leaders, or elect uncleanly.   Versions 0-2.
 
 Behaviour: served by the controller. Every partition succeeds or fails by itself; with null for the topics, all
-partitions are looked at, and the answer has those that got another leader or should have. The answer comes when this
-broker knows who leads. An unclean election loses what the new leader lacks (KIP-460).
+partitions are checked, and the response lists those that got another leader or should have. The response is sent once
+this broker knows the leaders. An unclean election loses the records that the new leader lacks (KIP-460).
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
-ELIGIBLE_LEADERS_NOT_AVAILABLE, REQUEST_TIMED_OUT (the election is made, not all know of it), NOT_CONTROLLER (every
-partition that is named, or known here where none is). For the whole request, and each partition that it names:
+ELIGIBLE_LEADERS_NOT_AVAILABLE, REQUEST_TIMED_OUT (the leader is elected, but not all brokers know it), NOT_CONTROLLER
+(every partition that is named, or known here where none is). For the whole request, and each partition that it names:
 INVALID_REQUEST (unknown type), KAFKA_STORAGE_ERROR; with null for the topics REQUEST_TIMED_OUT, if nothing was decided.
-Deviations: a timeout of zero or less is answered REQUEST_TIMED_OUT when the election is made; throttle_time_ms is
-always 0.
-Versions: 1 type of the election, error of the whole; 2 flexible.
+Deviations: with a timeout of zero or less the result is REQUEST_TIMED_OUT once the leader is elected; throttle_time_ms
+is always 0.
+Versions: 1 election type, top-level error; 2 flexible.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from barnabas.wire.messages.elect_leaders import (
 
 
 async def handle(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
-    """Answer one request."""
     asked = request.topic_partitions
     if asked is not None and not asked:
         return ElectLeadersResponse()
@@ -40,7 +39,7 @@ async def handle(request: ElectLeadersRequest, context: RequestContext) -> Elect
             partitions, _election_type(request.election_type), request.timeout_ms
         )
     except ApiError as error:
-        if error.error is ErrorCode.NOT_CONTROLLER or context.api_version == 0:  # which has no error of the whole
+        if error.error is ErrorCode.NOT_CONTROLLER or context.api_version == 0:  # version 0 has no top-level error
             partitions = partitions or await _known_here(context)
         else:
             code = error.error

@@ -1,9 +1,9 @@
 """EndTxn (key 26): commit or abort a transaction.   Versions 0-5.
 
-Behaviour: answered when the decision is in the coordinator's log; the markers follow, and until they are written the
-transactional id answers CONCURRENT_TRANSACTIONS. Repeating the request has the same outcome. From version 5 on every
-end bumps the producer's epoch, the reply carries id and epoch for the next transaction, and an abort is accepted
-without a transaction.
+Behaviour: the response is sent once the decision is in the coordinator's log; the transaction markers follow, and until
+they are written requests for the transactional id fail with CONCURRENT_TRANSACTIONS. Repeating the request has the same
+outcome. From version 5 on every end bumps the producer's epoch, the response carries id and epoch for the next
+transaction, and an abort is accepted without a transaction.
 Errors: INVALID_REQUEST (empty id), INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version
 2), CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE.

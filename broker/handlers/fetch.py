@@ -1,14 +1,14 @@
-"""Fetch (key 1): read records of partitions, waiting for them if asked to.   Versions 4-18.
+"""Fetch (key 1): read records of partitions, with an optional wait for them.   Versions 4-18.
 
 Behaviour: fetch sessions (KIP-227); long poll until `min_bytes` or `max_wait_ms`; the first batch of the first
 non-empty partition is returned whole even beyond the limits; read_committed stops at the last stable offset and names
-aborted transactions; whole batches only. Other brokers fetch as replicas, each as itself alone: they are given all
-that the logs have, and what they ask for tells what they have (`broker/replication/replica_fetch.py`). From version 11
-on consumers read from followers, too, up to the high watermark that these know; with `replica.selector.class` of
-Kafka's rack-aware selector leaders send them to one in their rack (KIP-392).
+aborted transactions; whole batches only. Other brokers fetch as replicas, each with its own id only: they read up to
+the log end offset, and their fetch offsets are their log end offsets (`broker/replication/replica_fetch.py`). From
+version 11 on consumers read from followers, too, up to the high watermark that the follower knows; with
+`replica.selector.class` of Kafka's rack-aware selector leaders direct them to a follower in their rack (KIP-392).
 Errors per partition: OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
 INCONSISTENT_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR (NOT_LEADER_OR_FOLLOWER before
-version 6), TOPIC_AUTHORIZATION_FAILED (a replica's fetch of somebody who is not that broker).
+version 6), TOPIC_AUTHORIZATION_FAILED (a replica's fetch that is not from that broker).
 Errors of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
 Versions: 5 log start offset; 7 sessions; 9 leader epoch (KIP-320); 11 rack, preferred replica (KIP-392); 12 flexible,
 last fetched epoch; 13 topic ids (KIP-516); 15 replica state; 16 node endpoints (KIP-951); 17 directory id; 18 the high
@@ -55,7 +55,7 @@ READ_COMMITTED = 1
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
 
 REPLICA_ELEMENTS_MAX = 5 * PARTITIONS_MAX
-"""How many topics and partitions another broker's request may name: all that there may be may be new to a session, each
+"""The limit of topics and partitions that a follower's request may name: all partitions may be new to a session, each
 of a topic of its own, and as many may have left it."""
 
 _CURRENT_LEADER = CurrentLeader(LeaderIdAndEpoch, NodeEndpoint)
@@ -91,21 +91,21 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
         return _finish(operation.run, cold, operation, plan, context)
     if operation.is_satisfied:
         return _response(plan, operation.results, context)
-    context.client_id = None  # nobody asks for it, and both it and the wait may be long
+    context.client_id = None  # no longer needed, and both it and the wait may be long
     return Delayed(operation.listen(), partial(_read_again, operation, plan, context))
 
 
 def _sessions_of_replicas(request: FetchRequest, context: RequestContext) -> FetchSessions:
-    """The sessions of other brokers. Who asks a broker that is alone in that broker's name gets none: its request's
-    epoch becomes the final one."""
+    """The fetch sessions of followers. A client that fetches in the name of a broker that is alone gets no session: its
+    request's epoch becomes the final one."""
     if not context.session.is_broker and request.session_epoch == INITIAL_EPOCH:
         request.session_epoch = FINAL_EPOCH
     return context.services.replica_fetch_sessions
 
 
 def _of_consumer(plan: FetchPlan, request: FetchRequest, context: RequestContext) -> FetchOperation:
-    """A fetch of a client. What peers have not read yet lies in our memory: the more it is, the less there is for
-    others, down to one batch.
+    """A consumer's fetch. Responses that clients have not read yet use memory: the more of them, the less a fetch may
+    return, down to one batch.
     """
     services = context.services
     unsent_bytes = services.connections.unsent_bytes
@@ -123,7 +123,7 @@ def _of_consumer(plan: FetchPlan, request: FetchRequest, context: RequestContext
 
 
 def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: RequestContext) -> FetchOperation:
-    """The fetch of a consumer that is sent to a replica in its rack where there is one."""
+    """The fetch of a consumer that is directed to a replica in its rack where there is one."""
     from barnabas.broker.replication.replica_selector import RackAwareFetch
 
     services, listener = context.services, context.session.listener_name
@@ -142,7 +142,7 @@ def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: Reques
 def _of_replica(
     replica_id: int, plan: FetchPlan, now_ms: int, request: FetchRequest, context: RequestContext
 ) -> FetchOperation:
-    """A fetch of another broker: what bounds clients does not bound it."""
+    """A follower's fetch: the limits of clients do not apply."""
     from barnabas.broker.replication.replica_fetch import ReplicaFetch
 
     services = context.services
@@ -164,8 +164,9 @@ def _of_replica(
 
 
 def _refuse_replica(request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Refuse a replica's fetch of whoever is not that broker, as Kafka does where it may not; there is no session for
-    it."""
+    """Refuse a replica's fetch that is not from that broker, as Kafka does without authorization; it
+    gets no session.
+    """
     sessions = context.services.fetch_sessions
     plan = FetchPlan(sessions, ErrorCode.NONE, _asked(request, context.services.metadata, context.api_version >= 13))
     error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -224,14 +225,14 @@ def _forgotten(request: FetchRequest, uses_topic_ids: bool) -> list[PartitionKey
 
 
 def _resolve_names(plan: FetchPlan, metadata: "MetadataCache") -> None:
-    """Look up the names of topics that a session follows by id, and that this broker did not know until now."""
+    """Look up the names of topics that a session has by id, and that this broker did not know before."""
     for partition in plan.partitions:
         if partition.topic is None:
             partition.topic = metadata.topic_name(partition.topic_id)
 
 
 def _response(plan: FetchPlan, results: Results, context: RequestContext) -> FetchResponse:
-    # Only a new session is told the time.
+    # Only a new session needs the time.
     now_ms = context.services.network_clock.monotonic_ms() if plan.wants_session else 0
     error, session_id, told = plan.sessions.finish(plan, results, now_ms)
     response = FetchResponse(error_code=error, session_id=session_id)
@@ -251,7 +252,7 @@ def _response(plan: FetchPlan, results: Results, context: RequestContext) -> Fet
 
 
 def _explain(response: FetchResponse, asked: FetchPartition, data: PartitionData, context: RequestContext) -> None:
-    """Per-version spelling of errors, and the current leader for clients that can use it (KIP-951)."""
+    """Set the error code for the request's version, and the current leader for clients that can use it (KIP-951)."""
     if data.error_code == ErrorCode.KAFKA_STORAGE_ERROR and context.api_version <= 5:
         data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     if context.api_version < 16 or data.error_code not in (

@@ -1,13 +1,12 @@
-"""FindCoordinator (key 10): which broker coordinates a group, or a producer's transactions.   Versions 0-6.
+"""FindCoordinator (key 10): the coordinator of a group, or of a producer's transactions.   Versions 0-6.
 
 Behaviour: the leader of the group's partition of `__consumer_offsets`, or of the transactional id's partition of
-`__transaction_state`, with its address on the listener that the request came in on. The first question creates that
-topic; until its partitions have leaders the answer is COORDINATOR_NOT_AVAILABLE, which clients retry.
-Deviations: that answer's message says why where this is known: too few brokers for the topic's replicas, a full disk.
-Errors per key: COORDINATOR_NOT_AVAILABLE; INVALID_REQUEST for key types other than 0 and 1 (there are no share
-groups).
+`__transaction_state`, with its address on the listener that the request came in on. The first request creates that
+topic; until its partitions have leaders the response is COORDINATOR_NOT_AVAILABLE, which clients retry.
+Deviations: that response's message says why where this is known: too few brokers for the topic's replicas, a full disk.
+Errors per key: COORDINATOR_NOT_AVAILABLE; INVALID_REQUEST for key types other than 0 and 1 (there are no share groups).
 Versions: 1 key type, message; 3 flexible; 4 several keys (KIP-699); 5 transaction version 2 (KIP-890); 6 key type of
-share groups (KIP-932), served because clients that are told "Kafka 4" send it without having asked.
+share groups (KIP-932), served because clients that are configured for Kafka 4 send it without ApiVersions.
 """
 
 from collections.abc import Awaitable
@@ -31,7 +30,7 @@ SUCCESS_MESSAGE = "NONE"
 
 
 class _Found(NamedTuple):
-    """The coordinator of one key, or why there is none."""
+    """The coordinator of one key, or the error."""
 
     error: ErrorCode
     message: str | None = None

@@ -1,7 +1,7 @@
-"""Heartbeat (key 12): a member of a classic group says that it is alive.   Versions 0-4.
+"""Heartbeat (key 12): a member of a classic group keeps its session alive.   Versions 0-4.
 
-Behaviour: REBALANCE_IN_PROGRESS while the group gathers its members; otherwise NONE for a member of this generation.
-While the group's shard is being loaded every heartbeat is taken for good, so that a fail-over does not end sessions.
+Behaviour: REBALANCE_IN_PROGRESS while the group waits for its members to join; otherwise NONE for a member of this
+generation. While the group's shard is being loaded every heartbeat succeeds, so that a fail-over does not end sessions.
 Errors: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, INVALID_GROUP_ID,
 NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
 Versions: 1 throttle time; 3 group instance id (KIP-345); 4 flexible.

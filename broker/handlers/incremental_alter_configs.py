@@ -1,9 +1,9 @@
 """IncrementalAlterConfigs (key 44): change single dynamic configs and log levels (KIP-339, KIP-412).   Versions 0-1.
 
 Behaviour: SET, DELETE, and APPEND and SUBTRACT for lists (starting from the default where nothing is set); each
-resource succeeds or fails as a whole and by itself; null values other than for DELETE and keys named twice are
-refused. BROKER is the broker asked or, with an empty name, all brokers; BROKER_LOGGER sets levels in this process
-until it ends.
+resource succeeds or fails as a whole and by itself; null values other than for DELETE and keys named twice are refused.
+BROKER is the broker that receives the request or, with an empty name, all brokers; BROKER_LOGGER sets levels in this
+process until it ends.
 Errors per resource: INVALID_REQUEST (duplicates, nulls, unknown operations, another broker's id, read-only or bad
 broker configs, types that are not served), INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION.
 Deviations: throttle_time_ms is always 0; resource types GROUP and CLIENT_METRICS are refused (nothing here has such
@@ -35,7 +35,7 @@ from barnabas.wire.messages.incremental_alter_configs import (
 
 
 async def handle(request: IncrementalAlterConfigsRequest, context: RequestContext) -> IncrementalAlterConfigsResponse:
-    """One outcome per resource, in the order given."""
+    """One outcome per resource, in the order of the request."""
     outcomes = await context.services.config_changes.alter(
         request.resources,
         apply_operations,

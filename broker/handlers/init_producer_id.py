@@ -1,12 +1,12 @@
 """InitProducerId (key 22): a producer id, and for a transactional producer the next epoch.   Versions 0-5.
 
-Behaviour: without a transactional id every call gives a fresh id and epoch 0; ids come from blocks of 1000 that the
-controller hands out. With one, whoever had the id before is fenced: a transaction that is open is aborted first, and
-meanwhile the answer is CONCURRENT_TRANSACTIONS. A producer that tells its id and epoch goes on after an error unless
-it has been fenced itself (KIP-360). Used-up epochs bring a new producer id.
+Behaviour: without a transactional id every call returns a new id and epoch 0; ids come from blocks of 1000 that the
+controller allocates. With one, the former producer of the transactional id is fenced: an open transaction is aborted
+first, and meanwhile the response is CONCURRENT_TRANSACTIONS. A producer that sends its id and epoch continues after an
+error unless it has been fenced itself (KIP-360). Exhausted epochs bring a new producer id.
 Errors: INVALID_REQUEST (empty transactional id, a producer id without an epoch or the reverse),
 INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 4),
-NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS (also while no block of ids can be had), COORDINATOR_NOT_AVAILABLE.
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS (also while no block of ids is available), COORDINATOR_NOT_AVAILABLE.
 Versions: 2 flexible; 3 producer id and epoch of the caller (KIP-360); 4 PRODUCER_FENCED; 5 transaction version 2
 (KIP-890).
 """
@@ -32,7 +32,7 @@ async def handle(request: InitProducerIdRequest, context: RequestContext) -> Ini
 async def _init_transactional(
     request: InitProducerIdRequest, transactional_id: str, context: RequestContext
 ) -> InitProducerIdResponse:
-    # Idempotent producers, which most are, do without the transaction coordinator's modules.
+    # Idempotent producers, the majority, need no transaction coordinator, and do not import its modules.
     from barnabas.broker.coordinators.transactions.events import InitProducerId, ProducerIdAndEpoch
 
     expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if request.producer_id != -1 else None

@@ -1,11 +1,12 @@
 """JoinGroup (key 11): become, or stay, a member of a classic group.   Versions 0-9.
 
-Behaviour: the answer waits until all members have joined or their time is over; then the leader learns of all members
-and the others of the leader. A newcomer without instance id first gets MEMBER_ID_REQUIRED and an id to come back with
-(version 4+). A static member that returns takes its old place; in a stable group without a rebalance.
-Errors: MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL,
-INVALID_SESSION_TIMEOUT, GROUP_MAX_SIZE_REACHED, INVALID_GROUP_ID, REBALANCE_IN_PROGRESS (the same member asked again
-on another connection), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Behaviour: the response waits until all members have joined or the rebalance timeout is over; then the leader receives
+all members, and the others receive the leader's id. A new member without instance id first gets MEMBER_ID_REQUIRED and
+an id to join with (version 4+). A static member that returns takes its old place; in a stable group without a
+rebalance.
+Errors: MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT,
+GROUP_MAX_SIZE_REACHED, INVALID_GROUP_ID, REBALANCE_IN_PROGRESS (the same member has joined again on another
+connection), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 Versions: 1 rebalance timeout (before: the session timeout); 2 throttle time; 4 member id required (KIP-394); 5 group
 instance id (KIP-345); 6 flexible; 7 protocol type, nullable protocol name (KIP-559); 8 reason (KIP-800); 9 skip
 assignment (KIP-814).
@@ -33,8 +34,8 @@ async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGrou
 
 
 def _event_of(request: JoinGroupRequest, context: RequestContext) -> JoinGroup:
-    """What is asked; the request gives its protocols up, since it may wait for long, and the group counts only those
-    that it keeps.
+    """The event for the coordinator. The request drops its protocols, since it may wait for long, and the memory budget
+    counts only the protocols that the group keeps.
     """
     groups, version = context.services.groups, context.api_version
     event = JoinGroup(
@@ -58,7 +59,7 @@ def _event_of(request: JoinGroupRequest, context: RequestContext) -> JoinGroup:
 
 
 def _protocols(protocols: list[JoinGroupRequestProtocol]) -> tuple[Protocol, ...]:
-    """Each name once, in order of preference: a name that stood twice would count as two votes."""
+    """Each name once, in order of preference: a duplicate name would count as two votes."""
     metadata: dict[str, bytes] = {}
     for protocol in protocols:
         metadata.setdefault(protocol.name, protocol.metadata)

@@ -1,7 +1,8 @@
-"""LeaderAndIsr (key 4): the controller tells which partitions to lead and which to follow.   Version 7.
+"""LeaderAndIsr (key 4): the controller assigns partitions to lead and to follow.   Version 7.
 
-Behaviour: between brokers. Answered when the logs are there and the roles are taken. A connection is closed where the
-configs of topics could not be read before their logs were made: the controller tells it again.
+Behaviour: between brokers. The response is sent once the logs are open and the roles are taken. If the configs of new
+topics cannot be read, which comes before their logs are created, the connection is closed, and the controller sends the
+request again.
 Errors of a request as a whole: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, CLUSTER_AUTHORIZATION_FAILED; per partition:
 STALE_CONTROLLER_EPOCH (an earlier leader epoch), INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR.
 """

@@ -1,7 +1,7 @@
 """LeaveGroup (key 13): members leave a classic group, or an administrator removes them.   Versions 0-5.
 
-Behaviour: from version 3 on a batch, each entry with its own error; an entry without member id removes whoever holds
-the instance id. Before, one member whose error is the reply's.
+Behaviour: from version 3 on a batch, each entry with its own error; an entry without member id removes the static
+member with the instance id. Before, one member whose error is the response's.
 Errors: per member UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID; for all INVALID_GROUP_ID, NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 Versions: 1 throttle time; 3 batches (KIP-345); 4 flexible; 5 reason (KIP-800).

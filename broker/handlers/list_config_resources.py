@@ -1,7 +1,8 @@
-"""ListConfigResources (key 74): the names of what configs can be asked of (KIP-1142).   Versions 0-1.
+"""ListConfigResources (key 74): the names of the resources that have configs (KIP-1142).   Versions 0-1.
 
 Behaviour: all topics, live brokers (those with an address on the listener that the request came in on; a second time as
-those that have loggers), groups and client metrics with configs, of which there are none. No types ask for all types.
+resources of loggers), groups and client metrics with configs, of which there are none. A request without types requests
+all.
 Errors: UNSUPPORTED_VERSION for any type besides these.
 Versions: 0, when it was ListClientMetricsResources (KIP-714), lists client metrics only; 1 types.
 """

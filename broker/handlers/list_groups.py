@@ -1,9 +1,9 @@
 """ListGroups (key 16): the groups that this broker coordinates.   Versions 0-5.
 
-Behaviour: filters by state and type name, in any case; a name that is unknown matches nothing. All groups are of type
+Behaviour: filters by state and type name, case-insensitively; an unknown name matches nothing. All groups are of type
 "classic".
-Errors: COORDINATOR_LOAD_IN_PROGRESS while any of the broker's groups are being loaded, COORDINATOR_NOT_AVAILABLE,
-POLICY_VIOLATION (a reply of more than 32 MiB).
+Errors: COORDINATOR_LOAD_IN_PROGRESS while any of the broker's shards are being loaded, COORDINATOR_NOT_AVAILABLE,
+POLICY_VIOLATION (a response of more than 32 MiB).
 Versions: 1 throttle time; 3 flexible; 4 states (KIP-518); 5 types (KIP-848).
 """
 
@@ -14,7 +14,7 @@ from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 GROUP_BYTES = 40
-"""The size of a group in a reply, besides its id and protocol type."""
+"""The size of a group in a response, besides its id and protocol type."""
 
 
 def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:

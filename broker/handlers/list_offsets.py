@@ -2,8 +2,8 @@
 
 Behaviour: -1 latest (high watermark, or last stable offset for read_committed), -2 earliest, -3 the record with the
 largest timestamp (version 7+), -4 earliest local (8+), -5 latest tiered (9+) and -6 earliest pending upload (11+): both
-unknown, as there is no tiered storage, and the timeout of version 10+ has nothing to bound. A timestamp that no
-committed record reaches is answered with offset -1 and no error.
+unknown, as there is no tiered storage, and the timeout of version 10+ has nothing to bound. For a timestamp that no
+committed record reaches the offset is -1, without an error.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
 OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before version 5), INVALID_REQUEST (partition named twice),
 UNSUPPORTED_VERSION (unknown special timestamp), KAFKA_STORAGE_ERROR.
@@ -82,7 +82,7 @@ async def _look_up(
         last_fetchable = log.last_stable_offset
     else:
         last_fetchable = log.high_watermark
-    # A new leader does not know what is committed until its high watermark has passed the start of its epoch.
+    # A new leader does not know the high watermark until its own has passed the start of its epoch.
     lagging = is_client and partition.state.leader_epoch_start_offset > log.high_watermark
     if timestamp == LATEST:
         if lagging:
@@ -98,10 +98,11 @@ async def _look_up(
     lookup = log.timestamp_lookup()
     search = lookup.largest if timestamp == MAX_TIMESTAMP else partial(lookup.first_at_or_after, timestamp)
     found = await context.services.replicas.read_records(search)
-    partition.state.check_leader(asked.current_leader_epoch)  # it may be gone by now
+    partition.state.check_leader(asked.current_leader_epoch)  # the leadership may be lost by now
     if found is not None and found.offset < log.log_start_offset and searched_from < log.log_start_offset:
-        # What was found is gone. Without that, the record of the largest timestamp is one that was deleted from the
-        # front of its batch, or says an offset of its own: it is told, as by Kafka.
+        # The found record was deleted during the search. Without a deletion, a record below the log start offset has
+        # the largest timestamp but was deleted from the front of its batch, or has an offset of its own: it is
+        # returned, as by Kafka.
         return await _look_up(topic, asked, request, context)
     if found is None or found.offset >= last_fetchable:
         if lagging:

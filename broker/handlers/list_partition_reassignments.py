@@ -1,7 +1,7 @@
-"""ListPartitionReassignments (key 46): the partitions that are on their way to other brokers.   Version 0.
+"""ListPartitionReassignments (key 46): the reassignments in progress.   Version 0.
 
-Behaviour: served by the controller (KIP-455). All with null for the topics; else those of the partitions that are named
-and exist.
+Behaviour: served by the controller (KIP-455). All of them with null for the topics; else those of the named partitions
+that exist.
 Errors of the whole request: NOT_CONTROLLER.
 Deviations: throttle_time_ms is always 0.
 """
@@ -26,7 +26,6 @@ from barnabas.wire.messages.list_partition_reassignments import (
 async def handle(
     request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """Answer one request."""
     controller = context.services.controller
     if not controller.is_active:
         error = ErrorCode.NOT_CONTROLLER

@@ -1,10 +1,10 @@
 """ListTransactions (key 66): the transactional ids that this broker coordinates (KIP-664).   Versions 0-2.
 
 Behaviour: filters by state, producer id, from version 1 on by how long a transaction has been open, in version 2 by a
-regular expression of RE2's syntax that must match the whole id; empty filters let everything through. States that do
-not exist are named in the reply. Others have their turn while ids are compared with an expression, and one such request
-is served at a time.
-Errors: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION (a reply of more than 32 MiB; an
+regular expression of RE2's syntax that must match the whole id; empty filters match everything. The response names
+filter states that do not exist. Other requests have their turn while ids are matched with an expression, and one such
+request is served at a time.
+Errors: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION (a response of more than 32 MiB; an
 expression that is too long, or would take too long for the longest id), INVALID_REGULAR_EXPRESSION (version 2).
 Versions: 1 duration (KIP-994); 2 regular expression (KIP-1152).
 """
@@ -26,7 +26,7 @@ from barnabas.wire.messages.list_transactions import (
 )
 
 TRANSACTION_BYTES = 40
-"""The size of a transaction in a reply, besides its id."""
+"""The size of a transaction in a response, besides its id."""
 
 
 def handle(

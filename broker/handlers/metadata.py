@@ -1,7 +1,7 @@
 """Metadata (key 3): brokers, topics, leaders.   Versions 0-13.
 
-Behaviour: null topics (an empty list in version 0) ask for all, an empty list for none. A topic that does not exist is
-created in the background where client and broker allow it; meanwhile the answer is UNKNOWN_TOPIC_OR_PARTITION, which
+Behaviour: null topics (an empty list in version 0) request all, an empty list none. A topic that does not exist is
+created in the background where client and broker allow it; meanwhile its error is UNKNOWN_TOPIC_OR_PARTITION, which
 clients retry. Partitions without a leader are listed with LEADER_NOT_AVAILABLE. Addresses are those of the listener
 that the request came in on.
 Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (null name or
@@ -64,7 +64,8 @@ def handle(request: MetadataRequest, context: RequestContext) -> MetadataRespons
 
 
 def _refused(request: MetadataRequest) -> MetadataResponse:
-    """Before version 12 topics are asked for by name only; the refusal tells nothing of the cluster."""
+    """The response to an invalid request before version 12, in which topics are named only by name; it contains nothing
+    of the cluster."""
     return MetadataResponse(
         topics=[
             _error(ErrorCode.INVALID_REQUEST, topic.name or "", TopicId(topic.topic_id))
@@ -79,7 +80,7 @@ def _asked_topics(
     asked = list(asked)
     metadata = context.services.metadata
     ids = {TopicId(topic.topic_id) for topic in asked if topic.topic_id != ZERO_TOPIC_ID}
-    if ids:  # one id is enough for Kafka to look at ids only
+    if ids:  # if one topic has an id, Kafka looks at ids only
         topics = [metadata.topic(metadata.topic_name(topic_id) or "") for topic_id in ids]
         unknown = [
             _error(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)

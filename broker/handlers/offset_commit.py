@@ -1,12 +1,12 @@
-"""OffsetCommit (key 8): store how far a group has read.   Versions 2-10.
+"""OffsetCommit (key 8): store a group's committed offsets.   Versions 2-10.
 
-Behaviour: each partition is answered for itself; those that do not exist are refused, the others stored. Members must
-be of the current generation; without a generation the group must be empty, and comes into being if it does not exist.
-A commit counts as a heartbeat. The answer waits for replication.
-Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (version 10), OFFSET_METADATA_TOO_LARGE, and the
-same for all others: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID,
-GROUP_ID_NOT_FOUND (version 9+, ILLEGAL_GENERATION before), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-COORDINATOR_NOT_AVAILABLE, UNKNOWN_SERVER_ERROR (too large to be stored).
+Behaviour: each partition succeeds or fails by itself; partitions that do not exist are refused. Members must be of the
+current generation; without a generation the group must be empty, and is created if it does not exist. A commit counts
+as a heartbeat. The response waits for replication.
+Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (version 10), OFFSET_METADATA_TOO_LARGE, and the same
+for all others: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, GROUP_ID_NOT_FOUND
+(version 9+, ILLEGAL_GENERATION before), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE,
+UNKNOWN_SERVER_ERROR (too large to be stored).
 Versions: 2-4 retention time; 3 throttle time; 6 leader epoch (KIP-320); 7 group instance id (KIP-345); 8 flexible; 9
 new group protocol's errors (KIP-848); 10 topic ids instead of names.
 """
@@ -33,9 +33,8 @@ from barnabas.wire.names import TopicId
 
 
 class _Topic(NamedTuple):
-    """What is to be stored of one topic, under the id that it had when it was looked up, and the answers to that.
-
-    `missing` is the error where the topic does not exist.
+    """The offsets to store for one topic, under the id that it had at the lookup, and the results for them. `missing`
+    is the error if the topic does not exist.
     """
 
     name: str
@@ -52,7 +51,7 @@ def handle(
 
 
 def _commit(request: OffsetCommitRequest, context: RequestContext) -> InPieces[OffsetCommitResponse]:
-    """Topics are looked up in slices; all that is stored is decided and written in one step, as one batch."""
+    """Topics are looked up in slices; all offsets are decided and written in one step, as one batch."""
     metadata = context.services.metadata
     response = OffsetCommitResponse()
     found: list[_Topic] = []
@@ -64,7 +63,8 @@ def _commit(request: OffsetCommitRequest, context: RequestContext) -> InPieces[O
             answers.partitions.append(_look_up(partition, topic, metadata))
             if turns.is_over():
                 yield
-        if answers.partitions or asked.name not in metadata:  # a topic that exists is named for its partitions only
+        # a topic that exists is listed only if it has partitions in the request
+        if answers.partitions or asked.name not in metadata:
             response.topics.append(answers)
         if topic.commits:
             found.append(topic)
@@ -90,7 +90,7 @@ def _topic(asked: OffsetCommitRequestTopic, context: RequestContext) -> _Topic:
 def _look_up(
     asked: OffsetCommitRequestPartition, topic: _Topic, metadata: MetadataCache
 ) -> OffsetCommitResponsePartition:
-    """The answer for one partition, noted in `topic` with what is to be stored if the partition exists."""
+    """The result for one partition; if the partition exists, it is noted in `topic` with the offset to store."""
     answer = OffsetCommitResponsePartition(partition_index=asked.partition_index)
     if metadata.has_partition(topic.name, asked.partition_index):
         topic.answers.append(answer)
@@ -131,7 +131,7 @@ def _store(
         reply = context.services.groups.ask(event)
     except ApiError as error:
         reply = OffsetsReply(error.error)
-    # The answers that the coordinator decides, in the order of what it is asked.
+    # The results that the coordinator decides, in the order of the event.
     undecided = [answer for topic in topics for answer in topic.answers]
     if isinstance(reply, asyncio.Future):
         return _answer_later(response, undecided, reply)

@@ -1,7 +1,7 @@
-"""OffsetDelete (key 47): forget a group's offsets for some partitions.   Version 0.
+"""OffsetDelete (key 47): delete a group's committed offsets of some partitions.   Version 0.
 
-Behaviour: partitions are answered one by one; those that have no offset succeed. A group of consumers may stay
-active, but not read the topic; any other group must be empty.
+Behaviour: each partition succeeds or fails by itself; one without an offset succeeds. A group of consumers may be
+active, but must not be subscribed to the topic; any other group must be empty.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, GROUP_SUBSCRIBED_TO_TOPIC. For all: GROUP_ID_NOT_FOUND,
 NON_EMPTY_GROUP, INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
 """

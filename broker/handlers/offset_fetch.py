@@ -1,14 +1,15 @@
-"""OffsetFetch (key 9): how far groups have read.   Versions 1-10.
+"""OffsetFetch (key 9): the committed offsets of groups.   Versions 1-10.
 
-Behaviour: a partition without an offset, and an unknown group, are answered with offset -1 and no error. Null topics
-(version 2+) ask for everything the group has, from version 10 on of topics that exist. Who asks by a topic's id is not
-told what was committed for an earlier topic of its name. The answer waits until the offsets it tells of are replicated.
-Errors per partition: UNSTABLE_OFFSET_COMMIT (an open transaction may change the offset, and the client asked for
-stable ones), UNKNOWN_TOPIC_ID (version 10). Per group, in version 1 per partition: NOT_COORDINATOR,
-COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a reply of more than 32 MiB).
+Behaviour: for a partition without an offset, and an unknown group, the offset is -1, without an error. Null topics
+(version 2+) request all offsets of the group, from version 10 on only of topics that exist. A request by topic id does
+not return offsets that were committed for an earlier topic of the name. The response waits until the offsets in it are
+replicated.
+Errors per partition: UNSTABLE_OFFSET_COMMIT (an open transaction may change the offset, and the client requires stable
+ones), UNKNOWN_TOPIC_ID (version 10). Per group, in version 1 per partition: NOT_COORDINATOR,
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a response of more than 32 MiB).
 Versions: 2 all topics, top-level error; 3 throttle time; 5 leader epoch (KIP-320); 6 flexible; 7 require stable
-(KIP-447); 8 several groups (KIP-709); 9 member id and epoch of the new group protocol (KIP-848; classic groups do not
-look at them); 10 topic ids instead of names.
+(KIP-447); 8 several groups (KIP-709); 9 member id and epoch of the new group protocol (KIP-848; classic groups ignore
+them); 10 topic ids instead of names.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,11 +39,12 @@ NO_OFFSET = -1
 OFFSET_BYTES = 24
 TOPIC_BYTES = 26
 GROUP_BYTES = 20
-"""The size of a partition, a topic and a group in a reply, besides metadata and names."""
+"""The size of a partition, a topic and a group in a response, besides metadata and names."""
 
 
 class _Topic(NamedTuple):
-    """A topic that is asked for: before version 10 the id is zero, in it the name of one that does not exist empty."""
+    """A topic of the request: before version 10 the id is zero; in version 10 the name is empty if the topic does not
+    exist."""
 
     name: str
     topic_id: TopicId
@@ -54,7 +56,7 @@ _Question = tuple[str, tuple[_Topic, ...] | None]
 
 
 class _Fetched(NamedTuple):
-    """A group's offsets by topic, as asked for, or the error that stands for all of them."""
+    """A group's offsets by topic, as requested, or the error of all of them."""
 
     topics: _Offsets
     error: ErrorCode
@@ -107,7 +109,9 @@ def _topic(asked: OffsetFetchRequestTopic | OffsetFetchRequestTopics, context: R
 async def _offsets(
     group_id: str, asked: tuple[_Topic, ...] | None, require_stable: bool, context: RequestContext, turns: Turns
 ) -> _Offsets:
-    """Topics and partitions as they are named, each looked up once. Errors: as `GroupService.fetch_offsets`."""
+    """Topics and partitions in the order of the request, each looked up once. Errors: as
+    `GroupService.fetch_offsets`.
+    """
     groups = context.services.groups
     if asked is None:
         return _every(await groups.fetch_offsets(group_id, None, require_stable=require_stable), context)
@@ -132,14 +136,15 @@ async def _offsets(
 
 
 def _every(found: Mapping[str, list[FetchedOffset]], context: RequestContext) -> _Offsets:
-    """Answer with all offsets that a group has; from version 10 on a topic that does not exist has no id to be told
-    by."""
+    """All offsets of a group; from version 10 on without topics that do not exist, which have no id for
+    the response.
+    """
     topics = [(_Topic(name, context.services.metadata.topic_id(name), ()), offsets) for name, offsets in found.items()]
     return [each for each in topics if context.api_version < 10 or each[0].topic_id != ZERO_TOPIC_ID]
 
 
 def _unless_earlier(offset: FetchedOffset, topic_id: TopicId) -> FetchedOffset:
-    """No offset where it was committed for an earlier topic of the name (OffsetMetadataManager.isMismatchedTopicId)."""
+    """No offset if it was committed for an earlier topic of the name (OffsetMetadataManager.isMismatchedTopicId)."""
     committed = offset.committed
     if committed is None or ZERO_TOPIC_ID in (topic_id, committed.topic_id) or topic_id == committed.topic_id:
         return offset

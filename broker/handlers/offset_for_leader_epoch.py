@@ -1,7 +1,8 @@
-"""OffsetForLeaderEpoch (key 23): where a leader epoch ended, to notice truncation by (KIP-320).   Versions 2-4.
+"""OffsetForLeaderEpoch (key 23): the end offset of a leader epoch, by which clients detect truncation (KIP-320).
+Versions 2-4.
 
-Behaviour: the largest epoch not above the one asked, and the offset at which the next one starts (the log end offset
-for the current epoch); (-1, -1) when the epoch is unknown.
+Behaviour: the largest epoch not above the requested one, and the offset at which the next one starts (the log end
+offset for the current epoch); (-1, -1) when the epoch is unknown.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
 KAFKA_STORAGE_ERROR.
 Versions: 2 current leader epoch; 3 replica id; 4 flexible.

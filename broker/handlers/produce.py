@@ -1,22 +1,21 @@
 """Produce (key 0): append record batches to partitions this broker leads.   Versions 3-13, advertised from 0.
 
 Behaviour: every partition is appended before the function returns, so that pipelined requests of one producer keep
-their order; acks=-1 then waits for the in-sync replicas, at most `timeout_ms`; acks=0 has no reply, and closes the
-connection when something failed. A duplicate of one of a producer's last five batches is answered with its first
-offsets. The first transactional batch of a partition is appended once the transaction's coordinator has said that the
+their order; acks=-1 then waits for the in-sync replicas, at most `timeout_ms`; acks=0 has no response, and closes the
+connection when an append failed. A duplicate of one of a producer's last five batches gets the offsets of the original.
+The first transactional batch of a partition is appended once the transaction coordinator has verified that the
 partition is part of the transaction (before version 12) or has added it (KIP-890); the connection waits for that.
 Errors of the request: TRANSACTIONAL_ID_AUTHORIZATION_FAILED (transactional batches without a transactional id),
 INVALID_PRODUCER_ID_MAPPING (of several producers).
 Errors per partition: NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, CORRUPT_MESSAGE,
 INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE,
-INVALID_TOPIC_EXCEPTION (internal topics), INVALID_REQUIRED_ACKS, NOT_ENOUGH_REPLICAS,
-NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH,
-INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE (before version 11), TRANSACTION_ABORTABLE, CONCURRENT_TRANSACTIONS
-(version 12+), KAFKA_STORAGE_ERROR.
-Deviations: a full disk is named in the partition's error message (8+); Kafka explains no KAFKA_STORAGE_ERROR.
+INVALID_TOPIC_EXCEPTION (internal topics), INVALID_REQUIRED_ACKS, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+REQUEST_TIMED_OUT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE
+(before version 11), TRANSACTION_ABORTABLE, CONCURRENT_TRANSACTIONS (version 12+), KAFKA_STORAGE_ERROR.
+Deviations: a full disk is named in the partition's error message (8+); Kafka sends no message with KAFKA_STORAGE_ERROR.
 Versions: 0-2 are advertised only for clients that infer codecs from them (KAFKA-18659); 5 log start offset; 7 zstd; 8
-record errors (KIP-467); 9 flexible; 10 current leader (KIP-951); 11 TRANSACTION_ABORTABLE; 12 transaction version 2;
-13 topic ids (KIP-516).
+record errors (KIP-467); 9 flexible; 10 current leader (KIP-951); 11 TRANSACTION_ABORTABLE; 12 transaction version 2; 13
+topic ids (KIP-516).
 """
 
 import asyncio
@@ -55,10 +54,11 @@ PRODUCE = 0
 ACKS_ALL = -1
 
 ELEMENTS_AT_ONCE = 1_000
-"""A request of fewer topics, partitions and tagged fields than these does not count as large, whatever its bytes."""
+"""A request with fewer topics, partitions and tagged fields does not count as large, whatever its size in bytes."""
 
 APPENDS_AT_ONCE = 1_000
-"""Batches of one request that are appended without giving others a turn, in 10 ms: more than clients send."""
+"""The number of batches of one request that are appended without giving other requests a turn, in 10 ms: more than
+clients send."""
 
 ADMIN_CLIENT_ID = "__admin_client"
 
@@ -78,11 +78,11 @@ _SAID_BEFORE_THE_LOG = {
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
-"""Refusals that tell no log start offset, though some are the log's: Kafka's `ReplicaManager.appendRecordsToLeader`."""
+"""Errors without a log start offset, though some come from the log: Kafka's `ReplicaManager.appendRecordsToLeader`."""
 
 BATCH_LENGTH_POSITION = 8
 BATCH_LENGTH_MIN = 14
-"""A record of format 0; anything shorter cannot be a batch."""
+"""The length of a record of format 0; anything shorter cannot be a batch."""
 MAGIC_POSITION = 16
 ATTRIBUTES_POSITION = 22
 """The low byte of a record batch's attributes."""
@@ -122,7 +122,7 @@ class _Appends:
                 yield topic, topic_data, data
 
     def begin(self) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-        """Append all; the reply, as a handler gives it."""
+        """Append all batches; returns the response as a handler does."""
         for number, step in enumerate(self._steps):
             if number >= APPENDS_AT_ONCE:
                 return self._finish_later(step)
@@ -133,13 +133,13 @@ class _Appends:
         return self.answer()
 
     async def begin_when_verified(self, verified: "Awaitable[Verified]") -> ProduceResponse | None:
-        """Append once the coordinator has answered; the connection serves nothing else meanwhile."""
+        """Append once the coordinator has responded; the connection serves no other request meanwhile."""
         self.verified = await verified
         answer = self.begin()
         return await answer if isinstance(answer, Awaitable) else answer
 
     def refuse(self, error: ErrorCode) -> InPieces[ProduceResponse | None]:
-        """Append nothing."""
+        """Append nothing, and set the error for every partition."""
         turns = Turns()
         for topic, topic_data, data in self._steps:
             topic.partition_responses.append(self._refusal(topic_data.name, data, ApiError(error)))
@@ -149,7 +149,7 @@ class _Appends:
         return self.answer()
 
     def answer(self) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-        """The reply; a future while something has to be committed first, None with acks=0."""
+        """The response; a future while commits are pending, None with acks=0."""
         if self._request.acks == 0:
             _close_on_error(self._response)
             return None
@@ -159,7 +159,7 @@ class _Appends:
         return self._response
 
     def _fail(self, reply: PartitionProduceResponse, error: ErrorCode) -> None:
-        """Answer with an error for a batch that was appended and is not committed."""
+        """Set the error of a batch that was appended and is not committed."""
         reply.error_code = error
         reply.base_offset = reply.log_append_time_ms = reply.log_start_offset = -1
         self._count(error)
@@ -168,8 +168,9 @@ class _Appends:
         self._context.services.metrics.count_error(PRODUCE, error)
 
     def _finish_later(self, next_step: _Step) -> Awaitable[ProduceResponse | None]:
-        """The rest, from a batch on whose records have to be opened in a thread, or after many, between which others
-        have their turn; the connection serves nothing else meanwhile: order holds."""
+        """Append the rest in a coroutine: from a batch on whose records have to be opened in a thread, or after many,
+        with turns for other requests in between. The connection serves no other request meanwhile, so that the order is
+        kept."""
         rest = [next_step, *self._steps]
         for _, _, data in rest:
             _keep_records(data)
@@ -199,7 +200,7 @@ class _Appends:
         return await answer if isinstance(answer, Awaitable) else answer
 
     def _append(self, step: _Step, validated: "Validated | None" = None) -> None:
-        """Append one partition's batch and note its reply, and what must be committed before. Raises ExpensiveBatch."""
+        """Append one partition's batch and add its response, and the pending commit. Raises ExpensiveBatch."""
         topic, topic_data, data = step
         context, acks, name = self._context, self._request.acks, topic_data.name
         try:
@@ -226,7 +227,8 @@ class _Appends:
             log_start_offset=info.log_start_offset,
         )
         topic.partition_responses.append(reply)
-        if info.flush_required or partition.log.high_watermark <= info.last_offset:  # else it would say None
+        # otherwise `when_acknowledgeable` would return None
+        if info.flush_required or partition.log.high_watermark <= info.last_offset:
             acknowledgeable = context.services.replicas.when_acknowledgeable(partition, info, acks)
             if acknowledgeable is not None:
                 self._pending.append((reply, acknowledgeable))
@@ -234,7 +236,7 @@ class _Appends:
     def _unverified(
         self, verified: "Verified", topic: str, data: PartitionProduceData
     ) -> PartitionProduceResponse | None:
-        """The refusal of a transactional batch that the transaction's coordinator does not know of, if it is one."""
+        """The response for a transactional batch that the transaction coordinator has not verified; None if it has."""
         try:
             verified.check_produce((topic, data.index), self._context.services.replicas)
         except ApiError as error:
@@ -262,7 +264,7 @@ class _Appends:
             log_start_offset=self._log_start_offset(topic, data, error.error) if fault is None else -1,
         )
         if error.error is ErrorCode.CORRUPT_MESSAGE and _has_impossible_size_or_magic(data.records):
-            reply.error_message = error.message  # of the log's refusals Kafka explains only this one
+            reply.error_message = error.message  # the only error of the log with a message in Kafka
         if isinstance(error, DiskFull):
             node_id = self._context.services.node_id
             reply.error_message = f"The disk of {topic}-{data.index} at broker {node_id} is full."
@@ -277,7 +279,7 @@ class _Appends:
         return reply
 
     def _log_start_offset(self, topic: str, data: PartitionProduceData, error: ErrorCode) -> int:
-        """Where the log starts, if it was the log that looked into the batch and refused it, as in Kafka; else -1."""
+        """The log start offset if it was the log that checked the batch and refused it, as in Kafka; else -1."""
         if error in _SAID_BEFORE_THE_LOG or data.records is None:
             return -1
         partition = self._context.services.replicas.partition(topic, data.index)
@@ -285,7 +287,7 @@ class _Appends:
 
 
 def _has_impossible_size_or_magic(records: memoryview | bytearray | None) -> bool:
-    """Whether Kafka would stumble over the bytes while it looks for transactional batches."""
+    """Whether Kafka would fail at the bytes while it looks for transactional batches."""
     if records is None or len(records) <= MAGIC_POSITION:
         return False
     length = int.from_bytes(records[BATCH_LENGTH_POSITION : BATCH_LENGTH_POSITION + 4], signed=True)
@@ -293,7 +295,7 @@ def _has_impossible_size_or_magic(records: memoryview | bytearray | None) -> boo
 
 
 def _fault(records: memoryview | bytearray | None, version: int) -> ErrorCode | None:
-    """Why the bytes are no batch, if they are none."""
+    """The error of bytes that are no valid batch, else None."""
     try:
         parse_produced_batch(records or b"", version)
     except ApiError as error:
@@ -302,7 +304,7 @@ def _fault(records: memoryview | bytearray | None, version: int) -> ErrorCode | 
 
 
 def _keep_records(data: PartitionProduceData) -> None:
-    """A view of the receive buffer does not outlive the handler's call."""
+    """Copy records that are a view of the receive buffer, which does not outlive the handler's call."""
     if isinstance(data.records, memoryview):
         data.records = bytearray(data.records)
 
@@ -338,8 +340,8 @@ def _append_transaction(
 def _transactional_batches(
     request: ProduceRequest, context: RequestContext
 ) -> Generator[None, None, tuple[set[tuple[int, int]], dict[tuple[str, int], int]]]:
-    """Producer ids with their epochs, and the first sequence per partition, of the transactional batches; those that
-    the log will refuse anyway are left out.
+    """Producer ids with their epochs, and the first sequence per partition, of the transactional batches, without those
+    that the log will refuse anyway.
     """
     producers: set[tuple[int, int]] = set()
     partitions: dict[tuple[str, int], int] = {}
@@ -361,7 +363,7 @@ def _transactional_batches(
 
 
 def _has_transactional_records(request: ProduceRequest) -> bool:
-    """Whether some batch's attributes say so; what is too short to tell is refused by the log."""
+    """Whether a batch has the transactional attribute; records too short for it are refused by the log."""
     for topic_data in request.topic_data:
         for data in topic_data.partition_data:
             records = data.records
@@ -385,8 +387,7 @@ def _topic_name(topic_data: TopicProduceData, context: RequestContext) -> str:
 
 
 def _close_on_error(response: ProduceResponse) -> None:
-    """With acks=0 a closed connection is the only way to say that something failed; the client then refreshes its
-    metadata."""
+    """With acks=0 closing the connection is the only way to report an error; the client then refreshes its metadata."""
     failed = [
         f"{topic.name}-{partition.index}: {ErrorCode(partition.error_code).name}"
         for topic in response.responses

@@ -1,9 +1,9 @@
-"""SaslAuthenticate (key 36): show who one is, by the mechanism of SaslHandshake.   Version 2.
+"""SaslAuthenticate (key 36): authenticate, by the mechanism of SaslHandshake.   Version 2.
 
-Behaviour: between brokers, on their listener. Who shows a broker's secret is that broker from then on, for as long as
-its connection lasts (`broker/security/broker_secrets.py`). After SASL_AUTHENTICATION_FAILED the connection is closed,
-so that each guess costs one. It is closed, too, where the metadata store, which tells whose secret it is, cannot be
-read: the other broker tries again.
+Behaviour: between brokers, on their listener. A connection that sends a broker's secret belongs to that broker from
+then on (`broker/security/broker_secrets.py`). After SASL_AUTHENTICATION_FAILED the connection is closed, so that each
+guess costs one. It is also closed if the metadata store, which has the registrations, cannot be read: the other broker
+retries.
 Errors: ILLEGAL_SASL_STATE (without a handshake, or again), SASL_AUTHENTICATION_FAILED, CLUSTER_AUTHORIZATION_FAILED.
 Versions: 2 flexible.
 """
@@ -22,7 +22,7 @@ from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest, Sa
 logger = logging.getLogger(__name__)
 
 _FAILED = "Authentication failed: Invalid username or password"
-"""Kafka's words: they do not tell which of the two it was."""
+"""Kafka's message: it does not reveal which of the two was wrong."""
 
 
 async def handle(request: SaslAuthenticateRequest, context: RequestContext) -> SaslAuthenticateResponse:

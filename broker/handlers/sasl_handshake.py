@@ -1,8 +1,8 @@
-"""SaslHandshake (key 17): agree on how to authenticate.   Version 1.
+"""SaslHandshake (key 17): agree on the mechanism of authentication.   Version 1.
 
 Behaviour: between brokers, on their listener; PLAIN is the only mechanism. SaslAuthenticate comes next. After
 UNSUPPORTED_SASL_MECHANISM the connection is closed.
-Errors: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE (who asks has authenticated), CLUSTER_AUTHORIZATION_FAILED.
+Errors: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE (the connection has authenticated), CLUSTER_AUTHORIZATION_FAILED.
 Versions: 1 SaslAuthenticate follows (KIP-152); after version 0, which is not served, tokens have no header.
 """
 

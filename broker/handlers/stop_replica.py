@@ -1,6 +1,6 @@
-"""StopReplica (key 5): the controller takes partitions away, with their logs or without.   Version 4.
+"""StopReplica (key 5): the controller stops replicas, and deletes their logs or not.   Version 4.
 
-Behaviour: between brokers. Answered when the logs are gone from the directories.
+Behaviour: between brokers. The response is sent once the deleted logs are gone from the directories.
 Errors: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, KAFKA_STORAGE_ERROR (of a request as a whole: deleted logs may come
 back), CLUSTER_AUTHORIZATION_FAILED; per partition FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
 """

@@ -1,7 +1,7 @@
-"""SyncGroup (key 14): the leader of a classic group brings the assignment, members fetch their parts.   Versions 0-5.
+"""SyncGroup (key 14): the leader of a classic group sends the assignment, members receive their parts.   Versions 0-5.
 
-Behaviour: members wait for the leader, and all for the assignment to be stored. In a stable group the answer is the
-assignment that is there, so a retry is safe.
+Behaviour: members wait for the leader, and all of them for the assignment to be stored. In a stable group the response
+is the current assignment, so a retry is safe.
 Errors: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL
 (also where version 5 names no protocol), INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE, UNKNOWN_SERVER_ERROR (assignment too large to be stored).
@@ -18,7 +18,7 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRespons
 async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
     if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    context.client_id = None  # nobody asks for it, and both it and the wait may be long
+    context.client_id = None  # no longer needed, and both it and the wait may be long
     try:
         reply = await context.services.groups.answer(_event_of(request))
     except ApiError as error:
@@ -32,7 +32,9 @@ async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGrou
 
 
 def _event_of(request: SyncGroupRequest) -> SyncGroup:
-    """What is asked; the request gives its assignments up, since they are large, and a follower may wait for long."""
+    """The event for the coordinator. The request drops its assignments, since they are large, and it may
+    wait for long.
+    """
     event = SyncGroup(
         group_id=request.group_id,
         token=0,

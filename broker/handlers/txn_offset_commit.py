@@ -1,9 +1,9 @@
-"""TxnOffsetCommit (key 28): store how far a group has read, as part of a transaction.   Versions 0-5.
+"""TxnOffsetCommit (key 28): store a group's committed offsets, as part of a transaction.   Versions 0-5.
 
-Behaviour: the offsets wait for the transaction's marker: meanwhile OffsetFetch shows the older ones, or refuses where
-stable ones are asked for. Each partition is answered for itself; those that do not exist are refused, the others
-stored. A member must be of the current generation when the producer says which one it is (version 3+, KIP-447). The
-group's partition of `__consumer_offsets` must be part of the transaction; from version 5 on it is added (KIP-890).
+Behaviour: the offsets are pending until the transaction marker: meanwhile OffsetFetch returns the older ones, or
+refuses if stable ones are required. Each partition succeeds or fails by itself; partitions that do not exist are
+refused. A member must be of the current generation if the producer sends one (version 3+, KIP-447). The group's
+partition of `__consumer_offsets` must be part of the transaction; from version 5 on it is added (KIP-890).
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE, and the same for all others:
 INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID, INVALID_PRODUCER_EPOCH,
 INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE (before version 4), TRANSACTION_ABORTABLE, CONCURRENT_TRANSACTIONS,
@@ -29,7 +29,7 @@ from barnabas.wire.names import ZERO_TOPIC_ID
 NO_SEQUENCE = -1
 
 _GROUP_ERRORS = {
-    # As the group coordinator's clients know what can go wrong with a log (CoordinatorOperationExceptionHelper).
+    # As the group coordinator maps errors of the log for its clients (CoordinatorOperationExceptionHelper).
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -42,12 +42,12 @@ _Commits = tuple[str, bytes, tuple[PartitionCommit, ...]]
 
 
 async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
-    """First the coordinator's word, which may take its time, then everything else in one go: a topic that is deleted
-    meanwhile would keep an offset, and the next one of its name would be read from there."""
+    """The coordinator's verification, which may take long, comes first, then everything else in one step: a topic that
+    is deleted in between would keep an offset, and consumers of the next topic of its name would start there."""
     response = TxnOffsetCommitResponse()
     refusal = await _refusal(request, context) if _names_known_partition(request, context) else None
     commits: list[_Commits] = []
-    # The answers that the coordinators decide, in the order of what the group coordinator is asked.
+    # The results that the coordinators decide, in the order of the event.
     undecided: list[TxnOffsetCommitResponsePartition] = []
     for topic in request.topics:
         answers = TxnOffsetCommitResponseTopic(name=topic.name)
@@ -97,8 +97,7 @@ def _names_known_partition(request: TxnOffsetCommitRequest, context: RequestCont
 
 
 async def _refusal(request: TxnOffsetCommitRequest, context: RequestContext) -> OffsetsReply | None:
-    """Why the group's partition takes no offsets of this producer, if it does not: it has to be part of the
-    transaction."""
+    """The error if the group's partition takes no offsets of this producer: it has to be part of the transaction."""
     services = context.services
     if not request.group_id:
         return OffsetsReply(ErrorCode.INVALID_GROUP_ID)

@@ -1,6 +1,6 @@
-"""UpdateMetadata (key 6): the controller tells who is alive, and who leads what.   Version 8.
+"""UpdateMetadata (key 6): the controller sends the live brokers and the leaders of partitions.   Version 8.
 
-Behaviour: between brokers. Answered when all parts of the broker know.
+Behaviour: between brokers. The response is sent once all parts of the broker have applied it.
 Errors: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, CLUSTER_AUTHORIZATION_FAILED.
 """
 

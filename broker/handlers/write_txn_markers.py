@@ -1,7 +1,8 @@
 """WriteTxnMarkers (key 27): end transactions in the partitions that this broker leads.   Versions 1-2.
 
 Behaviour: sent by transaction coordinators, and by administrators to end a transaction that hangs. Every marker takes
-one offset; it is written whether or not the producer has a transaction open there. Answered when all are replicated.
+one offset; it is written whether or not the producer has a transaction open there. The response is sent once all
+markers are replicated.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION (not led here), NOT_LEADER_OR_FOLLOWER (also while the group
 coordinator loads), INVALID_PRODUCER_ID_MAPPING (a negative id), INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
 NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
@@ -27,11 +28,11 @@ from barnabas.wire.messages.write_txn_markers import (
 _Errors = dict[tuple[str, int], ErrorCode]
 _Results = dict[int, _Errors]
 _Entry = tuple[_Errors, tuple[str, int]]
-"""A partition, and the errors among which is its own."""
+"""A partition, and the map that holds its error."""
 
 
 async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
-    context.comes_from_some_broker()  # if so, what bounds clients does not hold it up
+    context.comes_from_some_broker()  # if so, the limits of clients no longer apply to the connection
     results: _Results = {}
     turns = Turns()
     pending: list[tuple[_Entry, asyncio.Future[None]]] = []
