@@ -1,1 +1,1 @@
-"""From a frame to a handler and back: dispatch, the registry of APIs, what a handler knows of its request."""
+"""From a frame to a handler and back: dispatch, the registry of APIs, the request context."""

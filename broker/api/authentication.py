@@ -1,4 +1,4 @@
-"""A listener on which nobody is served who has not shown who he is: what comes before SASL's handshake is refused.
+"""A listener on which only authenticated connections are served: requests before the SASL handshake are refused.
 
 Source: SaslServerAuthenticator of Kafka, which answers ApiVersions before the handshake, too.
 """
@@ -24,14 +24,14 @@ _API_KEY: Final = struct.Struct(">h")
 
 
 class AuthenticatedRequests:
-    """Has `requests` serve those connections alone that have authenticated."""
+    """Passes requests to `requests` only from connections that have authenticated."""
 
     def __init__(self, requests: RequestServer) -> None:
         self.clock = requests.clock
         self._requests = requests
 
     def dispatch(self, frame: memoryview | bytearray, connection: Connection) -> Outcome:
-        """Serve one request. Raises ProtocolError for one that comes too early, or is refused anyway."""
+        """Serve one request. Raises ProtocolError for a request before authentication, or as `requests` does."""
         if not connection.session.is_authenticated and len(frame) >= _API_KEY.size:
             (key,) = _API_KEY.unpack_from(frame)
             if key not in _BEFORE:

@@ -1,4 +1,4 @@
-"""What a handler knows about the request that it serves."""
+"""A request's context for its handler."""
 
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.session import Session, broker_of_client_id
@@ -7,10 +7,10 @@ from barnabas.controller.coordination.interface import CoordinationError
 
 
 class RequestContext:
-    """One request's surroundings; lives until its response is written.
+    """The context of one request; lives until its response is written.
 
-    `services` are the parts of the broker that serve it, `session` is what is known of its client. The rest is of its
-    header.
+    `services` are the parts of the broker that serve it, `session` is its client's connection state. The other
+    attributes come from its header.
     """
 
     __slots__ = ("api_key", "api_version", "client_id", "correlation_id", "services", "session")
@@ -33,13 +33,13 @@ class RequestContext:
 
     @property
     def is_on_inter_broker_listener(self) -> bool:
-        """Whether the request came over the inter-broker listener, to which clients may have access, too."""
+        """Whether the request came over the inter-broker listener, which clients may be able to reach, too."""
         return self.session.listener_name == self.services.config.inter_broker_listener_name
 
     def comes_from(self, broker_id: int) -> bool:
-        """Whether a broker has sent the request, as far as this one knows who is registered: its connection has shown
-        that broker's secret, or is on the inter-broker listener and the broker has none (`BrokerSecrets`). If so, what
-        clients are bounded by does not hold that connection up (`Session.belongs_to_broker`)."""
+        """Whether the request comes from a broker, as far as this one knows the registrations: its connection has sent
+        that broker's secret, or is on the inter-broker listener and the broker has no secret (`BrokerSecrets`). If so,
+        the limits of clients do not apply to that connection (`Session.belongs_to_broker`)."""
         session = self.session
         if session.is_broker:
             return session.broker_id == broker_id
@@ -50,8 +50,8 @@ class RequestContext:
         return True
 
     async def is_sent_by(self, broker_id: int) -> bool:
-        """As `comes_from`, also for a broker that has registered just now. Raises: CloseConnection, where that cannot
-        be read, so that the request is sent again."""
+        """As `comes_from`, also for a broker that has only just registered. Raises: CloseConnection if the registration
+        cannot be read, so that the request is sent again."""
         if self.comes_from(broker_id):
             return True
         if self.session.is_broker or not self.is_on_inter_broker_listener:
@@ -63,14 +63,15 @@ class RequestContext:
         return self.comes_from(broker_id)
 
     def comes_from_some_broker(self) -> bool:
-        """As `comes_from`, for a request in which nothing, or the client id alone, says which broker sent it. Where
-        there are brokers without a secret, whoever asks on the inter-broker listener may be one of them."""
+        """As `comes_from`, for a request in which nothing, or the client id alone, names the broker. If there are
+        brokers without a secret, any connection on the inter-broker listener may be one of them."""
         if self.session.is_broker or self.comes_from(broker_of_client_id(self.client_id)):
             return True
         return self.is_on_inter_broker_listener and self.services.broker_secrets.believes_anybody()
 
     def comes_from_another_broker(self) -> bool:
-        """As `comes_from_some_broker`, but not in this broker's own name, which anybody may use where it is alone."""
+        """As `comes_from_some_broker`, but not in this broker's own name, which any client may use if this broker is
+        alone."""
         broker_id = broker_of_client_id(self.client_id)
         if self.session.is_broker or (broker_id != self.services.node_id and self.comes_from(broker_id)):
             return True

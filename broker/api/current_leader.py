@@ -1,5 +1,5 @@
-"""The current leader of a partition, told in the reply of a broker that does not lead it, so that the client need not
-ask for metadata first (KIP-951).
+"""The current leader of a partition in the response of a broker that does not lead it, so that the client need not
+request metadata first (KIP-951).
 """
 
 from collections.abc import Callable
@@ -13,20 +13,20 @@ NodeEndpointT = TypeVar("NodeEndpointT", bound="NodeEndpoint")
 
 
 class NodeEndpoint(Protocol):
-    """A broker's address in a reply."""
+    """A broker's address in a response."""
 
     node_id: int
 
 
 class Entry(Protocol[LeaderIdAndEpochT]):
-    """A partition's part of a reply."""
+    """A partition's part of a response."""
 
     current_leader: LeaderIdAndEpochT
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentLeader(Generic[LeaderIdAndEpochT, NodeEndpointT]):
-    """Tells leaders in one API's replies, by that API's two message types for it."""
+    """Sets current leaders in one API's responses, with that API's two message types for it."""
 
     leader_type: Callable[..., LeaderIdAndEpochT]
     endpoint_type: Callable[..., NodeEndpointT]
@@ -39,8 +39,8 @@ class CurrentLeader(Generic[LeaderIdAndEpochT, NodeEndpointT]):
         partition_index: int,
         context: RequestContext,
     ) -> None:
-        """Set the entry's current leader, and add the leader to the reply's `node_endpoints` if it is not there yet;
-        neither where no metadata knows the partition.
+        """Set the entry's current leader, and add the leader to the response's `node_endpoints` if it is missing; does
+        nothing if the metadata does not have the partition.
         """
         metadata = context.services.metadata
         partition = metadata.partition(topic, partition_index)

@@ -1,8 +1,9 @@
-"""From a frame to the parts of its reply: header, version check, decode, handler, encode; the error boundary is here.
+"""From a frame to the parts of its response: header, version check, decode, handler, encode; the error boundary is
+here.
 
-A frame whose key or version is not served closes its connection, as Kafka does (SocketServer.parseRequestHeader),
-except ApiVersions, whose reply tells the client what to ask instead (KIP-511). An exception that a handler did not
-foresee is logged and closes the connection too: the client retries, whereas UNKNOWN_SERVER_ERROR would end a producer.
+A frame with an unknown API key or version closes its connection, as in Kafka (SocketServer.parseRequestHeader), except
+ApiVersions, whose response tells the client the versions to use (KIP-511). An unexpected exception of a handler is
+logged and closes the connection, too: the client retries, whereas UNKNOWN_SERVER_ERROR would end a producer.
 """
 
 import asyncio
@@ -32,19 +33,19 @@ from barnabas.wire.schema import Message
 logger = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
-"""How large a request may be that is not bounded by its elements (as Produce is): what is decoded becomes objects,
-several times as large. The largest of real clients, SyncGroup of a leader of thousands of members, could not be stored
-beyond the size of a batch, 1 MiB."""
+"""The limit of a request's size, if its elements are not limited instead (as Produce's are): decoding creates objects
+several times as large. The largest request of real clients, SyncGroup of the leader of thousands of members, could not
+be stored beyond the size of a batch, 1 MiB."""
 
 BROKER_ELEMENTS_MAX = 1 << 62
-"""A controller tells a broker of any number of partitions; how large its request may be, socket.request.max.bytes
-says. A stranger's request has no more elements than a client's: it is decoded before anybody can refuse it."""
+"""A controller's request may name any number of partitions; socket.request.max.bytes limits its size. Other clients'
+requests have the usual limit of elements: they are decoded before they can be refused."""
 
 _REPLY_LENGTH = struct.Struct(">i")
 
 
 class _Route:
-    """Everything that is needed to serve one (API, version), compiled on its first request."""
+    """The compiled functions for one (API, version), created by its first request."""
 
     __slots__ = ("decode", "decode_large", "encode", "handle", "handler", "pack_header")
 
@@ -68,16 +69,16 @@ class _Route:
 def _handle_of_broker(
     handle: Callable[..., Any], response_class: type[Any], request: Message, context: RequestContext
 ) -> Any:
-    """Handle a request that only brokers may send, if it came over their listener; where Kafka asks for the right to
-    ClusterAction on the cluster."""
+    """Handle a request that only brokers may send, if it came over the inter-broker listener; Kafka requires the right
+    to ClusterAction on the cluster."""
     if not context.is_on_inter_broker_listener:
         return response_class(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return handle(request, context)
 
 
 def _elements_max(handler: Handler[Any, Any], context: RequestContext) -> int:
-    """How many elements a request may have that has more than most. The first one of a broker's connection may be the
-    largest, and where that broker has no secret, its client id alone says so far whose it is."""
+    """The number of elements that a large request may have. The first request of a broker's connection may be the
+    largest, and if that broker has no secret, only its client id identifies it so far."""
     of_brokers = BROKER_ELEMENTS_MAX if handler.is_inter_broker else handler.elements_of_brokers
     if of_brokers > ELEMENTS_MAX and context.comes_from_another_broker():
         return of_brokers
@@ -95,9 +96,9 @@ def _counting(
 
 
 class Dispatcher:
-    """Turns request frames into reply parts for every connection of one broker.
+    """Turns request frames into response parts for every connection of one broker.
 
-    `find_handler` gives the handler of an API key, None for one that is not served; `clock` is that of sockets.
+    `find_handler` returns the handler of an API key, None for an unknown one; `clock` is that of sockets.
     """
 
     def __init__(
@@ -118,17 +119,17 @@ class Dispatcher:
         self._requests_of_many_elements = LargeRequests(MANY_ELEMENTS_BYTES_MAX)
         self._large_replies = asyncio.Lock()
         self.dispatch: Serve = self.serve
-        """What connections call: `serve` itself, unless somebody intercepts."""
+        """Called by connections: `serve` itself, unless there is an interceptor."""
 
     def intercept(self, interceptor: Interceptor | None) -> None:
-        """Have what connections ask from now on go through `interceptor`; with None it is served at once again."""
+        """Pass requests from now on through `interceptor`; with None they are served directly again."""
         self.dispatch = self.serve if interceptor is None else partial(interceptor, self.serve)
 
     def serve(self, frame: memoryview | bytearray, connection: Connection, *, is_let_in: bool = False) -> Outcome:
-        """Serve one request; a large one when others are done, unless it `is_let_in`.
+        """Serve one request; a large one waits until others are done, unless it `is_let_in`.
 
-        Returns the reply's parts, None where there is no reply, a coroutine or `Delayed` (whose `resume` returns one of
-        these) where the connection must wait, or a future where it need not (the ordered stage is done). Raises
+        Returns the response's parts, None where there is no response, a coroutine or `Delayed` (whose `resume` returns
+        one of these) where the connection must wait, or a future where it need not (the ordered stage is done). Raises
         ProtocolError or CloseConnection when the connection must be closed. Views of `frame` are not kept.
         """
         started_ns = time.perf_counter_ns()
@@ -165,8 +166,8 @@ class Dispatcher:
         return self._answer(route, context, started_ns, len(frame), route.handle, request, context)
 
     def _may_be_of_broker(self, handler: Handler[Any, Any], connection: Connection) -> bool:
-        """Whether a request may be the first one of another broker, whose connection is not known as such yet: of one
-        that need not show a secret, since those that do have shown it before."""
+        """Whether a request may be the first one of another broker whose connection is not known as such yet, because
+        brokers without a secret exist; brokers with one have sent it before."""
         own = self._services.config.inter_broker_listener_name
         return (
             handler.is_inter_broker
@@ -175,8 +176,8 @@ class Dispatcher:
         )
 
     def _room_for(self, handler: Handler[Any, Any], connection: Connection) -> LargeRequests:
-        """Which bound a large request counts for: those that wait for the controller, and those that brokers may have
-        sent, have bounds of their own, so that they hold up nobody else, and nobody them."""
+        """The limit that a large request counts for: requests that wait for the controller, and those that brokers may
+        have sent, have limits of their own, so that neither delay others nor are delayed by them."""
         if self._may_be_of_broker(handler, connection):
             return self._large_requests_of_brokers
         return self._large_requests_to_controller if handler.waits_for else self._large_requests
@@ -184,7 +185,7 @@ class Dispatcher:
     async def _let_in(
         self, requests: LargeRequests, frame: memoryview | bytearray, connection: Connection
     ) -> Parts | None:
-        """Serve a large request when there is room for what it decodes to."""
+        """Serve a large request when there is room for its decoded form."""
         size = len(frame)
         connection.hold(size)
         try:
@@ -194,13 +195,13 @@ class Dispatcher:
         try:
             outcome = self.serve(frame, connection, is_let_in=True)
             del frame
-            assert not isinstance(outcome, Delayed)  # a Fetch, which waits for others
+            assert not isinstance(outcome, Delayed)  # a Fetch, which waits for other clients
             return await outcome if isinstance(outcome, Awaitable) else outcome
         finally:
             requests.leave(size)
 
     def _route(self, key: int, version: int) -> _Route | None:
-        """The route of a served API and version; None at a version that is not served but answered."""
+        """The route of an API and version; None at an unknown version that gets a response."""
         handler = self._find_handler(key)
         if handler is None:
             raise ProtocolError(f"API key {key} is not served")
@@ -216,7 +217,7 @@ class Dispatcher:
         return route
 
     async def _handle_in_turn(self, handle: Callable[..., Any], request: Message, context: RequestContext) -> Any:
-        """Handle a request whose reply may be large: one in a round of the event loop."""
+        """Handle a request whose response may be large: one in a round of the event loop."""
         async with self._large_replies:
             await asyncio.sleep(0)
             response = handle(request, context)
@@ -231,7 +232,7 @@ class Dispatcher:
         handle: Callable[..., Any],
         *arguments: Any,
     ) -> Outcome:
-        """Have a request handled, or what was delayed resumed, and encode the response if there is one by now."""
+        """Call a handler, or resume a delayed request, and encode the response if there is one by now."""
         parts: list[Any] | None = None
         try:
             response = handle(*arguments)
@@ -282,7 +283,8 @@ class Dispatcher:
             raise self._unforeseen(context, error) from error
         if not route.handler.has_large_replies:
             return cast("Parts | None", answer(lambda: known))
-        # One after the other, and when those who were cut have given their memory back; others have their turn between.
+        # One after the other, and when cancelled requests have released their memory; other tasks have their turn in
+        # between.
         async with self._large_replies:
             await asyncio.sleep(0)
             while self._services.connections.is_crowded:
@@ -317,7 +319,7 @@ def _encode_last(error: CloseConnection, answer: Callable[..., Outcome]) -> None
 
 
 def _answer_when_done(response: "asyncio.Future[Any]", answer: Callable[..., Outcome]) -> "asyncio.Future[Any]":
-    """The outcome of a request whose response comes later, with no task that waits for it."""
+    """The outcome of a request whose response comes later, without a task that waits for it."""
     outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(response: "asyncio.Future[Any]") -> None:
@@ -326,7 +328,7 @@ def _answer_when_done(response: "asyncio.Future[Any]", answer: Callable[..., Out
             return
         try:
             outcome.set_result(answer(response.result))
-        except Exception as error:  # noqa: BLE001 - the connection looks what it is
+        except Exception as error:  # noqa: BLE001 - the connection handles it
             outcome.set_exception(error)
 
     response.add_done_callback(done)

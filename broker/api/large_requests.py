@@ -1,7 +1,7 @@
-"""How many large requests are served at the same time: what is decoded is many times as large as what came in, and
-stays as long as its request waits for something, or others have their turn meanwhile.
+"""Limits the large requests that are served at the same time: a decoded request is many times as large as its bytes,
+and stays in memory while it waits for something, or other tasks have their turn.
 
-Requests beyond the bound wait as the bytes that they came in, which the budget of unfinished requests counts.
+Requests beyond the limit wait in undecoded form, which the budget of unfinished requests counts.
 """
 
 import asyncio
@@ -9,20 +9,20 @@ from collections import deque
 from typing import Final
 
 LARGE_REQUEST_BYTES: Final = 4 * 1024
-"""A request of more bytes is a large one; the others, by far the most of real clients, are served at once."""
+"""A request of more bytes is large; smaller ones, nearly all requests of real clients, are served at once."""
 
 SERVED_BYTES_MAX: Final = 1024 * 1024
-"""How many bytes the large requests that are being served may have together; a single one may have more. Decoded they
+"""The limit of bytes of the large requests that are being served together; a single one may have more. Decoded they
 take up to fifty times as much."""
 
 MANY_ELEMENTS_BYTES_MAX: Final = 256 * 1024
-"""How many bytes the requests may have together that are large by their elements (Produce's partitions): an element
-without records takes 6 bytes."""
+"""The limit of bytes of requests together that are large by their elements (Produce's partitions): an element without
+records takes 6 bytes."""
 
 
 class LargeRequests:
-    """Lets large requests in, in the order in which they came, `served_bytes_max` or one at a time; owned by the event
-    loop."""
+    """Admits large requests in the order of their arrival, up to `served_bytes_max` or one at a time; owned by the
+    event loop."""
 
     def __init__(self, served_bytes_max: int = SERVED_BYTES_MAX) -> None:
         self._served_bytes_max = served_bytes_max
@@ -30,7 +30,7 @@ class LargeRequests:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def enter(self, size: int) -> None:
-        """Return when a request of `size` bytes may be served; `leave` is to be called afterwards."""
+        """Return when a request of `size` bytes may be served; call `leave` afterwards."""
         if not self._waiting and self._has_room(size):
             self.served_bytes += size
             return
@@ -42,11 +42,11 @@ class LargeRequests:
             if let_in.done() and not let_in.cancelled():
                 self.leave(size)
             else:
-                self._let_in()  # whoever came after it may be smaller
+                self._let_in()  # the next one may be smaller
             raise
 
     def leave(self, size: int) -> None:
-        """A request that was let in is answered, or its connection is gone: let in who waits."""
+        """A request that was admitted is done, or its connection is gone: admit waiting ones."""
         self.served_bytes -= size
         self._let_in()
 

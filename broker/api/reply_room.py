@@ -1,8 +1,8 @@
-"""How large a reply may become, asked before its parts are made.
+"""Limits the size of a response before its parts are built.
 
-A request of a few bytes may ask for all that somebody has stored, or for the same thing 50,000 times. Each question is
-answered, in order, as in Kafka; what is asked again is not worked out again, and what would make the reply too large is
-refused. (Kafka bounds fetches only.)
+A request of a few bytes may request all data that clients have stored, or the same item 50,000 times. Each item gets a
+result, in order, as in Kafka; a repeated item is not computed again, and items that would make the response too large
+are refused. (Kafka limits fetches only.)
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 def check_reply(size: int, bytes_max: int) -> None:
-    """Whether a reply of about `size` bytes may be made. Errors: ApiError, POLICY_VIOLATION."""
+    """Raise an error if a response of about `size` bytes may not be built. Errors: ApiError, POLICY_VIOLATION."""
     if size > bytes_max:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION, f"The reply would be larger than {bytes_max} bytes: ask for less at a time."
@@ -23,12 +23,14 @@ def check_reply(size: int, bytes_max: int) -> None:
 
 
 def text_bytes(text: str | None) -> int:
-    """How many bytes a text takes in a reply at most, in UTF-8, besides its length."""
+    """The maximum size of a text in a response, in bytes of UTF-8, besides its length."""
     return 0 if text is None else len(text) * (1 if text.isascii() else 4)
 
 
 class ReplyRoom(Generic[Question, Answer]):
-    """The answers of one reply, which may have about `bytes_max` bytes; `size_of` estimates those of one answer."""
+    """The results of one response, which may have about `bytes_max` bytes; `size_of` estimates the size
+    of one result.
+    """
 
     def __init__(self, size_of: Callable[[Answer], int], bytes_max: int) -> None:
         self._size_of = size_of
@@ -37,8 +39,8 @@ class ReplyRoom(Generic[Question, Answer]):
         self._known: dict[Question, tuple[Answer, int]] = {}
 
     def again(self, question: Question) -> Answer | None:
-        """The answer to a question that was asked before. Errors: ApiError, POLICY_VIOLATION, where there is no room
-        for it, and for every question after that.
+        """The result of an item that was requested before; None for a new one. Errors: ApiError, POLICY_VIOLATION, if
+        there is no room for it, and for every item after that.
         """
         check_reply(self._taken_bytes, self._bytes_max)
         found = self._known.get(question)
@@ -48,7 +50,7 @@ class ReplyRoom(Generic[Question, Answer]):
         return found[0]
 
     def first(self, question: Question, answer: Answer) -> Answer:
-        """Remember the answer to a new question, and return it. Errors: as `again`."""
+        """Remember the result of a new item, and return it. Errors: as `again`."""
         size = self._size_of(answer)
         self._known[question] = answer, size
         self._take(size)

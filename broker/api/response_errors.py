@@ -1,7 +1,7 @@
-"""Which error codes a response carries, in itself and in its entries, whichever API it is of: from its fields.
+"""Finds the error codes of a response, at the top and in its entries, from the fields of its API.
 
-Produce and Fetch count theirs where they arise: nearly all of their responses have none, and looking for them would
-cost as much as the rest of the counting (tests/benchmarks/test_call_counts.py).
+Produce and Fetch count theirs where they arise: nearly all of their responses have none, and a search would cost as
+much as the rest of the counting (tests/benchmarks/test_call_counts.py).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from barnabas.wire.schema import Array, Message
 
 
 class _Place(NamedTuple):
-    """Where errors are in a struct: in itself, and in the structs of some of its fields."""
+    """The places of error codes in a struct: its own field, and the structs of some of its fields."""
 
     has_code: bool
     below: tuple[tuple[str, bool, _Place], ...]
-    """The name of a field, whether it is an array, and where its errors are."""
+    """The name of a field, whether it is an array, and the places of its error codes."""
 
 
 def _place(struct: type[Message]) -> _Place | None:

@@ -288,8 +288,7 @@ class Fetcher:
 
     @property
     def max_lag(self) -> int:
-        """The largest lag of a partition: the number of committed records that its log lacks, as of its last response.
-        """
+        """The largest lag of a partition, in committed records that its log lacks, as of its last response."""
         return max(0, max((self._followed[partition].lag for partition in self._by_lag[1]), default=0))
 
     @property

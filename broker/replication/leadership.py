@@ -83,7 +83,8 @@ class Leadership:
         self.followers.told(told.replicas, told.isr, told.partition_epoch)
 
     def end(self, error: ErrorCode) -> None:
-        """End the leadership: this broker leads no longer, or in another epoch. Waits for deletions fail with `error`.
+        """End the leadership: this broker leads no longer, or in another epoch. Waits for deletions fail
+        with `error`.
         """
         if self._deletions is not None:
             self._deletions.fail(ApiError(error))
