@@ -1,5 +1,6 @@
-"""Named timers of one partition of a coordinator, the session of member M of group G for instance. To set one anew is
-cheap: most of them are, by every heartbeat, and never end. (What calls at a time: `Timers`, `barnabas/timers.py`.)
+"""Named timers of one partition of a coordinator, for example the session of member M of group G. Restarting a timer is
+cheap: every heartbeat restarts one, and most never run out. (The underlying clock calls: `Timers`,
+`barnabas/timers.py`.)
 """
 
 from collections.abc import Callable, Hashable
@@ -11,8 +12,8 @@ AlarmKey = tuple[str, Hashable]
 
 
 class _Alarm:
-    """A timer that is set: `call` looks at it at `at_ms`, but one that was set anew is due only at `due_ms`, and then
-    that call looks once more. So a heartbeat, which puts a session's end off, costs one store.
+    """A running timer: `call` checks it at `at_ms`. A restarted timer is due only at `due_ms`; then the check schedules
+    another one. So a heartbeat, which postpones a session's end, costs one store.
     """
 
     __slots__ = ("at_ms", "call", "due_ms")
@@ -23,8 +24,8 @@ class _Alarm:
 
 
 class Alarms:
-    """Timers that are set, set anew and cancelled by name; `go_off` is called with the name of one that has run out,
-    which is gone then. The length is how many are set. Owned by the event loop.
+    """Timers by name: set, restarted and cancelled; `go_off` is called with the name of a timer that has run out, which
+    is removed first. The length is the number of running timers. Owned by the event loop.
     """
 
     def __init__(self, timers: Timers, clock: Clock, go_off: Callable[[AlarmKey], None]) -> None:
@@ -37,7 +38,7 @@ class Alarms:
         return len(self._alarms)
 
     def set(self, key: AlarmKey, delay_ms: int) -> None:
-        """Start a timer, or start it anew: it runs out `delay_ms` from now."""
+        """Start or restart a timer: it runs out `delay_ms` from now."""
         due_ms = self._clock.monotonic_ms() + delay_ms
         alarm = self._alarms.get(key)
         if alarm is not None:

@@ -1,6 +1,6 @@
-"""The internal topics, `__consumer_offsets` and `__transaction_state`: how they are created, and whose they are.
+"""The internal topics, `__consumer_offsets` and `__transaction_state`: their creation and their coordinators.
 
-Their coordinators are told when this broker comes to lead, or no longer leads, one of their partitions.
+The coordinators are notified when this broker begins or ceases to lead one of their partitions.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _WAITING: Final = {
     GROUP_METADATA_TOPIC: ("Consumer groups", "offsets.topic.replication.factor"),
     TRANSACTION_STATE_TOPIC: ("Transactions", "transaction.state.log.replication.factor"),
 }
-"""What waits for an internal topic, and the key that says how many replicas it is to have."""
+"""The users of an internal topic, and the key with its number of replicas."""
 
 
 class InternalTopics:
-    """Describes the internal topics, and tells their coordinators of their partitions: `attach` these before the
-    controller hands any out. A broker that `is_alone` has a metadata store of its own, which no other broker can join.
+    """Describes the internal topics, and notifies their coordinators of their partitions: call `attach` before the
+    controller assigns any. A broker that `is_alone` has a metadata store of its own, which no other broker can join.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class InternalTopics:
         self._runtimes: dict[str, CoordinatorRuntime[Any]] = {}
 
     def attach(self, groups: GroupService, transactions: TransactionService) -> None:
-        """The coordinators that live on these topics."""
+        """Set the coordinators of these topics."""
         self._groups = groups
         self._runtimes = {GROUP_METADATA_TOPIC: groups.runtime, TRANSACTION_STATE_TOPIC: transactions.runtime}
 
     def new_topic(self, name: str) -> NewTopic | None:
-        """How a topic of this name is to be created; None for all other names. A broker that is alone
-        makes no more replicas than there are brokers.
+        """The properties with which to create an internal topic; None for all other names. A broker that is alone
+        creates no more replicas than there are brokers.
         """
         if name not in self._sizes:
             return None
@@ -74,8 +74,8 @@ class InternalTopics:
         )
 
     def waits_for_brokers(self, name: str) -> str | None:
-        """Why a topic cannot be created before more brokers are alive, as many as it is to have replicas; None where it
-        can. The log has it in one line, once until there are enough.
+        """Why a topic cannot be created before more brokers are alive, at least as many as its replicas; None if it
+        can. Logged in one line, once until there are enough.
         """
         if self._is_alone or name not in self._sizes:
             return None
@@ -95,20 +95,20 @@ class InternalTopics:
         return why
 
     def elected(self, partition: Partition) -> None:
-        """Tell a partition's coordinator that this broker leads it, from now on or in a new epoch; partitions of other
-        topics have none."""
+        """Notify a partition's coordinator that this broker leads it, from now on or in a new epoch; partitions of
+        other topics have none."""
         runtime = self._runtimes.get(partition.topic)
         if runtime is not None:
             runtime.on_elected(partition.index, partition.state.leader_epoch)
 
     def resigned(self, partition: Partition) -> None:
-        """Tell a partition's coordinator that this broker does not lead it any more."""
+        """Notify a partition's coordinator that this broker no longer leads it."""
         runtime = self._runtimes.get(partition.topic)
         if runtime is not None:
             runtime.on_resigned(partition.index)
 
     async def metadata_updated(self, removed: Sequence[TopicMetadata]) -> None:
-        """The controller told of topics, among them `removed` ones."""
+        """The controller has updated the metadata of topics; `removed` ones are gone."""
         for name, runtime in self._runtimes.items():
             topic = self._metadata.topic(name)
             if topic is not None:

@@ -1,8 +1,8 @@
-"""How much a coordinator may remember: whoever would have it remember more is refused. (Kafka counts nothing, and
-remembers until its heap is full.)
+"""Limits the memory of a coordinator: events that would exceed the limit are refused. (Kafka has no limit, and grows
+until its heap is full.)
 
-Who is refused is told to come back, and does; so refusals are counted for /metrics, and told in the log now and then,
-or nobody else would know of them.
+Refused clients receive a retriable error, and retry; so refusals are counted for /metrics, and logged from time to
+time, since they would be unnoticed otherwise.
 """
 
 import logging
@@ -15,20 +15,21 @@ from barnabas.wire.errors import ApiError, ErrorCode
 logger = logging.getLogger(__name__)
 
 SILENCE_MS: Final = 60_000
-"""The next line comes after this time at the earliest."""
+"""The minimum time between two log lines."""
 
 
 class MemoryBudget:
-    """How many bytes the shards of one coordinator may hold, about; owned by the event loop.
+    """The approximate limit of bytes in the shards of one coordinator; owned by the event loop.
 
-    `bytes_max` is for what anybody may add; a check may allow some more. `held_bytes()` sums up what all shards hold,
-    which takes time: what was left of the budget the last time is enough for many an event, and then nobody counts.
+    `bytes_max` is the limit for any client; a check may allow some more. `held_bytes()` sums up the memory of all
+    shards, which takes time: the rest of the budget at the last sum suffices for many events, which then need no new
+    sum.
     """
 
     def __init__(self, entities: str, bytes_max: int, held_bytes: Callable[[], int], clock: Clock) -> None:
         self.bytes_max = bytes_max
         self.refused_count = 0
-        """How often somebody was refused since the start."""
+        """The number of refusals since the start."""
         self._entities = entities
         self._held_bytes = held_bytes
         self._clock = clock
@@ -37,11 +38,11 @@ class MemoryBudget:
         self._told_count = 0
 
     def sum_up_again(self) -> None:
-        """Other shards count from now on: let the next event sum up what they hold."""
+        """The set of shards has changed: let the next event sum up their memory."""
         self._left_bytes = 0
 
     def check(self, added_bytes: int, bytes_max: int, reason: str) -> None:
-        """Refuse to add so much if all would be more than `bytes_max` then. What adds nothing is always let in.
+        """Refuse an addition if the total would exceed `bytes_max`. An event that adds nothing is never refused.
 
         Errors: ApiError COORDINATOR_NOT_AVAILABLE, with the reason.
         """
@@ -56,7 +57,7 @@ class MemoryBudget:
             raise self.refusal(reason)
 
     def refusal(self, reason: str) -> ApiError:
-        """Count somebody who is refused; the error to raise, COORDINATOR_NOT_AVAILABLE, with the reason."""
+        """Count a refusal; returns the error to raise, COORDINATOR_NOT_AVAILABLE, with the reason."""
         self.refused_count += 1
         now_ms = self._clock.monotonic_ms()
         if self._told_count == 0 or now_ms >= self._silent_until_ms:

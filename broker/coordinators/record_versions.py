@@ -1,4 +1,4 @@
-"""What the records of both coordinators' topics begin with: a type in their keys, a version in their values."""
+"""The first fields of records of both coordinators' topics: a type in their keys, a version in their values."""
 
 import struct
 from typing import Final

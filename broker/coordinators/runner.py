@@ -1,7 +1,8 @@
-"""The shell around a shard: carries out what its machine decides. The same for all coordinators.
+"""The shell around a shard: carries out the decisions of its machine. The same for all coordinators.
 
-One step without an await: decide, append the records, apply the changes, set the timers. Replies leave, and what
-follows begins, once that is committed. A log that refuses the records leaves the shard as it was.
+One step without an await: decide, append the records, apply the changes, set the timers. Once the records are
+committed, replies are sent and the follow-up begins. If the log refuses the records, the shard stays as it was.
+
 Source: Kafka's CoordinatorRuntime (CoordinatorContext, CoordinatorWriteEvent).
 """
 
@@ -26,25 +27,25 @@ from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build
 log = logging.getLogger(__name__)
 
 TOMBSTONE_BATCH_BYTES_MAX: Final = 512 * 1024
-"""Tombstones need not be written together: so many bytes of them go into one batch."""
+"""The size of a batch of tombstones, which need not be written together."""
 
 TIMER_RETRY_DELAY_MS: Final = 1_000
-"""What a timer asked for is tried again after this time when the log refused it."""
+"""The delay of the next attempt after the log refused the records of a timer's event."""
 
 STARTS_PER_TURN: Final = 8
-"""So many events of a shard that begins to serve are carried out before other work, and the other shards', gets its
+"""The number of events of a starting shard that are carried out before other work, including the other shards', has its
 turn.
 """
 
 NOBODY: Final[Token] = 0
-"""Asks for what the coordinator decides by itself."""
+"""The token of the coordinator's own events."""
 
 _REPLY_ERRORS: Final = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-"""What clients are told of errors that they know from Produce only (CoordinatorOperationExceptionHelper,
+"""The errors for clients in place of errors that they know only from Produce (CoordinatorOperationExceptionHelper,
 TransactionStateManager.appendTransactionToLog).
 """
 
@@ -55,7 +56,7 @@ LogRecord = tuple[bytes, bytes | None]
 
 
 class Coordinator(Protocol):
-    """What a runner needs of the coordinator whose shard it runs: CoordinatorRuntime."""
+    """The part of the coordinator that a runner uses: CoordinatorRuntime."""
 
     log: CoordinatorLog
     timers: Timers
@@ -71,7 +72,7 @@ class Coordinator(Protocol):
 
 
 async def answered(reply: "Answer | asyncio.Future[Answer]") -> Answer:
-    """What was asked (`ShardRunner.ask`) is answered with, once it is. Errors: those of the future."""
+    """The reply of `ShardRunner.ask`, once it is there. Errors: those of the future."""
     return await reply if isinstance(reply, asyncio.Future) else reply
 
 
@@ -81,7 +82,8 @@ class _EveryKey(Container[str]):
 
 
 class ShardRunner(Generic[ShardType, EventType, ReplyType]):
-    """The active shard of one partition; owned by the event loop. `leader_epoch()` is that of the partition, now."""
+    """The active shard of one partition; owned by the event loop. `leader_epoch()` returns the partition's current
+    leader epoch."""
 
     def __init__(
         self, partition: int, leader_epoch: Callable[[], int], shard: ShardType, coordinator: Coordinator
@@ -100,11 +102,11 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
         self._uncommitted: dict[str, int] = {}
         """The end offset of a key's last records, while these are not committed."""
         self._in_doubt: Container[str] = self._uncommitted
-        """The keys whose last records may still be lost: all, while that is so of what was loaded."""
+        """The keys whose last records may still be lost: all keys while the loaded records are not committed."""
         self._doubt_what_was_loaded()
 
     async def start(self) -> None:
-        """The shard is loaded, and requests are served: decide what there is to decide at first. It may be much."""
+        """The shard is loaded, and requests are served: decide the initial events, which may be many."""
         turns = Turns(STARTS_PER_TURN)
         for event in self.shard.events_at_start():
             if self.is_closed:
@@ -115,13 +117,13 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
         self._changed()
 
     def close(self, error: ApiError) -> None:
-        """Stop: whoever waits gets the error."""
+        """Stop: waiting requests fail with the error."""
         self.is_closed = True
         self.alarms.clear()
         self._fail(list(self._owed), error)
 
     def ask(self, event: EventType) -> "ReplyType | asyncio.Future[ReplyType]":
-        """Have an event decided whose sender waits for the answer: the reply, or a future while it must wait.
+        """Have an event decided whose sender waits for the reply: returns the reply, or a future if it has to wait.
 
         Errors: ApiError, raised or in the future: the log refused the records, or this broker lost the shard.
         """
@@ -130,21 +132,21 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
         return self._owe(token) if reply is None else reply
 
     def tell(self, event: EventType) -> None:
-        """Have an event decided that nobody waits for. Errors: none; what the log refuses is logged and left."""
+        """Have an event decided without a reply. Errors: none; a refusal of the log is logged and ignored."""
         try:
             self.carry_out(event)
         except ApiError as error:
             log.warning("%s of %s: %s", type(event).__name__, printable(event[0]), error)
 
     def carry_out(self, event: EventType, asker: Token = NOBODY) -> ReplyType | None:
-        """Have an event decided; the asker's reply if it can leave at once. Errors: as `ask`."""
+        """Have an event decided; returns the asker's reply if it can be sent at once. Errors: as `ask`."""
         key = event[0]
         try:
             effects, has_records = self._step(key, event)
         except ApiError as error:
             self._refused(event, error)
             raise
-        # Also what follows from loaded records: they may not be committed yet, and whoever leads next may lack them.
+        # Also results of loaded records: these may not be committed yet, and the next leader may lack them.
         if (has_records or effects.replies or effects.is_followed_up) and not effects.at_once:
             try:
                 committed = self._committed()
@@ -157,8 +159,8 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
         return self._finish(key, effects, asker)
 
     def once_committed(self, key: str, reply: ReplyType) -> "ReplyType | asyncio.Future[ReplyType]":
-        """A reply about `key` that was read from the shard, given when all it may tell of is committed. Errors: as
-        `ask`.
+        """A reply about `key` that was read from the shard, returned once all records it may depend on are committed.
+        Errors: as `ask`.
         """
         committed = self._committed()
         if committed is None:
@@ -170,10 +172,10 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
     def end_transaction(
         self, marker: EndTxnMarker, producer_id: int, producer_epoch: int, transaction_version: int
     ) -> "asyncio.Future[None] | None":
-        """Write the marker of a transaction with records here: they count from now on, or never did. None when it is
-        committed, else a future.
+        """Write the marker of a transaction with records here, which thereby take effect or are dropped. None when it
+        is committed, else a future.
 
-        Errors: ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or what the log refuses it with.
+        Errors: ApiError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or the log's error.
         """
         batch = build_end_txn_marker(
             marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=self._clock.now_ms()
@@ -191,7 +193,8 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
     # One step
 
     def _step(self, key: str, event: EventType) -> tuple[Effects[Any, ReplyType], bool]:
-        """Decide, append, apply, set timers; what is left to be done, and whether records were appended."""
+        """Decide, append, apply, set timers; returns the effects that remain to be done, and whether records were
+        appended."""
         shard = self.shard
         effects = shard.decide(event, self._clock.now_ms(), self._coordinator.settings, self._in_doubt)
         records = []
@@ -211,7 +214,7 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
         return effects, bool(records)
 
     def _append(self, records: Sequence[Any], producer: tuple[int, int]) -> int:
-        """Append records; the offset of the first."""
+        """Append records; returns the offset of the first."""
         now_ms, encode = self._clock.now_ms(), self._coordinator.encode_record
         encoded = [encode(record) for record in records]
         is_divisible = encoded[0][1] is None and all(value is None for _, value in encoded)
@@ -227,7 +230,7 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
             try:
                 end_offset = self._log.append(self.partition, batch)
             except ApiError as error:
-                # With a part written the log and the shard differ: only loading it again helps.
+                # If a part was written, the log and the shard differ: the shard has to be loaded again.
                 code = _REPLY_ERRORS.get(error.error, error.error) if end_offset < 0 else ErrorCode.NOT_COORDINATOR
                 raise ApiError(code, error.message) from error
         return end_offset - len(records)
@@ -254,7 +257,7 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
         return future
 
     def _doubt_what_was_loaded(self) -> None:
-        """The log is loaded to its end, and whoever leads next may lack what is not committed of it."""
+        """The log is loaded to its end, and the next leader may lack the part of it that is not committed."""
         try:
             committed = self._committed()
         except ApiError:  # the shard is lost already
@@ -268,7 +271,7 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
             self._in_doubt = self._uncommitted
 
     def _finish(self, key: str, effects: Effects[Any, ReplyType], asker: Token = NOBODY) -> ReplyType | None:
-        """Answer all but the asker, whose reply is returned, and begin what follows."""
+        """Answer all but the asker, whose reply is returned, and begin the follow-up."""
         own = None
         for token, reply in effects.replies:
             if token == asker:
@@ -326,7 +329,7 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
             log.warning("%s of %s: %s", type(event).__name__, printable(key), error)
             if not self.is_closed:
                 self.alarms.set(alarm, TIMER_RETRY_DELAY_MS)
-        except Exception as error:  # noqa: BLE001 - the other timers are none the worse for it
+        except Exception as error:  # noqa: BLE001 - it does not affect the other timers
             self.alarms.set(alarm, set_aside.put(key, error))
             return
         set_aside.release(key)

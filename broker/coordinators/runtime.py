@@ -1,11 +1,11 @@
-"""What every coordinator of this broker does with its internal topic: which shard serves a key, and how shards come and
-go.
+"""The part of a coordinator that manages its internal topic, the same for all: the shard of each key, and loading and
+unloading of shards.
 
 A partition of the topic that this broker leads is a shard: loaded from its log in a thread, then run by a ShardRunner.
-Requests for a shard that is not here, or not loaded yet, fail at once: clients ask again.
+Requests for a shard that is not here, or not loaded yet, fail at once: clients retry.
 
-A new coordinator takes a pure machine (a Shard), the form of its records in the log, and a service that tells handlers
-what they may ask. Source: Kafka's CoordinatorRuntime.
+A new coordinator consists of a pure machine (a Shard), the encoding of its records, and a service for handlers. Source:
+Kafka's CoordinatorRuntime.
 """
 
 import asyncio
@@ -32,24 +32,24 @@ log = logging.getLogger(__name__)
 
 LOAD_RETRY_DELAY_MS: Final = 1_000
 LOAD_RETRY_DELAY_MS_MAX: Final = 10_000
-"""When a shard that was lost to its log, or could not be loaded, is loaded again; each time after twice as long, up to
-the latter.
+"""The delay before a shard whose log was lost, or that could not be loaded, is loaded again; it doubles each time, up
+to the maximum.
 """
 
 REMEMBERED_LENGTH_MAX: Final = 256
-"""Of ids of groups and transactions no longer than this it is remembered to which partition they belong."""
+"""The maximum length of ids of groups and transactions whose hash is cached."""
 
 _POWERS_COUNT: Final = 1024
 _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in reversed(range(_POWERS_COUNT)))
-"""What the characters of a piece of a text count for in its hash code, the last one once."""
+"""The weights of the characters of a piece of text in its hash code; the last one has weight 1."""
 
 RunnerType = TypeVar("RunnerType", bound=ShardRunner[Any, Any, Any])
 AfterLoading = Callable[[RunnerType], Awaitable[None]]
 
 
 class _Slot(Generic[RunnerType]):
-    """A partition that this broker leads. `runner` is None until the shard is loaded. `afterwards` is what every shard
-    is told: each has its turn when the shard is loaded, and stays here until it is done.
+    """A partition that this broker leads. `runner` is None until the shard is loaded. `afterwards` is the work that
+    every shard has to do: each item runs once the shard is loaded, and stays here until it is done.
     """
 
     __slots__ = ("afterwards", "is_given_up", "leader_epoch", "retry", "runner")
@@ -66,17 +66,17 @@ class CoordinatorRuntime(Generic[RunnerType]):
     """The shards of one coordinator; owned by the event loop.
 
     Args:
-        entities: what is coordinated, for log lines: "groups".
+        entities: the coordinated entities, for log lines: "groups".
         coordinator_log: the internal topic.
-        partition_count: how many partitions the topic will have, until `on_topic` tells how many it has.
-        settings: handed to every decision. May be replaced as a whole at any time.
-        new_runner, new_shard: the coordinator's kinds of ShardRunner and Shard.
-        encode_record: the form of a record in the log.
-        held_bytes_max: how much all shards may hold, see MemoryBudget.
+        partition_count: the topic's future number of partitions, until `on_topic` sets the actual one.
+        settings: passed to every decision. May be replaced as a whole at any time.
+        new_runner, new_shard: the coordinator's classes of ShardRunner and Shard.
+        encode_record: encodes a record for the log.
+        held_bytes_max: the limit of memory of all shards, see MemoryBudget.
         follow_up: called with a runner and a key when a decision that `is_followed_up` is committed.
-        on_new_epoch: called with a runner that goes on under a new leader epoch.
+        on_new_epoch: called with a runner that continues under a new leader epoch.
         compression: of the batches in the log.
-        set_aside_events: the keys whose own events (timers, those of a start) raised, and are tried later.
+        set_aside_events: the keys whose own events (timers, initial ones) raised, and are tried later.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
         self._on_new_epoch = on_new_epoch
         self.compression = compression
         self.listeners: set[Callable[[], None]] = set()
-        """Called after every change of what is coordinated."""
+        """Called after every change of a shard."""
         self.memory = MemoryBudget(entities, held_bytes_max, self._held_bytes, clock)
         self.set_aside = SetAside[str](
             f"loading {entities}",
@@ -128,14 +128,14 @@ class CoordinatorRuntime(Generic[RunnerType]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Serve requests from now on. Shards come with `on_elected`, which may be called before."""
+        """Start to serve requests. Shards come with `on_elected`, which may be called before."""
         self.is_active = True
         for partition, slot in self._slots.items():
             if slot.runner is not None:
                 self.spawn(self._start(partition, slot.runner))
 
     async def stop(self) -> None:
-        """Let go of every shard; returns when no thread reads the log any more."""
+        """Unload every shard; returns when no thread reads the log any more."""
         self.is_active = False
         for partition in list(self._slots):
             self.on_resigned(partition)
@@ -145,9 +145,9 @@ class CoordinatorRuntime(Generic[RunnerType]):
     def on_topic(self, topic_id: TopicId, partition_count: int) -> None:
         """The topic exists, with so many partitions.
 
-        Keys stay where they are while they are served: what the topic had at the start counts, or what it was made
-        with. If it gets more partitions, that is from the next start on (GroupCoordinatorService.startup), and what is
-        stored under most keys is not found any more.
+        The partition of a key does not change while requests are served: the number of partitions at the start, or at
+        the topic's creation, counts. If the topic gets more partitions, these count from the next start on
+        (GroupCoordinatorService.startup), and the state of most keys is not found any more.
         """
         if topic_id != self._topic_id or not self.is_active:
             self._topic_id = topic_id
@@ -163,8 +163,8 @@ class CoordinatorRuntime(Generic[RunnerType]):
     # Shards that come and go
 
     def on_elected(self, partition: int, leader_epoch: int) -> None:
-        """Load a partition that this broker leads from `leader_epoch` on. A shard that is here, or on its way, goes on
-        under the new epoch: nobody else wrote to it.
+        """Load a partition that this broker leads from `leader_epoch` on. A shard that is loaded, or loading, continues
+        under the new epoch: no other broker wrote to it.
         """
         slot = self._slots.get(partition)
         if slot is not None:
@@ -178,9 +178,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
         self.spawn(self._load(partition, slot))
 
     def on_resigned(self, partition: int) -> None:
-        """Forget a partition that another broker leads now, or none. Waiting clients look for their new
-        coordinator.
-        """
+        """Unload a partition that this broker no longer leads. Waiting clients look up the new coordinator."""
         slot = self._slots.pop(partition, None)
         if slot is None:
             return
@@ -190,15 +188,15 @@ class CoordinatorRuntime(Generic[RunnerType]):
             slot.retry.cancel()
         if slot.runner is not None:
             slot.runner.close(ApiError(ErrorCode.NOT_COORDINATOR))
-            slot.runner = None  # it knows the slot
+            slot.runner = None  # breaks a reference cycle: the runner refers to the slot
 
     def on_lost(self, partition: int) -> None:
-        """Read a shard anew whose log failed in a way that leaves open what it holds."""
+        """Load a shard again whose log failed in a way that leaves its content unknown."""
         lost = self._slots.get(partition)
         if lost is not None and lost.runner is not None:
             self.on_resigned(partition)
             slot = self._slots[partition] = _Slot(lost.leader_epoch)
-            slot.afterwards = lost.afterwards  # what it was being told may be written only in part
+            slot.afterwards = lost.afterwards  # an interrupted item may have been written only in part
             self._load_later(partition, slot, LOAD_RETRY_DELAY_MS)
 
     def _load_later(self, partition: int, slot: _Slot[RunnerType], delay_ms: int) -> None:
@@ -208,9 +206,9 @@ class CoordinatorRuntime(Generic[RunnerType]):
         started_ms = self.clock.monotonic_ms()
         try:
             shard = await self._read(partition, slot)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others must load
+        except Exception as error:  # noqa: BLE001 - an error in this log does not keep the others from loading
             if not slot.is_given_up:
-                # What the partition said is enough of a reason; a mistake of ours needs its traceback.
+                # An error of the partition explains itself; a bug needs its traceback.
                 reason = str(error) if isinstance(error, ApiError) else ""
                 self._load_later(partition, slot, self.set_aside.put(f"partition {partition}", error, reason=reason))
             return
@@ -233,10 +231,10 @@ class CoordinatorRuntime(Generic[RunnerType]):
             await runner.start()
 
     async def _read(self, partition: int, slot: _Slot[RunnerType]) -> Shard[Any, Any, Any]:
-        """Build the shard from its log."""
+        """Load the shard from its log."""
         shard = self._new_shard()
 
-        def take(chunk: bytes | bytearray | memoryview) -> bool:  # in a thread, which has the shard for itself
+        def take(chunk: bytes | bytearray | memoryview) -> bool:  # in a thread, which is the only user of the shard
             if slot.is_given_up:
                 return False
             shard.load(chunk)
@@ -252,7 +250,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
         return abs_java_hash(key) % self._partition_count
 
     def runner(self, key: str) -> RunnerType:
-        """The runner of the shard that a key belongs to.
+        """The runner of a key's shard.
 
         Errors: ApiError, COORDINATOR_NOT_AVAILABLE (not started), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
@@ -265,24 +263,24 @@ class CoordinatorRuntime(Generic[RunnerType]):
         return slot.runner
 
     def check_active(self) -> None:
-        """Errors: ApiError COORDINATOR_NOT_AVAILABLE, if requests are not served."""
+        """Errors: ApiError COORDINATOR_NOT_AVAILABLE, if requests are not served yet."""
         if not self.is_active:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def runner_at(self, partition: int) -> RunnerType | None:
-        """Who serves a partition, if it is loaded and requests are served."""
+        """The runner of a partition, if it is loaded and requests are served."""
         slot = self._slots.get(partition)
         return slot.runner if slot is not None and self.is_active else None
 
     def runners(self) -> list[RunnerType]:
-        """The runners of all shards that are loaded."""
+        """The runners of all loaded shards."""
         return [slot.runner for slot in self._slots.values() if slot.runner is not None]
 
     def all_runners(self) -> list[RunnerType]:
         """The runners of all shards, for lists.
 
-        Errors: ApiError, COORDINATOR_NOT_AVAILABLE (not started); COORDINATOR_LOAD_IN_PROGRESS while any shard loads: a
-        shorter list would look complete.
+        Errors: ApiError, COORDINATOR_NOT_AVAILABLE (not started); COORDINATOR_LOAD_IN_PROGRESS while any shard is
+        loading: a shorter list would look complete.
         """
         self.check_active()
         runners = self.runners()
@@ -296,8 +294,8 @@ class CoordinatorRuntime(Generic[RunnerType]):
     # Background work
 
     async def tell_all(self, act: AfterLoading[RunnerType]) -> None:
-        """Have `act` done with every shard, and with those on their way when they are loaded; more than once with one
-        that is lost meanwhile."""
+        """Call `act` with every shard, and with loading ones once they are loaded; more than once with a shard that is
+        lost meanwhile."""
         slots = list(self._slots.items())
         for _, slot in slots:
             slot.afterwards.append(act)
@@ -305,7 +303,8 @@ class CoordinatorRuntime(Generic[RunnerType]):
             await self._tell(partition, slot)
 
     async def _tell(self, partition: int, slot: _Slot[RunnerType]) -> None:
-        """Do what is left to be done with a shard, unless it is lost first: then that waits for its next life."""
+        """Do a shard's remaining work, unless the shard is lost first: then the work continues after it is loaded
+        again."""
         while slot.runner is not None and slot.afterwards:
             act = slot.afterwards[0]
             with self.set_aside.attempt(f"what follows for partition {partition}"):
@@ -325,18 +324,18 @@ class CoordinatorRuntime(Generic[RunnerType]):
             log.error("Background work on %s failed", self._entities, exc_info=error)
 
     def running(self) -> "list[asyncio.Task[None]]":
-        """Background work that is under way."""
+        """The background tasks."""
         return list(self._tasks)
 
 
 def abs_java_hash(text: str) -> int:
-    """Java's String.hashCode without its sign (Utils.abs: the one value without a positive twin becomes 0)."""
-    # Long names, which no client has, would fill the memory when they are remembered.
+    """Java's String.hashCode without its sign (Utils.abs: the one value without a positive counterpart becomes 0)."""
+    # Long names, which no real client has, are not cached: they would fill the memory.
     return _remembered_hash(text) if len(text) <= REMEMBERED_LENGTH_MAX else _abs_java_hash(text)
 
 
 def weight_of(key: str) -> int:
-    """What finding the coordinator of a key counts for, where others have their turn after so many keys."""
+    """The cost of hashing a key, for requests with many keys that let others run after a certain amount of work."""
     return 1 + len(key) // REMEMBERED_LENGTH_MAX
 
 

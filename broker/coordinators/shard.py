@@ -1,4 +1,5 @@
-"""One partition of a coordinator's internal topic in memory: what every coordinator's pure machine offers its shell.
+"""One partition of a coordinator's internal topic in memory: the interface of every coordinator's pure machine to its
+shell.
 
 Source: Kafka's CoordinatorShard and CoordinatorLoaderImpl.
 """
@@ -19,11 +20,11 @@ ReplyType = TypeVar("ReplyType")
 
 
 class Shard(ABC, Generic[EventType, ChangeType, ReplyType]):
-    """What is coordinated, by key; owned by one runner (or by the thread that loads it). Its length is the number of
-    keys.
+    """The coordinated entities, by key; owned by one runner (or by the thread that loads it). Its length is the number
+    of keys.
 
-    `decide` reads only, `apply` is the only mutator, and `load` is `apply` for what the log holds. `end_offset` is the
-    offset after the last record that is applied, `skipped` counts what loading left out, by reason.
+    `decide` reads only, `apply` is the only mutator, and `load` applies the records of the log. `end_offset` is the
+    offset after the last applied record, `skipped` counts records that loading skipped, by reason.
     """
 
     RECORDS: ClassVar[tuple[type, ...]]
@@ -35,56 +36,56 @@ class Shard(ABC, Generic[EventType, ChangeType, ReplyType]):
         self.end_offset = 0
         self.skipped: Counter[str] = Counter()
 
-    # What each coordinator does in its own way
+    # Specific to each coordinator
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
 
     @property
     @abstractmethod
     def held_bytes(self) -> int:
-        """About how much memory the shard takes."""
+        """An estimate of the shard's memory."""
 
     @staticmethod
     @abstractmethod
     def decode_record(key: bytes, value: bytes | None) -> Any:
-        """The record that the log holds. Errors: ProtocolError if it is not understood."""
+        """Decode a record of the log. Errors: ProtocolError if that is not possible."""
 
     @abstractmethod
     def decide(
         self, event: EventType, now_ms: int, settings: Any, uncommitted: Container[str]
     ) -> Effects[ChangeType, ReplyType]:
-        """What the event means; alters nothing. `now_ms` is wall-clock time, `settings` the coordinator's;
+        """The effects of an event; alters nothing. `now_ms` is wall-clock time, `settings` the coordinator's;
         `uncommitted` are the keys whose last records may still be lost.
         """
 
     @abstractmethod
     def _apply(self, key: str, change: ChangeType, record_offset: int, producer_id: int) -> None:
-        """Bring one change about; `record_offset` is its place in the log if it is a record, and `producer_id` that of
-        the transaction it is part of.
+        """Apply one change; `record_offset` is its offset in the log if it is a record, and `producer_id` that of its
+        transaction.
         """
 
     @abstractmethod
     def commit_timeout_ms(self, key: str, settings: Any) -> int:
-        """How long who asked for a change of `key` waits for it to be committed, until it is told to ask again."""
+        """How long a request that changes `key` waits for the commit before it fails with a retriable error."""
 
     def events_at_start(self) -> list[EventType]:
-        """What there is to decide when the shard is loaded and begins to serve."""
+        """The initial events of a shard that is loaded and begins to serve."""
         return []
 
     def timer_fired(self, key: str, timer_key: Any) -> EventType:
-        """The event that a timer of `key` has run out; of coordinators whose decisions set timers."""
+        """The event for a timer of `key` that has run out; only for coordinators whose decisions set timers."""
         raise AssertionError(f"{type(self).__name__} sets no timers, {key} none called {timer_key}")
 
     def after_refusal(self, event: EventType, error: ApiError) -> EventType | None:
-        """What happens because the log refused the records of an event; None: nothing, its sender asks again."""
+        """The event that follows when the log refuses the records of an event; None: nothing, its sender retries."""
         return None
 
     def _end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """A transaction that wrote records here has ended: they count, or never did."""
+        """End a transaction with records here: they take effect, or are dropped."""
 
-    # What is the same for all
+    # The same for all coordinators
 
     @classmethod
     def records_of(cls, changes: Iterable[ChangeType]) -> list[ChangeType]:
@@ -98,8 +99,8 @@ class Shard(ABC, Generic[EventType, ChangeType, ReplyType]):
         base_offset: int | None = None,
         producer_id: int = NO_PRODUCER_ID,
     ) -> None:
-        """Bring the changes of one decision about; `base_offset` is that of the first of its records, None if it has
-        none; `producer_id` that of the transaction they are part of.
+        """Apply the changes of one decision; `base_offset` is that of the first of its records, None if it has none;
+        `producer_id` that of their transaction.
         """
         if base_offset is not None:
             self.end_offset = base_offset
@@ -109,13 +110,13 @@ class Shard(ABC, Generic[EventType, ChangeType, ReplyType]):
                 self.end_offset += 1
 
     def end_transaction(self, producer_id: int, end_offset: int, *, is_commit: bool) -> None:
-        """A transaction's marker was appended; `end_offset` is the log's end after it."""
+        """A transaction marker was appended; `end_offset` is the log end offset after it."""
         self._end_transaction(producer_id, is_commit=is_commit)
         self.end_offset = end_offset
 
     def load(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Apply whole batches as the log holds them. What is not understood is left out and counted: one odd record
-        must not take all of the partition down.
+        """Apply whole batches of the log. Records that cannot be decoded are skipped and counted: one of them must not
+        make the whole partition unavailable.
 
         Errors: CorruptBatch when the chunk is no sequence of batches.
         """

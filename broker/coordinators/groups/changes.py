@@ -1,7 +1,7 @@
-"""What may happen to a consumer group: every mutation of its state, as a value.
+"""The changes of a consumer group: every mutation of its state, as a value.
 
 A *record* is durable: it is written to `__consumer_offsets`, and applying a partition's records in order rebuilds the
-state. The other changes are volatile: a member waits for its answer, a rebalance began. They are lost with the
+state. The other changes are volatile: a member waits for its response, a rebalance began. They are lost with the
 coordinator, and clients recover by rejoining.
 """
 
@@ -31,7 +31,7 @@ class GroupRecord(NamedTuple):
     """A generation of a group (Kafka's GroupMetadataValue); without members the group is empty.
 
     `protocol_type` is "" for a group that never had a member. `state_since_ms` is the wall-clock time at which the
-    group entered its state, -1 when an old log does not tell.
+    group entered its state, -1 if an old log does not have it.
     """
 
     group_id: str
@@ -44,15 +44,15 @@ class GroupRecord(NamedTuple):
 
 
 class GroupTombstone(NamedTuple):
-    """The group is no more."""
+    """The group was deleted."""
 
     group_id: str
 
 
 class CommittedOffset(NamedTuple):
-    """A position that a group stored for a partition.
+    """A committed offset of a group for a partition.
 
-    `leader_epoch` is -1 when the client did not tell. `expire_at_ms` is -1 unless the commit named its own retention
+    `leader_epoch` is -1 when the client did not send one. `expire_at_ms` is -1 unless the commit had its own retention
     (OffsetCommit v2-4).
     """
 
@@ -74,7 +74,7 @@ class OffsetRecord(NamedTuple):
 
 
 class OffsetTombstone(NamedTuple):
-    """A group's offset for the partition was deleted or has expired."""
+    """A group's committed offset for the partition was deleted or has expired."""
 
     group_id: str
     topic: str
@@ -85,9 +85,7 @@ Record = GroupRecord | GroupTombstone | OffsetRecord | OffsetTombstone
 
 
 class Member(NamedTuple):
-    """A member as the coordinator knows it; replaced, never altered, so that a group is copied without copying its
-    members.
-    """
+    """A member of a group; replaced, never altered, so that a group is copied without copying its members."""
 
     member_id: str
     group_instance_id: str | None
@@ -116,13 +114,13 @@ class Member(NamedTuple):
 
 
 class MemberIdIssued(NamedTuple):
-    """A newcomer was told to come back with this id (KIP-394)."""
+    """A new member received this id and has to join again with it (KIP-394)."""
 
     member_id: str
 
 
 class MemberJoined(NamedTuple):
-    """A new member is in, and its JoinGroup waits for the rebalance."""
+    """A new member has joined, and its JoinGroup waits for the rebalance."""
 
     member: Member
     token: Token
@@ -139,14 +137,14 @@ class MemberRejoined(NamedTuple):
 
 
 class MemberReplaced(NamedTuple):
-    """A static member came back: its old member id is fenced and a new one takes its place (KIP-345)."""
+    """A static member has rejoined: its old member id is fenced, and a new one takes its place (KIP-345)."""
 
     old_member_id: str
     member_id: str
 
 
 class MemberRemoved(NamedTuple):
-    """A member, or an id that nobody used yet, is gone."""
+    """A member, or an id that was not used yet, has been removed."""
 
     member_id: str
 
@@ -158,9 +156,9 @@ class LeaderElected(NamedTuple):
 
 
 class RebalancePrepared(NamedTuple):
-    """The group waits for its members to join; requests parked in SyncGroup have been answered.
+    """The group waits for its members to join; waiting SyncGroup requests have been answered.
 
-    `delay_left_ms` is how much longer it may be put off for the sake of newcomers; None when they are not waited for.
+    `delay_left_ms` is how much longer the rebalance may be delayed for new members; None without a delay.
     """
 
     at_ms: int
@@ -168,13 +166,13 @@ class RebalancePrepared(NamedTuple):
 
 
 class DelayExtended(NamedTuple):
-    """Newcomers arrived while the rebalance was put off, which waits for more of them once more."""
+    """New members arrived during the delay of the rebalance, which is extended."""
 
     left_ms: int
 
 
 class DelayOver(NamedTuple):
-    """Newcomers are not waited for any more: the rebalance ends when all members have joined."""
+    """The delay for new members is over: the rebalance ends when all members have joined."""
 
 
 class GenerationStarted(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the group machine is told, and what it answers: plain values without API versions or connections."""
+"""The events of the group machine, and its replies: plain values without API versions or connections."""
 
 from typing import Final, NamedTuple
 
@@ -8,13 +8,13 @@ from barnabas.broker.coordinators.groups.changes import Change, CommittedOffset,
 from barnabas.wire.errors import ErrorCode
 
 SESSION: Final = "session"
-"""Timer kind: a member has not been heard of for its session timeout."""
+"""Timer kind: a member's session timeout without a request."""
 JOIN: Final = "join"
-"""Timer kind: the members had their time to join."""
+"""Timer kind: the members' time to join."""
 NEWCOMERS: Final = "newcomers"
-"""Timer kind: newcomers had their time to come before the rebalance goes on."""
+"""Timer kind: the delay of a rebalance for new members."""
 SYNC: Final = "sync"
-"""Timer kind: the members had their time to send SyncGroup."""
+"""Timer kind: the members' time to send SyncGroup."""
 
 
 class TimerKey(NamedTuple):
@@ -25,11 +25,11 @@ class TimerKey(NamedTuple):
 
 
 class JoinGroup(NamedTuple):
-    """A client wants to be, or stay, a member.
+    """A client joins, or stays in, a group.
 
-    `fresh_id` is a new UUID in text, used when the member needs an id. `member_id_required` says that a newcomer
-    without instance id must come back with the id it is given (JoinGroup v4+); `can_skip_assignment` that the client
-    understands the flag of that name (v9+).
+    `fresh_id` is a new UUID as text, used when the member needs an id. With `member_id_required` a new member without
+    instance id must join again with the id it receives (JoinGroup v4+); with `can_skip_assignment` the client supports
+    the flag of that name (v9+).
     """
 
     group_id: str
@@ -49,7 +49,7 @@ class JoinGroup(NamedTuple):
 
 
 class SyncGroup(NamedTuple):
-    """A member asks for its assignment; the leader brings everyone's (member id, assignment)."""
+    """A member requests its assignment; the leader sends the assignment of all members as (member id, assignment)."""
 
     group_id: str
     token: Token
@@ -62,7 +62,7 @@ class SyncGroup(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A member says that it is alive."""
+    """A member's heartbeat."""
 
     group_id: str
     token: Token
@@ -72,7 +72,8 @@ class Heartbeat(NamedTuple):
 
 
 class Leaver(NamedTuple):
-    """One entry of a LeaveGroup; an empty `member_id` with an instance id removes whoever holds that instance id."""
+    """One entry of a LeaveGroup; an empty `member_id` with an instance id removes the static member of that instance
+    id."""
 
     member_id: str
     group_instance_id: str | None
@@ -95,20 +96,20 @@ class TimerFired(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The group was read from the log: its members' sessions start now."""
+    """The group was loaded from the log: its members' sessions start now."""
 
     group_id: str
 
 
 class StoreRefused(NamedTuple):
-    """The log refused the assignment that the leader sent; nothing was written."""
+    """The log refused the leader's assignment; nothing was written."""
 
     group_id: str
     error: ErrorCode
 
 
 class PartitionCommit(NamedTuple):
-    """One position to store."""
+    """One offset to commit."""
 
     partition: int
     offset: int
@@ -117,11 +118,11 @@ class PartitionCommit(NamedTuple):
 
 
 class CommitOffsets(NamedTuple):
-    """Store positions: (topic, topic id, partitions) each.
+    """Commit offsets, given as (topic, topic id, partitions).
 
-    `retention_ms` is -1 for the broker's own retention (OffsetCommit v5+). `unknown_group_error` is the answer to a
-    member of a group that does not exist, which depends on what the client understands. With a producer id the
-    positions are part of its transaction, and count when that is committed.
+    `retention_ms` is -1 for the broker's own retention (OffsetCommit v5+). `unknown_group_error` is the error for a
+    member of a group that does not exist, which depends on the request's version. With a producer id the offsets are
+    part of its transaction, and take effect when that is committed.
     """
 
     group_id: str
@@ -141,7 +142,7 @@ class CommitOffsets(NamedTuple):
 
 
 class DeleteOffsets(NamedTuple):
-    """Forget the positions of (topic, partitions)."""
+    """Delete the offsets of (topic, partitions)."""
 
     group_id: str
     token: Token
@@ -149,20 +150,20 @@ class DeleteOffsets(NamedTuple):
 
 
 class DeleteGroup(NamedTuple):
-    """Forget an empty group and its positions."""
+    """Delete an empty group and its offsets."""
 
     group_id: str
     token: Token
 
 
 class ExpireOffsets(NamedTuple):
-    """Forget what outlived its retention, and the group once nothing is left of it."""
+    """Delete offsets that have outlived their retention, and the group once nothing is left of it."""
 
     group_id: str
 
 
 class ForgetTopics(NamedTuple):
-    """Drop the offsets of topics that were deleted."""
+    """Delete the offsets of topics that were deleted."""
 
     group_id: str
     topics: frozenset[str]
@@ -174,7 +175,7 @@ GroupEvent = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | TimerFired | Loade
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader is told about it."""
+    """A member in the leader's JoinGroup response."""
 
     member_id: str
     group_instance_id: str | None
@@ -182,7 +183,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinReply(NamedTuple):
-    """Answers JoinGroup; `members` is filled for the leader only."""
+    """The reply to JoinGroup; `members` is set for the leader only."""
 
     error: ErrorCode
     member_id: str
@@ -195,7 +196,7 @@ class JoinReply(NamedTuple):
 
 
 class SyncReply(NamedTuple):
-    """Answers SyncGroup."""
+    """The reply to SyncGroup."""
 
     error: ErrorCode
     protocol_type: str | None = None
@@ -204,13 +205,13 @@ class SyncReply(NamedTuple):
 
 
 class HeartbeatReply(NamedTuple):
-    """Answers Heartbeat."""
+    """The reply to Heartbeat."""
 
     error: ErrorCode
 
 
 class LeaverReply(NamedTuple):
-    """What became of one leaver."""
+    """The result of one leaver."""
 
     member_id: str
     group_instance_id: str | None
@@ -218,20 +219,20 @@ class LeaverReply(NamedTuple):
 
 
 class LeaveReply(NamedTuple):
-    """Answers LeaveGroup, entry by entry."""
+    """The reply to LeaveGroup, entry by entry."""
 
     members: tuple[LeaverReply, ...]
 
 
 class OffsetsReply(NamedTuple):
-    """Answers CommitOffsets and DeleteOffsets: one error for all (then no topics), or one per partition."""
+    """The reply to CommitOffsets and DeleteOffsets: one error for all (then no topics), or one per partition."""
 
     error: ErrorCode
     topics: tuple[tuple[str, tuple[tuple[int, ErrorCode], ...]], ...] = ()
 
 
 class FetchedOffset(NamedTuple):
-    """What OffsetFetch tells of one partition; `committed` is None when nothing is stored."""
+    """The OffsetFetch result of one partition; `committed` is None if there is no offset."""
 
     partition: int
     committed: CommittedOffset | None
@@ -239,13 +240,13 @@ class FetchedOffset(NamedTuple):
 
 
 class FetchReply(NamedTuple):
-    """The committed offsets that were asked for, by topic."""
+    """The requested committed offsets, by topic."""
 
     topics: dict[str, list[FetchedOffset]]
 
 
 class DeleteGroupReply(NamedTuple):
-    """Answers DeleteGroup."""
+    """The reply to DeleteGroup."""
 
     error: ErrorCode
 
@@ -254,6 +255,6 @@ Reply = FetchReply | OffsetsReply | DeleteGroupReply | JoinReply | SyncReply | H
 
 
 class Effects(CoordinatorEffects[Change, Reply]):
-    """What a decision about a group asks of the shell."""
+    """The effects of a decision about a group."""
 
     __slots__ = ()

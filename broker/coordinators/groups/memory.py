@@ -1,5 +1,5 @@
-"""What an event would add to the memory that groups and offsets take: pure estimates, for `GroupService`, which refuses
-what does not fit. (Kafka counts nothing: its coordinator remembers until the heap is full.)
+"""Estimates of the memory that an event would add to groups and offsets: pure, for `GroupService`, which refuses events
+beyond its limits. (Kafka has no such limits: its coordinator grows until the heap is full.)
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ def _added_by_join(shard: GroupShard, event: JoinGroup) -> int:
 def _added_by_sync(shard: GroupShard, event: SyncGroup) -> int:
     group = shard.groups.get(event.group_id)
     if group is None or group.leader_id != event.member_id:
-        return 0  # nothing of it is kept
+        return 0  # nothing of it is stored
     known = sum(len(member.assignment) for member in group.members.values())
     return sum(len(assignment) for _, assignment in event.assignments) - known
 

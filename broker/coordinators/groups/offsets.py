@@ -1,7 +1,7 @@
-"""Committed offsets: what is stored, who may store it, and when it is forgotten.
+"""Committed offsets: storing them, checking commits, and expiring them.
 
 `decide(group, offsets, event, now_ms, settings)` reads only; `Offsets.apply` is the only mutator, and the loader. An
-offset whose group has no members needs no group beforehand: storing it makes a *simple* group, empty and without a
+offset without members of a group needs no group beforehand: committing it creates a *simple* group, empty and without a
 protocol type. Source: Kafka's OffsetMetadataManager.
 """
 
@@ -35,12 +35,12 @@ OFFSET_BYTES: Final = 200
 OFFSETS_OF_TOPIC_BYTES: Final = 350
 OFFSETS_OF_GROUP_BYTES: Final = 350
 PRODUCER_BYTES: Final = 450
-"""What an offset takes besides its metadata, and the tables for a topic, a group and a transaction."""
+"""The memory of an offset without its metadata, and of the tables for a topic, a group and a transaction."""
 PENDING_OFFSET_BYTES: Final = 500
-"""What an offset of an open transaction takes more: its own key, and its place in the index."""
+"""The additional memory of an offset in an open transaction: its own key, and its place in the index."""
 OFFSETS_PER_COMMIT_MAX: Final = 24_385
-"""So many records of offsets, of 43 bytes at least, fit into a batch of Kafka's default `max.message.bytes`. A commit
-is one batch and one step of the event loop, and no consumer has so many partitions."""
+"""The number of offset records, of at least 43 bytes, that fit into a batch of Kafka's default `max.message.bytes`. A
+commit is one batch and one step of the event loop, and no consumer has so many partitions."""
 DEFAULT_RETENTION_MS: Final = -1
 TIMESTAMP_MAX: Final = 2**63 - 1
 
@@ -57,21 +57,21 @@ OffsetKey = tuple[str, str, int]
 
 
 def stored_bytes(committed: CommittedOffset) -> int:
-    """About how much memory a committed offset takes."""
+    """An estimate of the memory of a committed offset."""
     return OFFSET_BYTES + text_bytes(committed.metadata)
 
 
 def pending_offset_bytes(key: OffsetKey, committed: CommittedOffset) -> int:
-    """About how much memory an offset of an open transaction takes."""
+    """An estimate of the memory of an offset in an open transaction."""
     return PENDING_OFFSET_BYTES + stored_bytes(committed) + text_bytes(key[0])
 
 
 class Offsets:
     """The committed offsets of one shard; owned by it.
 
-    Offsets that a log holds from an open transaction wait in `pending`, by producer id, until its marker tells
-    whether they count; `_producers` knows which producers have an offset for a partition, by group, so that no
-    question costs as much as there are open transactions. `held_bytes` is about how much memory all of them take.
+    Offsets in open transactions wait in `pending`, by producer id, until the transaction marker decides whether they
+    take effect; `_producers` has the producers with a pending offset for a partition, by group, so that the cost of a
+    lookup does not depend on the number of open transactions. `held_bytes` is an estimate of the memory of all of them.
     """
 
     __slots__ = ("_producers", "by_group", "held_bytes", "pending")
@@ -109,7 +109,7 @@ class Offsets:
     def apply(
         self, record: OffsetRecord | OffsetTombstone, record_offset: int, producer_id: int = NO_PRODUCER_ID
     ) -> None:
-        """Store or forget one offset; one that belongs to a transaction (a producer id) waits for `end_transaction`."""
+        """Store or delete one offset; an offset in a transaction (with a producer id) waits for `end_transaction`."""
         if isinstance(record, OffsetTombstone):
             self._forget(record)
             return
@@ -127,8 +127,8 @@ class Offsets:
         self._producers.setdefault(record.group_id, {}).setdefault(key[1:], set()).add(producer_id)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """A transaction's marker: its offsets count from now on unless a later record already replaced them, or
-        never.
+        """Apply a transaction marker: on commit the transaction's offsets take effect, unless a later record has
+        replaced them; on abort they are dropped.
         """
         offsets = self.pending.pop(producer_id, None)
         if offsets is None:
@@ -174,7 +174,7 @@ class Offsets:
     def _forget(self, record: OffsetTombstone) -> None:
         key = (record.group_id, record.topic, record.partition)
         for producer_id in tuple(self._producers.get(record.group_id, {}).get(key[1:], ())):
-            offsets = self.pending[producer_id]  # which stays until its marker
+            offsets = self.pending[producer_id]  # stays until its marker
             self.held_bytes -= self._pending_bytes(offsets, key)
             del offsets[key]
             self._forget_producer(key, producer_id)
@@ -192,7 +192,7 @@ class Offsets:
             self.held_bytes -= OFFSETS_OF_GROUP_BYTES
 
     def fetch(self, group_id: str, topics: Mapping[str, Collection[int]] | None, *, require_stable: bool) -> FetchReply:
-        """The offsets of the partitions asked for, or of all that have one (`topics` is None).
+        """The offsets of the requested partitions, or of all partitions that have one (`topics` is None).
 
         Errors: UNSTABLE_OFFSET_COMMIT per partition when `require_stable` and an open transaction may still change it.
         """
@@ -212,7 +212,8 @@ class Offsets:
 
 
 def decide(group: Group | None, offsets: Offsets, event: OffsetEvent, now_ms: int, settings: GroupSettings) -> Effects:
-    """What an event means for a group's offsets (group None: there is no such group). `now_ms` is wall-clock time."""
+    """The effects of an event on a group's offsets (group None: the group does not exist). `now_ms` is
+    wall-clock time."""
     return _DECIDERS[type(event)](group, offsets, event, now_ms, settings)
 
 
@@ -234,7 +235,7 @@ def _commit(group: Group | None, _: Offsets, event: CommitOffsets, now_ms: int, 
         effects.replies.append((event.token, OffsetsReply(error)))
         return effects
     if group is not None and event.member_id in group.members and not event.is_transactional:
-        # In the classic protocol a commit is as good as a heartbeat; one by a producer is not the member's.
+        # In the classic protocol a commit counts as a heartbeat; a producer's commit is not the member's.
         session_ms = group.members[event.member_id].session_timeout_ms
         effects.timers.append(Schedule(TimerKey(SESSION, event.member_id), session_ms))
     expire_at_ms = _expire_at_ms(event.retention_ms, now_ms)
@@ -255,8 +256,8 @@ def _commit(group: Group | None, _: Offsets, event: CommitOffsets, now_ms: int, 
 
 
 def _expire_at_ms(retention_ms: int, now_ms: int) -> int:
-    """When an offset expires that is committed with a retention of its own, -1 without one. Beyond the end of time
-    is at its end; Kafka's sum overflows, and the offset is gone with the next look (OffsetMetadataManager).
+    """The expiry time of an offset that is committed with a retention of its own, -1 without one. It is at most the
+    largest timestamp; Kafka's sum overflows, and the next check deletes the offset (OffsetMetadataManager).
     """
     if retention_ms == DEFAULT_RETENTION_MS:
         return -1
@@ -340,9 +341,9 @@ def _expire(
 def _is_expired(
     group: Group, subscribed: frozenset[str] | None, committed: CommittedOffset, now_ms: int, retention_ms: int
 ) -> bool:
-    """A group's offsets live `retention_ms` after it lost its last member; those of simple groups, and of topics that
-    the members no longer read, as long after their commit. An offset committed with a retention of its own goes by
-    that (ClassicGroup.offsetExpirationCondition).
+    """Whether an offset has expired: `retention_ms` after the group lost its last member or, for simple groups and
+    topics that the members no longer read, after the commit. An offset that was committed with a retention of its own
+    expires by that (ClassicGroup.offsetExpirationCondition).
     """
     since_ms = committed.commit_timestamp_ms
     if group.protocol_type is not None:

@@ -1,12 +1,11 @@
-"""The coordinator's records as `__consumer_offsets` holds them: Kafka's schemas, at the versions that Kafka 4.3
-writes.
+"""The records in `__consumer_offsets`: Kafka's schemas, at the versions that Kafka 4.3 writes.
 
     key    int16 type | fields at version 0          1 offset (group, topic, partition), 2 group (group)
     value  int16 version | fields at that version    null is a tombstone
 
-Offsets are written at value version 4, which carries the topic id in a tagged field, or 1 when the commit named its
-own retention; groups at version 3. Every value version ever written can be read. The other record types of Kafka
-(consumer, share and streams groups) are skipped. Source: GroupCoordinatorRecordHelpers, GroupCoordinatorRecordSerde.
+Offsets are written at value version 4, which carries the topic id in a tagged field, or 1 when the commit named its own
+retention; groups at version 3. Every value version ever written can be read. The other record types of Kafka (consumer,
+share and streams groups) are skipped. Source: GroupCoordinatorRecordHelpers, GroupCoordinatorRecordSerde.
 """
 
 import struct
@@ -43,11 +42,11 @@ GROUP_VALUE_VERSION: Final = 3
 _OFFSET_VALUE_START: Final = struct.Struct(">hqi")
 _INT64: Final = struct.Struct(">q")
 _SHORT_METADATA_MAX: Final = 126
-"""Up to here the compact string's length takes one byte."""
+"""Up to this length the compact string's length takes one byte."""
 
 
 class UnknownRecordType(ProtocolError):
-    """A record of a kind of group that this coordinator does not serve."""
+    """A record of a group type that this coordinator does not support."""
 
     def __init__(self, record_type: int) -> None:
         super().__init__(f"record type {record_type}")
@@ -66,9 +65,9 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: bytes, value: bytes | None) -> Record:
-    """The record that the log holds.
+    """Decode a record of the log.
 
-    Errors: UnknownRecordType; ProtocolError when the bytes are nonsense or of a version that is not known.
+    Errors: UnknownRecordType; ProtocolError when the bytes are invalid or of an unknown version.
     """
     record_type = leading_int16(key)
     if record_type in (OFFSET_TYPE, LEGACY_OFFSET_TYPE):
@@ -80,7 +79,7 @@ def decode_record(key: bytes, value: bytes | None) -> Record:
 
 
 def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    # Written by hand, as is the value: every commit of every consumer passes here.
+    # Encoded by hand, as is the value, for speed: every commit of every consumer needs it.
     group_bytes = group_id.encode()
     topic_bytes = topic.encode()
     return b"".join(

@@ -1,4 +1,4 @@
-"""The group coordinator of this broker: what handlers ask of it, and what it does by itself.
+"""The group coordinator of this broker: requests of handlers, and background work.
 
 Groups and their offsets live in `__consumer_offsets`; `runtime` has its shards. Source: Kafka's
 GroupCoordinatorService.
@@ -50,12 +50,12 @@ from barnabas.wire.record_batch import CompressionType
 from barnabas.wire.records import EndTxnMarker
 
 GROUPS_PER_TURN: Final = 256
-"""Background work gives way to requests after so many groups."""
+"""The number of groups after which background work lets requests run."""
 
 _GROWING_EVENTS: Final = (JoinGroup, SyncGroup, CommitOffsets)
 
 _NAMED_GROUP_EVENTS: Final = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DeleteOffsets)
-"""These need a group id that is not empty; offsets may be kept under the empty id, as ever."""
+"""These need a group id that is not empty; offsets may be stored under the empty id, as in Kafka."""
 
 
 class GroupRunner(ShardRunner[GroupShard, GroupEvent | OffsetEvent, Reply]):
@@ -65,7 +65,7 @@ class GroupRunner(ShardRunner[GroupShard, GroupEvent | OffsetEvent, Reply]):
 class GroupService:
     """Groups and their offsets, for handlers and metrics; owned by the event loop.
 
-    `runtime` holds the shards of `__consumer_offsets`. `new_id` gives a fresh UUID as text for every member id.
+    `runtime` holds the shards of `__consumer_offsets`. `new_id` returns a new UUID as text for every member id.
     """
 
     def __init__(
@@ -99,17 +99,17 @@ class GroupService:
         )
 
     async def start(self) -> None:
-        """Serve requests from now on."""
+        """Start to serve requests."""
         self.runtime.start()
 
     async def stop(self) -> None:
-        """Let go of every shard; returns when no thread reads the log any more."""
+        """Unload every shard; returns when no thread reads the log any more."""
         await self.runtime.stop()
 
     # Requests
 
     def ask(self, event: GroupEvent | OffsetEvent) -> "Reply | asyncio.Future[Reply]":
-        """Have an event decided (its token is set here): the reply, or a future when the answer must wait.
+        """Have an event decided (its token is set here): returns the reply, or a future if the reply has to wait.
 
         Errors: ApiError, raised or in the future: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (not started, or the log takes or replicates no
@@ -131,8 +131,8 @@ class GroupService:
         return runner.ask(event)
 
     def _check_room(self, runner: GroupRunner, event: JoinGroup) -> None:
-        """Whether a newcomer must wait, as every member, and every id that was handed out, has its timer; and whether
-        the group would become too large.
+        """Refuse a new member if there are too many timers, since every member, and every assigned id, has one; and any
+        join that would make the group too large.
         """
         if not event.member_id:
             timers = sum(len(runner.alarms) for runner in self.runtime.runners())
@@ -147,7 +147,7 @@ class GroupService:
                 raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the metadata of the group's members is too large")
 
     def _check_memory(self, runner: GroupRunner, event: JoinGroup | SyncGroup | CommitOffsets) -> None:
-        """Whether there is room for what an event adds to what is remembered."""
+        """Refuse an event that would add too much to the memory of groups and offsets."""
         settings = self.settings
         if isinstance(event, CommitOffsets):
             bytes_max = settings.held_bytes_max
@@ -173,7 +173,7 @@ class GroupService:
     async def answer(self, event: GroupEvent | OffsetEvent) -> Reply:
         """`ask`, and wait for the reply. Errors: as there."""
         reply = self.ask(event)
-        del event  # it may be large, and the wait long: what is to be kept is kept, and counted, in the group
+        del event  # it may be large, and the wait long: the stored parts are in the group, and counted there
         return await answered(reply)
 
     def end_transaction(
@@ -184,7 +184,7 @@ class GroupService:
         producer_epoch: int,
         transaction_version: int,
     ) -> "asyncio.Future[None] | None":
-        """Write a transaction's marker into a partition of `__consumer_offsets`: None when it is committed, else a
+        """Write a transaction marker into a partition of `__consumer_offsets`: None when it is committed, else a
         future.
 
         Errors: ApiError, NOT_LEADER_OR_FOLLOWER while the shard is not here; INVALID_PRODUCER_EPOCH,
@@ -198,7 +198,7 @@ class GroupService:
     async def fetch_offsets(
         self, group_id: str, topics: Mapping[str, Collection[int]] | None, *, require_stable: bool
     ) -> dict[str, list[FetchedOffset]]:
-        """The offsets of the partitions asked for, or (None) of all that have one; waits until they are committed.
+        """The offsets of the requested partitions, or (None) of all that have one; waits until they are committed.
 
         Errors: ApiError as `ask`, but NOT_COORDINATOR where replication takes too long: consumers before 3.9 retry no
         other. UNSTABLE_OFFSET_COMMIT per partition.
@@ -214,7 +214,7 @@ class GroupService:
         return fetched.topics
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """All about a group. Errors: ApiError as `ask`, GROUP_ID_NOT_FOUND."""
+        """The description of a group. Errors: ApiError as `ask`, GROUP_ID_NOT_FOUND."""
         group = self.runtime.runner(group_id).shard.groups.get(group_id)
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
@@ -233,12 +233,12 @@ class GroupService:
         return list(listed.values())
 
     def _is_served_by(self, runner: GroupRunner, group_id: str) -> bool:
-        """Else what the runner has under this name is of the time before the topic got more partitions."""
+        """Whether the runner serves the group; otherwise its group is from before the topic got more partitions."""
         return self.runtime.partition_for(group_id) == runner.partition
 
     def summaries(self, text_bytes_max: int = sys.maxsize) -> tuple[list[GroupSummary], int]:
-        """State, size and committed offsets of the groups whose shards are loaded, and how many are left out because a
-        page with all of them (a line for each, two for each offset) would be longer than `text_bytes_max`.
+        """State, size and committed offsets of the groups whose shards are loaded, and the number of groups left out
+        because a page with all of them (a line for each, two for each offset) would be longer than `text_bytes_max`.
         """
         summaries: dict[str, GroupSummary] = {}
         left_out = 0
@@ -258,11 +258,11 @@ class GroupService:
     # Background work
 
     async def on_topics_deleted(self, names: Collection[str]) -> None:
-        """Forget all offsets of topics that are gone; shards that load do it when they are loaded."""
+        """Delete all offsets of deleted topics; shards that are loading do it afterwards."""
         await self.runtime.tell_all(partial(self._forget_topics, frozenset(names)))
 
     async def expire_offsets(self) -> None:
-        """Forget the offsets, and then the groups, that outlived `offsets.retention.minutes`."""
+        """Delete the offsets, and then the groups, that have outlived `offsets.retention.minutes`."""
         for runner in self.runtime.runners():
             await self._tell_groups(runner, [ExpireOffsets(group_id) for group_id in runner.shard.groups])
 

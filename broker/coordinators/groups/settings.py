@@ -1,4 +1,4 @@
-"""What groups and their offsets go by: what an operator may set, and how much there may be of them."""
+"""The settings of groups and their offsets: the operator's keys, and limits."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -7,44 +7,44 @@ from barnabas.broker.configuration.settings import from_key
 from barnabas.broker.configuration.tables.broker import BrokerKeys
 
 TIMERS_MAX: Final = 20_000
-"""Timers of all groups: one for each member or id that was handed out, one or two for each rebalance. A group with one
-member takes up to 4 KiB; newcomers beyond that are told to come back.
+"""The limit of timers of all groups: one for each member or assigned id, one or two for each rebalance. A group with
+one member takes up to 4 KiB; new members beyond the limit are refused and retry.
 """
 
 TIMERS_OF_USED_GROUPS_MAX: Final = 30_000
-"""How many timers there may be when a group with committed offsets asks for one: a flood of new groups does not keep
-their consumers from coming back."""
+"""The limit of timers for members of groups with committed offsets: a flood of new groups does not keep their consumers
+from joining."""
 
 HELD_BYTES_MAX: Final = 192 * 1024 * 1024
-"""How much memory members' metadata and assignments and all committed offsets may take, about: beyond it no offsets are
-added, whoever commits, as they stay for days.
+"""The approximate limit of the memory of members' metadata and assignments and all committed offsets: beyond it no
+offsets are added, by any client, as they stay for days.
 """
 
 HELD_BYTES_WITH_MEMBERS_MAX: Final = 224 * 1024 * 1024
-"""As HELD_BYTES_MAX, where a member adds to it: what members hold goes with their sessions."""
+"""As HELD_BYTES_MAX, when a member adds to it: the memory of members is released with their sessions."""
 
 HELD_BYTES_OF_USED_GROUPS_MAX: Final = 256 * 1024 * 1024
-"""As HELD_BYTES_WITH_MEMBERS_MAX, where a member of a group with committed offsets adds to it."""
+"""As HELD_BYTES_WITH_MEMBERS_MAX, when a member of a group with committed offsets adds to it."""
 
 HELD_BYTES_OF_GROUP_MAX: Final = 16 * 1024 * 1024
-"""How much one group may take when a member joins: all of it goes to whoever leads the group, and could not be stored
-either, since a generation is one record. """
+"""The limit of one group's memory when a member joins: all of it is sent to the group's leader, and could not be stored
+either, since a generation is one record."""
 
 PENDING_MEMBERS_MAX: Final = 2_000
-"""Member ids of one group that were handed out and not used yet. Kafka has no limit; each costs a kilobyte for up to
-the session timeout that its asker chose. Beyond it the oldest is forgotten: who is alive comes back with its id at
-once, and who comes too late gets another.
+"""The limit of member ids of one group that were assigned and not used yet. Kafka has none; each takes a kilobyte for
+up to the session timeout that its client chose. Beyond it the oldest is removed: a live client returns with its id at
+once, and a late one gets another.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Kafka's `group.*`, `offsets.*` and `offset.*` keys that the coordinator obeys, and one of its own. The limits
-    are constants, which only tests choose.
+    """Kafka's `group.*`, `offsets.*` and `offset.*` keys that the coordinator supports, and one of its own. The limits
+    are constants, which only tests change.
     """
 
     barnabas_group_newcomer_delay_ms: int = from_key(BrokerKeys.barnabas_group_newcomer_delay_ms)
-    """How long a rebalance that a newcomer began waits for more of them, at most 1,000; 0 as in Kafka."""
+    """How long a rebalance that a new member began waits for further ones, at most 1,000; 0 as in Kafka."""
     group_min_session_timeout_ms: int = from_key(BrokerKeys.group_min_session_timeout_ms)
     group_max_session_timeout_ms: int = from_key(BrokerKeys.group_max_session_timeout_ms)
     group_initial_rebalance_delay_ms: int = from_key(BrokerKeys.group_initial_rebalance_delay_ms)

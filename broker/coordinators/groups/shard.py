@@ -1,4 +1,4 @@
-"""One partition of `__consumer_offsets` in memory: its groups and their offsets. Pure, like what it is made of."""
+"""One partition of `__consumer_offsets` in memory: its groups and their offsets. Pure, like its parts."""
 
 from collections.abc import Container
 from typing import ClassVar, Final
@@ -59,7 +59,7 @@ class GroupShard(Shard[GroupEvent | OffsetEvent, Change, Reply]):
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory the groups and the offsets take."""
+        """An estimate of the memory of the groups and the offsets."""
         return self._groups_bytes + self.offsets.held_bytes
 
     @staticmethod

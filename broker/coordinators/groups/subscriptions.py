@@ -1,6 +1,6 @@
-"""Which topics a group of Kafka consumers reads, so that offsets in use are neither expired nor deleted.
+"""The topics that a group of Kafka consumers reads, so that offsets in use are neither expired nor deleted.
 
-Subscriptions are the clients' business; the coordinator reads only their first fields, which every version shares:
+Subscriptions belong to the clients; the coordinator reads only their first fields, which are the same in every version:
 
     int16 version | int32 count | count x (int16 size, size bytes of UTF-8) | ...
 
@@ -33,7 +33,7 @@ def parse_topics(subscription: bytes) -> frozenset[str] | None:
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
-    """The topics that the members read, None when that cannot be known."""
+    """The topics that the members read, None if unknown."""
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return None
     if group.members and group.protocol_name is None:
@@ -48,7 +48,7 @@ def subscribed_topics(group: Group) -> frozenset[str] | None:
 
 
 def is_subscribed(group: Group, topics: frozenset[str] | None, topic: str) -> bool:
-    """Whether the group reads the topic, given what `subscribed_topics` said; where that is unknown, any group of
+    """Whether the group reads the topic, given the result of `subscribed_topics`; if that is unknown, any group of
     consumers may.
     """
     if topics is None:

@@ -1,4 +1,4 @@
-"""What administrators are shown of a group."""
+"""The views of groups for administrators."""
 
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ from barnabas.broker.coordinators.groups.classic.state import Group, GroupState
 from barnabas.broker.coordinators.groups.offsets import Offsets
 
 CLASSIC: Final = "classic"
-"""The one type of group there is (ListGroups v5+)."""
+"""The only type of group (ListGroups v5+)."""
 
 LINE_BYTES: Final = 100
 """The size of a line about a group on a page, besides names."""
@@ -23,7 +23,7 @@ class ListedGroup(NamedTuple):
 
 
 class DescribedMember(NamedTuple):
-    """A member in DescribeGroups; `metadata` is known while the group is stable only."""
+    """A member in DescribeGroups; `metadata` is set only while the group is stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -34,7 +34,7 @@ class DescribedMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """DescribeGroups about one group."""
+    """A group in DescribeGroups."""
 
     group_id: str
     state: str
@@ -53,7 +53,7 @@ class GroupSummary(NamedTuple):
 
 
 def describe(group: Group) -> DescribedGroup:
-    """All about a group and its members."""
+    """The description of a group and its members."""
     is_stable = group.state is GroupState.STABLE
     protocol_name = group.protocol_name if is_stable else None
     return DescribedGroup(
@@ -76,8 +76,8 @@ def describe(group: Group) -> DescribedGroup:
 
 
 def list_groups(groups: Collection[Group], states: Collection[str], types: Collection[str]) -> Iterator[ListedGroup]:
-    """The groups in one of the states and of one of the types, in any case; an empty filter lets all pass, an unknown
-    name lets none.
+    """The groups in one of the states and of one of the types, case-insensitively; an empty filter matches all, an
+    unknown name none.
     """
     wanted_states = {state.strip().lower() for state in states}
     wanted_types = {group_type.strip().lower() for group_type in types}
@@ -89,15 +89,15 @@ def list_groups(groups: Collection[Group], states: Collection[str], types: Colle
 
 
 def page_bytes(group_id: str, offsets: Offsets) -> int:
-    """How long a page's lines about a group are at most: one, and two for each offset. Quotes, backslashes and ends of
-    lines are escaped there."""
+    """The maximum length of a page's lines about a group: one, and two for each offset. Quotes, backslashes and line
+    ends are escaped there."""
     line = LINE_BYTES + len(group_id.encode()) + sum(map(group_id.count, '"\\\n'))
     topics = offsets.by_group.get(group_id, {})
     return line + sum(2 * len(partitions) * (line + len(topic)) for topic, partitions in topics.items())
 
 
 def summarize(group: Group, offsets: Offsets) -> GroupSummary:
-    """State, size and positions of a group."""
+    """State, size and offsets of a group."""
     positions = tuple(
         (topic, partition, committed.offset) for topic, partition, committed in offsets.of_group(group.group_id)
     )

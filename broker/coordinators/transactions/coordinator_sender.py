@@ -1,5 +1,5 @@
-"""What a partition's leader asks of transaction coordinators in other brokers, over AddPartitionsToTxn: is a partition
-part of a transaction, or to be added to it? Gathered per broker, one request at a time.
+"""Requests of a partition's leader to transaction coordinators in other brokers, with AddPartitionsToTxn: verify that a
+partition is part of a transaction, or add it. Batched per broker, one request in flight at a time.
 
 Source: Kafka's AddPartitionsToTxnManager.
 """
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 TRANSACTIONS_PER_REQUEST: Final = 1024
-"""How many transactional ids one request asks about; others go with the next one."""
+"""The number of transactional ids in one request; others go with the next one."""
 
 Send = Callable[[int, "AddPartitionsToTxnRequest", int], "Awaitable[AddPartitionsToTxnResponse]"]
-"""Sends a request to a broker, in a version; raises OSError when the broker cannot be reached or says nothing."""
+"""Sends a request to a broker, in a version; raises OSError when the broker cannot be reached or does not respond."""
 
 
 class _Waiting(NamedTuple):
-    """A question that waits for its coordinator."""
+    """An event that waits for its coordinator."""
 
     event: AddPartitions | VerifyPartitions
     reply: "asyncio.Future[PartitionsReply]"
@@ -37,9 +37,9 @@ class _Waiting(NamedTuple):
 
 
 class CoordinatorSender:
-    """Asks the coordinators of transactional ids, wherever the controller says that they are.
+    """Sends events to the coordinators of transactional ids, according to the metadata.
 
-    `partition_for` is the partition of `__transaction_state` that holds a transactional id.
+    `partition_for` returns the partition of `__transaction_state` of a transactional id.
     """
 
     def __init__(self, metadata: MetadataCache, partition_for: Callable[[str], int], send: Send) -> None:
@@ -50,8 +50,8 @@ class CoordinatorSender:
         metadata.listeners[self._leaders_changed] = None
 
     def ask(self, event: AddPartitions | VerifyPartitions) -> "asyncio.Future[PartitionsReply]":
-        """Ask the coordinator. Errors: ApiError COORDINATOR_NOT_AVAILABLE, nobody is known to be it; in the reply
-        NETWORK_EXCEPTION, NOT_COORDINATOR, and what the coordinator says.
+        """Send an event to the coordinator. Errors: ApiError COORDINATOR_NOT_AVAILABLE, no coordinator is known; in the
+        reply NETWORK_EXCEPTION, NOT_COORDINATOR, and the coordinator's errors.
         """
         coordinator = self._coordinator(event.transactional_id)
         if coordinator < 0:
@@ -61,7 +61,7 @@ class CoordinatorSender:
         return reply
 
     async def close(self) -> None:
-        """Ask nothing more; questions that are not answered yet are given up."""
+        """Send nothing more; events without a response yet are cancelled."""
         self._metadata.listeners.pop(self._leaders_changed, None)
         for item in self._batches.withdraw(lambda _broker_id, _item: True):
             item.reply.cancel()
@@ -73,8 +73,8 @@ class CoordinatorSender:
         return -1 if known is None else known.leader
 
     def _leaders_changed(self) -> None:
-        """Answer NOT_COORDINATOR to what waits behind a request to a broker that says nothing, once another one is the
-        coordinator."""
+        """Fail events with NOT_COORDINATOR that wait behind a request to an unresponsive broker, once another one is
+        the coordinator."""
         for item in self._batches.withdraw(self._is_coordinated_elsewhere):
             item.answer(PartitionsReply(ErrorCode.NOT_COORDINATOR))
 
@@ -93,11 +93,11 @@ class CoordinatorSender:
             for item in items:
                 item.reply.cancel()
             raise
-        except Exception as failure:  # noqa: BLE001 - producers try again
+        except Exception as failure:  # noqa: BLE001 - producers retry
             self._batches.failed(broker_id, failure)
             error, told = ErrorCode.NETWORK_EXCEPTION, {}
         if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            error = ErrorCode.INVALID_TXN_STATE  # nothing was verified; whose fault that is does not concern clients
+            error = ErrorCode.INVALID_TXN_STATE  # nothing was verified; the cause does not concern clients
         for item in items:
             errors = told.get(item.event.transactional_id, {})
             is_refused = error is not ErrorCode.NONE
@@ -105,7 +105,7 @@ class CoordinatorSender:
 
 
 def _taken(waiting: deque[_Waiting]) -> list[_Waiting]:
-    """What goes into the next request: of each transactional id one question, since answers tell nothing but the id."""
+    """The events of the next request: one of each transactional id, since responses contain nothing but the id."""
     taken: dict[str, _Waiting] = {}
     left = []
     while waiting and len(taken) < TRANSACTIONS_PER_REQUEST:

@@ -1,5 +1,5 @@
-"""Ends prepared transactions: writes their markers into the partitions that took part, and has a transaction recorded
-as complete when all have theirs. What is refused is tried again until it is done, or somebody newer took over.
+"""Ends prepared transactions: writes their markers into their partitions, and has each recorded as complete when all
+markers are written. Failed writes are repeated until they succeed, or a newer producer or coordinator has taken over.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ class TransactionRunner(ShardRunner[TransactionShard, Event, Reply]):
 
 
 class _Ending:
-    """A prepared transaction whose markers are on their way: those to be written, those not yet committed, and those
-    that are, which the shard has not been told of. Once something was refused `waits` tells that all that is left will
-    be tried again later.
+    """A prepared transaction whose markers are being written: the partitions to write, the number of markers not yet
+    committed, and the partitions with markers that the shard does not know of yet. After a failure `waits` means that
+    the rest will be tried again later.
     """
 
     __slots__ = ("_marker", "in_flight", "runner", "todo", "transactional_id", "waits", "was_told", "written")
@@ -51,8 +51,8 @@ class _Ending:
 
     @property
     def marker(self) -> TransactionMarker:
-        """What is to be written now: the coordinator's epoch may have grown, and others may have written at one that
-        this broker was never told of."""
+        """The marker to write now: the coordinator's epoch may have grown, and another coordinator may have written at
+        one that this broker did not know of."""
         leader_epoch = self.runner.leader_epoch()
         if leader_epoch != self._marker.coordinator_epoch:
             self._marker = self._marker._replace(coordinator_epoch=leader_epoch)
@@ -60,9 +60,9 @@ class _Ending:
 
 
 class Endings:
-    """All prepared transactions of this coordinator, whichever shard they are of; owned by the event loop.
+    """All prepared transactions of this coordinator, in all shards; owned by the event loop.
 
-    `spawn` runs a task, `set_aside` counts transactions whose end raised what nobody foresaw.
+    `spawn` runs a task, `set_aside` counts transactions whose end raised an unexpected exception.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class Endings:
         self._set_aside = set_aside
         self._endings: dict[str, _Ending] = {}
         self._superseded: dict[str, TransactionRunner] = {}
-        """What somebody newer was seen to end."""
+        """Transactions that a newer producer or coordinator has ended."""
 
     def begin(self, runner: TransactionRunner, transactional_id: str) -> None:
-        """The transaction is prepared, and that is committed: end it, unless that is under way."""
+        """End a prepared transaction whose record is committed, unless that is in progress."""
         known = self._endings.get(transactional_id)
         if known is None or known.runner.is_closed:
             ending = self._endings[transactional_id] = _Ending(runner, transactional_id)
             self._write_markers(ending)
 
     def on_new_epoch(self, runner: TransactionRunner) -> None:
-        """This broker is elected anew and kept the shard: what somebody whom it never heard of had begun to end, and
-        fenced it for, is its own again. In the shard it is prepared still."""
+        """This broker is elected again and has kept the shard: transactions for which an unknown newer coordinator had
+        fenced it are its own again. In the shard they are still prepared."""
         for transactional_id, its_runner in list(self._superseded.items()):
             if its_runner is runner or its_runner.is_closed:
                 del self._superseded[transactional_id]
@@ -97,7 +97,7 @@ class Endings:
                 self.begin(runner, transactional_id)
 
     def _is_over(self, ending: _Ending) -> bool:
-        """Whether an ending is complete, or somebody else's: that of a newer runner, or of a newer coordinator."""
+        """Whether an ending is complete, or belongs to a newer runner or coordinator."""
         if self._endings.get(ending.transactional_id) is not ending:
             return True
         if ending.runner.is_closed:
@@ -105,7 +105,7 @@ class Endings:
         return ending.runner.is_closed
 
     def _write_markers(self, ending: _Ending, at_most: int = MARKERS_PER_TURN) -> int:
-        """Write some of the markers that are left; how many were tried."""
+        """Write some of the remaining markers; returns how many were tried."""
         if self._is_over(ending):
             return 0
         tried = min(at_most, len(ending.todo))
@@ -115,11 +115,11 @@ class Endings:
             topic_partition = ending.todo.popleft()
             try:
                 committed = self._markers.write(*topic_partition, marker)
-            except Exception as error:  # noqa: BLE001 - the other partitions, and transactions, get theirs
+            except Exception as error:  # noqa: BLE001 - the other partitions and transactions get their markers
                 if self._is_superseded(ending, topic_partition, marker, error):
                     return tried
                 if isinstance(error, ApiError) and error.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    ending.written.add(topic_partition)  # there is nobody left to be told
+                    ending.written.add(topic_partition)  # the partition no longer exists
                     continue
                 if not isinstance(error, ApiError):
                     self._set_aside.put(ending.transactional_id, error)
@@ -170,8 +170,8 @@ class Endings:
         marker: TransactionMarker,
         error: BaseException | None,
     ) -> bool:
-        """Whether somebody newer took over, who writes the markers that are left; not if this broker did itself since
-        that marker left."""
+        """Whether a newer producer or coordinator has taken over, and writes the remaining markers; not if this broker
+        has a newer epoch itself since that marker was sent."""
         if not isinstance(error, ApiError) or error.error not in SUPERSEDED:
             return False
         if error.error is ErrorCode.TRANSACTION_COORDINATOR_FENCED and marker != ending.marker:
@@ -191,7 +191,7 @@ class Endings:
         return self._write_markers(ending, at_most)
 
     def _record_written(self, ending: _Ending) -> None:
-        """Tell the shard which partitions have their markers; after the last one the transaction is complete."""
+        """Report the written markers to the shard; after the last one the transaction is complete."""
         is_last = not ending.todo and not ending.in_flight
         if not ending.written and not is_last:
             return

@@ -1,4 +1,4 @@
-"""What the transaction machine is told, and what it answers: plain values without API versions or connections."""
+"""The events of the transaction machine, and its replies: plain values without API versions or connections."""
 
 from typing import NamedTuple
 
@@ -12,17 +12,17 @@ EPOCH_BUMP_VERSION = 2
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """What a producer knows itself by."""
+    """The identity of a producer."""
 
     producer_id: int
     producer_epoch: int
 
 
 class InitProducerId(NamedTuple):
-    """A producer wants an id and an epoch under which nobody else of this transactional id can write.
+    """A producer requests an id and an epoch that fence all other producers of this transactional id.
 
-    `expected` is what the producer had so far, when it asks in order to go on after an error (KIP-360).
-    `fresh_producer_id` is an unused id if the caller has one at hand; the answer NeedsProducerId asks for it.
+    `expected` is the producer's present id and epoch, sent to continue after an error (KIP-360). `fresh_producer_id` is
+    an unused id if the caller has one; the reply NeedsProducerId requests it.
     """
 
     transactional_id: str
@@ -44,7 +44,7 @@ class AddPartitions(NamedTuple):
 
 
 class VerifyPartitions(NamedTuple):
-    """Are these partitions part of the producer's transaction? (KIP-890 part 1)"""
+    """Verify that these partitions are part of the producer's transaction (KIP-890 part 1)."""
 
     transactional_id: str
     token: Token
@@ -66,7 +66,7 @@ class EndTransaction(NamedTuple):
 
 
 class TimeOut(NamedTuple):
-    """The transaction of this producer seemed to have been open for too long. Whether it has, the decision says."""
+    """The transaction of this producer seems to have timed out. The decision checks it."""
 
     transactional_id: str
     token: Token
@@ -76,11 +76,12 @@ class TimeOut(NamedTuple):
 
 
 Request = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction | TimeOut
-"""What somebody waits for, if only the coordinator's own job."""
+"""Events with a reply, if only to the coordinator's own job."""
 
 
 class Loaded(NamedTuple):
-    """The prepared transaction was read from the log: its markers, or what tells of them, may be missing."""
+    """The prepared transaction was loaded from the log: its markers, or the record of its completion,
+    may be missing."""
 
     transactional_id: str
 
@@ -93,8 +94,8 @@ class MarkersWritten(NamedTuple):
 
 
 class Expire(NamedTuple):
-    """Forget those of the transactional ids that have not been used for `transactional.id.expiration.ms`; with one
-    batch of tombstones, so the key is that of none of them.
+    """Delete those of the transactional ids that have not been used for `transactional.id.expiration.ms`. The
+    tombstones are one batch, so the event's key belongs to none of them.
     """
 
     key: str
@@ -105,9 +106,9 @@ Event = Request | Loaded | MarkersWritten | Expire
 
 
 class ProducerReply(NamedTuple):
-    """Answers InitProducerId and EndTransaction: the producer's id and epoch from now on.
+    """The reply to InitProducerId and EndTransaction: the producer's id and epoch from now on.
 
-    They are -1 when there is an error, and for an EndTransaction that bumps no epoch.
+    They are -1 in case of an error, and for an EndTransaction that bumps no epoch.
     """
 
     error: ErrorCode
@@ -116,7 +117,7 @@ class ProducerReply(NamedTuple):
 
 
 class PartitionsReply(NamedTuple):
-    """Answers AddPartitions and VerifyPartitions: one error for all, or the partitions that are not part of the
+    """The reply to AddPartitions and VerifyPartitions: one error for all, or the partitions that are not part of the
     transaction.
     """
 
@@ -130,13 +131,14 @@ class PartitionsReply(NamedTuple):
 
 
 class NeedsProducerId(NamedTuple):
-    """Nothing was decided: ask again with a fresh producer id."""
+    """Nothing was decided: ask again with a new producer id."""
 
 
 Reply = ProducerReply | PartitionsReply | NeedsProducerId
 
 
 class Effects(CoordinatorEffects[Change, Reply]):
-    """What a decision about a transaction asks of the shell. It `is_followed_up` by the markers of a prepared one."""
+    """The effects of a decision about a transaction. `is_followed_up` means that markers of a prepared one have to be
+    written."""
 
     __slots__ = ()

@@ -1,7 +1,7 @@
-"""A regular expression that transactional ids are compared with (KIP-1152), of RE2's syntax, as in Kafka.
+"""A regular expression to match transactional ids with (KIP-1152), in RE2's syntax, as in Kafka.
 
-The engine is RE2 (google-re2), whose time grows with the length of what is compared and never by more; Python's own can
-be made to take for ever. It is imported when somebody first asks for it.
+The engine is RE2 (google-re2), whose time is linear in the length of the text; Python's own can be made to run for
+ever. It is imported by the first request that needs it.
 """
 
 from typing import Any, Final
@@ -9,22 +9,22 @@ from typing import Any, Final
 from barnabas.wire.errors import ApiError, ErrorCode
 
 CHARACTERS_MAX: Final = 500
-"""How long a pattern may be: those that are made to be slow to compile take 0.1 ms for each."""
+"""The maximum length of a pattern: patterns that are made to be slow to compile take 0.1 ms per character."""
 MEMORY_BYTES_MAX: Final = 256 * 1024
-"""What a compiled pattern may take, with what RE2 notes down while it compares."""
+"""The limit of memory of a compiled pattern, including RE2's state during a match."""
 STEPS_PER_ID_MAX: Final = 2_000_000
-"""How many steps one comparison may take, on the event loop: 5 to 40 ms where a pattern is made to be slow, a hundredth
-of it as a rule."""
+"""The maximum number of steps of one match, on the event loop: 5 to 40 ms for a pattern that is made to be slow, a
+hundredth of it usually."""
 STEPS_PER_TURN: Final = 250_000
-"""How many steps are taken before others have a turn."""
+"""The number of steps before other tasks have a turn."""
 CALL_STEPS: Final = 500
-"""What each comparison takes besides those of its characters, about, in steps."""
+"""The approximate cost of each match besides its characters, in steps."""
 
 
 class IdPattern:
     """`pattern` must match a whole id.
 
-    Errors: ApiError, INVALID_REGULAR_EXPRESSION where RE2 does not know it, or it takes more than MEMORY_BYTES_MAX;
+    Errors: ApiError, INVALID_REGULAR_EXPRESSION if RE2 does not accept it, or it takes more than MEMORY_BYTES_MAX;
     POLICY_VIOLATION for more than CHARACTERS_MAX.
     """
 
@@ -37,7 +37,7 @@ class IdPattern:
         self._compiled = _compile(pattern)
 
     def steps(self, transactional_id: bytes) -> int:
-        """What a comparison costs at most, in steps of a few nanoseconds: each character may take all of the pattern's
+        """The maximum cost of a match, in steps of a few nanoseconds: each character may take all of the pattern's
         instructions. Errors: ApiError, POLICY_VIOLATION beyond STEPS_PER_ID_MAX.
         """
         steps: int = CALL_STEPS + self._compiled.programsize * len(transactional_id)
@@ -49,7 +49,7 @@ class IdPattern:
         return steps
 
     def matches(self, transactional_id: bytes) -> bool:
-        """Whether the pattern matches all of an id, which is given as UTF-8."""
+        """Whether the pattern matches a whole id, which is given as UTF-8."""
         return self._compiled.fullmatch(transactional_id) is not None
 
 
@@ -65,4 +65,4 @@ def _compile(pattern: str) -> Any:
     except re2.error as error:
         raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
     finally:
-        re2.purge()  # its cache of compiled patterns would keep the last 128 of strangers
+        re2.purge()  # its cache of compiled patterns would keep the last 128 patterns of clients

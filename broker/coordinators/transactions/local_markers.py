@@ -1,4 +1,4 @@
-"""Transaction markers in the partitions that this very broker leads."""
+"""Transaction markers in the partitions that this broker leads."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ ACKS_ALL = -1
 class LocalMarkers:
     """A MarkerWriter; one control batch, and one offset, per marker.
 
-    Markers for `__consumer_offsets` go through the group coordinator, whose offsets count from then on.
+    Markers for `__consumer_offsets` go through the group coordinator, whose pending offsets take effect with them.
     """
 
     def __init__(self, replicas: ReplicaManager, groups: GroupService, clock: Clock) -> None:

@@ -1,7 +1,7 @@
-"""Decides what an event means for a transactional id; reads only.
+"""Decides the effects of an event on a transactional id; reads only.
 
 A transaction whose last record is not committed yet, or whose markers are being written, is *pending*: requests that
-would change it are answered CONCURRENT_TRANSACTIONS, and clients ask again. Source: Kafka's TransactionCoordinator,
+would change it fail with CONCURRENT_TRANSACTIONS, and clients retry. Source: Kafka's TransactionCoordinator,
 TransactionMetadata.
 """
 
@@ -41,7 +41,7 @@ OneEvent = Request | Loaded | MarkersWritten
 
 
 class ForbiddenTransition(Exception):
-    """The coordinator itself asks for what its states do not allow. Nothing was decided."""
+    """A bug: the coordinator itself requests a transition that its states do not allow. Nothing was decided."""
 
 
 def decide(
@@ -52,14 +52,14 @@ def decide(
     *,
     is_uncommitted: bool,
 ) -> Effects:
-    """What an event means (transaction None: the id is not known). `now_ms` is wall-clock time; `is_uncommitted` tells
-    that the transaction's last record may still be lost.
+    """The effects of an event (transaction None: the id is unknown). `now_ms` is wall-clock time; with `is_uncommitted`
+    the transaction's last record may still be lost.
     """
     return _Decision(transaction, now_ms, settings, is_uncommitted).run(event)
 
 
 class _Decision:
-    """One decision; `known` is the transaction as it is."""
+    """One decision; `known` is the present transaction."""
 
     __slots__ = ("known", "now_ms", "settings", "waits")
 
@@ -88,12 +88,12 @@ class _Decision:
         expected = event.expected
         if expected is not None and not (
             expected.producer_id == known.producer_id
-            # A retry after the producer id was replaced, whose answer the producer never got.
+            # A retry after the producer id was replaced, when the producer did not receive the response.
             or (expected.producer_id == known.previous_producer_id and expected.producer_epoch >= EPOCH_MAX - 1)
         ):
             return _refuse_producer(event, ErrorCode.PRODUCER_FENCED)
         if known.state is TransactionState.ONGOING:
-            # The new epoch goes to nobody: the client comes back and gets the one after it.
+            # No producer receives the new epoch: the client retries and gets the following one.
             return self._fence(event, ProducerReply(ErrorCode.CONCURRENT_TRANSACTIONS))
         is_current = expected is None or expected.producer_epoch == known.producer_epoch
         if known.is_epoch_exhausted and is_current:
@@ -105,7 +105,7 @@ class _Decision:
             last_epoch = NO_PRODUCER_EPOCH if expected is None else known.producer_epoch
             return self._initialised(known, event, known.producer_epoch + 1, last_epoch)
         if expected is not None and expected.producer_epoch == known.last_producer_epoch:
-            # A retry: nobody else initialised a producer meanwhile, or the last epoch would be unknown.
+            # A retry: no other producer was initialised meanwhile, or the last epoch would be unknown.
             return self._initialised(known, event, known.producer_epoch, known.last_producer_epoch)
         return _refuse_producer(event, ErrorCode.PRODUCER_FENCED)
 
@@ -129,7 +129,7 @@ class _Decision:
         )
 
     def _fence(self, event: InitProducerId | TimeOut, reply: Reply) -> Effects:
-        """Abort the open transaction under an epoch that its producer does not have."""
+        """Abort the open transaction with an epoch that its producer does not have."""
         known = self.known
         assert known is not None
         if self.settings.transaction_version >= EPOCH_BUMP_VERSION:
@@ -149,7 +149,8 @@ class _Decision:
         known = self.known
         if known is None:
             return _refuse_partitions(event, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        # First of all: the producer may already use an id that takes over only when the markers are written.
+        # Before all other checks: the producer may already use an id that takes effect only when the markers are
+        # written.
         if self.waits:
             return _refuse_partitions(event, ErrorCode.CONCURRENT_TRANSACTIONS)
         error = _producer_error(known, event)
@@ -201,7 +202,7 @@ class _Decision:
         return self._invalid_state(known, event)
 
     def _end_version_2(self, known: Transaction, event: EndTransaction) -> Effects:
-        """Every end bumps the epoch, so a retry is known by the epoch before the current one."""
+        """Every end bumps the epoch, so a retry is recognised by the epoch before the current one."""
         if self.waits:
             return _refuse_producer(event, ErrorCode.CONCURRENT_TRANSACTIONS)
         is_overflow_retry = (
@@ -221,7 +222,7 @@ class _Decision:
             return self._invalid_state(known, event)
         if known.state is not TransactionState.ONGOING and event.is_commit:
             return self._invalid_state(known, event)
-        # An abort without a transaction: the client is not sure whether its last request began one.
+        # An abort without a transaction: the client does not know whether its last request began one.
         return self._end_and_bump(event, event.is_commit, lambda after: ProducerReply(ErrorCode.NONE, *after))
 
     def _end_and_bump(
@@ -230,7 +231,7 @@ class _Decision:
         is_commit: bool,
         reply: Callable[[tuple[int, int]], Reply],
     ) -> Effects:
-        """Prepare the end under the next epoch; `reply` gets the producer's id and epoch afterwards."""
+        """Prepare the end with the next epoch; `reply` gets the producer's id and epoch afterwards."""
         known = self.known
         assert known is not None
         next_producer_id = NO_PRODUCER_ID
@@ -258,8 +259,8 @@ class _Decision:
         return effects
 
     def time_out(self, event: TimeOut) -> Effects:
-        """Between the list of those that timed out and this decision the producer may have ended its transaction and
-        begun another: the epoch tells those of version 2 apart, the time tells all of them."""
+        """Between the search for timed-out transactions and this decision the producer may have ended its transaction
+        and begun another: the epoch distinguishes those of version 2, the time all of them."""
         known = self.known
         if (
             known is None
@@ -307,7 +308,7 @@ class _Decision:
 
 
 def is_timed_out(transaction: Transaction, now_ms: int) -> bool:
-    """Whether an open transaction exceeded its timeout. The largest timeout stands for none (KIP-939)."""
+    """Whether an open transaction has exceeded its timeout. The largest timeout means none (KIP-939)."""
     return (
         transaction.state is TransactionState.ONGOING
         and transaction.timeout_ms != 2**31 - 1
@@ -346,8 +347,8 @@ def _completed(is_commit: bool) -> TransactionState:
 
 
 def _reply(event: Request, reply: Reply) -> Effects:
-    """What a decision has that changes nothing but answers: all it may tell of is committed, or the answer would be
-    another."""
+    """The effects of a decision that changes nothing but replies: all records that the reply may depend on are
+    committed, or it would be an error."""
     return Effects(replies=[(event.token, reply)], at_once=True)
 
 

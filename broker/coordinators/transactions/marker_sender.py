@@ -1,7 +1,8 @@
-"""Transaction markers in partitions of other brokers, over WriteTxnMarkers: gathered per broker, one request at a time.
+"""Transaction markers in partitions of other brokers, with WriteTxnMarkers: batched per broker, one request in flight
+at a time.
 
-Nothing is tried again here: whoever ends the transaction does that (`endings.py`), and each time the leader is looked
-up anew. Source: Kafka's TransactionMarkerChannelManager and TransactionMarkerRequestCompletionHandler.
+Retries are up to the caller (`endings.py`), and each time the leader is looked up anew. Source: Kafka's
+TransactionMarkerChannelManager and TransactionMarkerRequestCompletionHandler.
 """
 
 import asyncio
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MARKERS_PER_REQUEST: Final = 4096
-"""How many markers go into one request, which the leader answers when all of them are replicated; others wait."""
+"""The number of markers in one request, which the leader answers once all of them are replicated; others wait."""
 
 Send = Callable[[int, "WriteTxnMarkersRequest", int], "Awaitable[WriteTxnMarkersResponse]"]
-"""Sends a request to a broker, in a version; raises OSError when the broker cannot be reached or says nothing."""
+"""Sends a request to a broker, in a version; raises OSError when the broker cannot be reached or does not respond."""
 
 
 class _Waiting(NamedTuple):
@@ -42,7 +43,7 @@ class _Waiting(NamedTuple):
 
 
 class MarkerSender:
-    """A MarkerWriter for partitions led anywhere: `local` writes those that this broker, `node_id`, leads itself."""
+    """A MarkerWriter for partitions with any leader: `local` writes those that this broker, `node_id`, leads itself."""
 
     def __init__(self, node_id: int, local: MarkerWriter, metadata: MetadataCache, send: Send) -> None:
         self._node_id = node_id
@@ -54,10 +55,10 @@ class MarkerSender:
         metadata.listeners[self._leaders_changed] = None
 
     def write(self, topic: str, partition: int, marker: TransactionMarker) -> "asyncio.Future[None] | None":
-        """See MarkerWriter. Errors: ApiError, raised: UNKNOWN_TOPIC_OR_PARTITION (the present controller has told of
-        all topics and this partition is not among them), COORDINATOR_LOAD_IN_PROGRESS (it has not yet, or could not
-        read the topic, and this partition is not known), LEADER_NOT_AVAILABLE, and those of `local`; in the future:
-        NETWORK_EXCEPTION, NOT_LEADER_OR_FOLLOWER, what the leader said.
+        """See MarkerWriter. Errors: ApiError, raised: UNKNOWN_TOPIC_OR_PARTITION (the present controller has sent all
+        topics and this partition is not among them), COORDINATOR_LOAD_IN_PROGRESS (it has not yet, or could not read
+        the topic, and this partition is not known), LEADER_NOT_AVAILABLE, and those of `local`; in the future:
+        NETWORK_EXCEPTION, NOT_LEADER_OR_FOLLOWER, the leader's errors.
         """
         leader = self._leader(topic, partition)
         if leader == self._node_id:
@@ -67,14 +68,14 @@ class MarkerSender:
         return written
 
     async def close(self) -> None:
-        """Send nothing more; markers that are not answered yet are given up."""
+        """Send nothing more; markers without a response yet are cancelled."""
         self._metadata.listeners.pop(self._leaders_changed, None)
         for item in self._batches.withdraw(lambda _broker_id, _item: True):
             item.written.cancel()
         await self._batches.close()
 
     def _leader(self, name: str, partition: int) -> int:
-        """The broker that leads a partition now. Errors: ApiError, see `write`."""
+        """The present leader of a partition. Errors: ApiError, see `write`."""
         topic = self._metadata.topic(name)
         if topic is None or partition >= topic.partition_count:
             is_gone = self._metadata.is_gone(name)
@@ -85,8 +86,8 @@ class MarkerSender:
         return known.leader
 
     def _leaders_changed(self) -> None:
-        """Markers that wait behind a request to a broker which says nothing need not, once another one leads. Of
-        partitions that are gone nothing is remembered."""
+        """Fail markers that wait behind a request to an unresponsive broker, once another one leads. Partitions that no
+        longer exist are removed from `_refused`."""
         self._refused = {found for found in self._refused if self._metadata.has_partition(*found)}
         for item in self._batches.withdraw(self._is_led_elsewhere):
             item.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -104,7 +105,7 @@ class MarkerSender:
             for item in items:
                 item.written.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 - whoever ends the transactions tries again
+        except Exception as error:  # noqa: BLE001 - the callers retry
             self._batches.failed(broker_id, error)
             for item in items:
                 item.fail(ErrorCode.NETWORK_EXCEPTION)
@@ -115,9 +116,10 @@ class MarkerSender:
             self._settle(broker_id, item, errors.get(key, ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _settle(self, broker_id: int, item: _Waiting, error: ErrorCode) -> None:
-        """Pass on what a leader said; the log has it once, until the partition takes a marker.
-        UNKNOWN_TOPIC_OR_PARTITION is the word of a broker that does not host the partition, not yet or no longer: it
-        never means that the topic is gone, which only metadata tells.
+        """Pass on the leader's result; an error is logged once, until the partition accepts a marker.
+
+        UNKNOWN_TOPIC_OR_PARTITION comes from a broker that does not host the partition, not yet or no longer: it never
+        means that the topic was deleted, which only metadata shows.
         """
         if error is ErrorCode.NONE:
             self._refused.discard(item.topic_partition)
@@ -134,8 +136,8 @@ class MarkerSender:
 
 
 def _taken(waiting: deque[_Waiting]) -> list[_Waiting]:
-    """The markers of the next request: no more than fit, and of a producer no two for one partition, whose answers
-    could not be told apart.
+    """The markers of the next request: no more than the limit, and at most one of a producer for one partition, since
+    the results of two could not be distinguished.
     """
     taken: dict[requests.ProducerPartition, _Waiting] = {}
     left = []

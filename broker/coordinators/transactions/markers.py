@@ -1,4 +1,4 @@
-"""Writes the markers that end a transaction into the partitions that took part."""
+"""Writes the markers that end a transaction into its partitions."""
 
 import asyncio
 from typing import Final, NamedTuple, Protocol
@@ -9,8 +9,8 @@ from barnabas.wire.errors import ErrorCode
 class TransactionMarker(NamedTuple):
     """The outcome of one producer's transaction.
 
-    `coordinator_epoch` is the leader epoch of the coordinator's partition, by which a deposed coordinator is fenced.
-    With `transaction_version` 2 the epoch is one more than that of the transaction's data (KIP-1228).
+    `coordinator_epoch` is the leader epoch of the coordinator's partition, which fences former coordinators. With
+    `transaction_version` 2 the epoch is one more than that of the transaction's data (KIP-1228).
     """
 
     producer_id: int
@@ -21,13 +21,14 @@ class TransactionMarker(NamedTuple):
 
 
 class MarkerWriter(Protocol):
-    """Whatever leads partitions: this broker, or others behind a connection."""
+    """Writes markers to partitions of this broker, or of others over a connection."""
 
     def write(self, topic: str, partition: int, marker: TransactionMarker) -> "asyncio.Future[None] | None":
-        """Append a marker; None when it is committed, else a future that ends when it is.
+        """Append a marker; None when it is committed, else a future that is done when it is.
 
-        Errors: ApiError, raised or in the future. UNKNOWN_TOPIC_OR_PARTITION, raised, means that there is no such
-        partition any more, the errors in SUPERSEDED that somebody newer took over; all others may pass.
+        Errors: ApiError, raised or in the future. UNKNOWN_TOPIC_OR_PARTITION, raised, means that the partition no
+        longer exists, the errors in SUPERSEDED that a newer producer or coordinator has taken over; all others may
+        pass.
         """
         ...
 

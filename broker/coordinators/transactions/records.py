@@ -1,5 +1,4 @@
-"""The coordinator's records as `__transaction_state` holds them: Kafka's schemas, at the versions that Kafka 4.3
-writes.
+"""The records in `__transaction_state`: Kafka's schemas, at the versions that Kafka 4.3 writes.
 
     key    int16 type 0 | transactional id
     value  int16 version | fields at that version    null is a tombstone
@@ -60,7 +59,7 @@ def encode_record(record: Record, version: int) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: bytes, value: bytes | None) -> Record:
-    """The record that the log holds. Errors: ProtocolError when it is of another type or version, or nonsense."""
+    """Decode a record of the log. Errors: ProtocolError when it is of another type or version, or invalid."""
     record_type = leading_int16(key)
     if record_type != TRANSACTION_TYPE:
         raise ProtocolError(f"record has type {record_type}, known is {TRANSACTION_TYPE}")

@@ -1,7 +1,7 @@
-"""The form of what brokers say to each other of transactions: WriteTxnMarkers, which coordinators send to the leaders
-of partitions, and AddPartitionsToTxn, which these send to coordinators.
+"""The encoding of requests between brokers about transactions: WriteTxnMarkers, which coordinators send to the leaders
+of partitions, and AddPartitionsToTxn, which leaders send to coordinators.
 
-Imported by what speaks to other brokers: one that is alone does without.
+Imported only by the senders to other brokers: a broker that is alone does not need it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,13 +25,13 @@ from barnabas.wire.messages.write_txn_markers import (
 )
 
 WRITE_TXN_MARKERS_VERSION: Final = 2
-"""The version that tells the transaction's own version, by which the partition's leader checks the epoch (KIP-1228)."""
+"""The version with the transaction's own version, by which the partition's leader checks the epoch (KIP-1228)."""
 
 ADD_PARTITIONS_TO_TXN_VERSION: Final = 5
-"""The highest version: of several transactions, with TRANSACTION_ABORTABLE."""
+"""The highest version: with several transactions, and TRANSACTION_ABORTABLE."""
 
 ProducerPartition = tuple[int, TopicPartition]
-"""A producer id, and a partition: what an answer to WriteTxnMarkers is found by."""
+"""A producer id and a partition: the key of a result in WriteTxnMarkers."""
 
 
 def write_txn_markers(markers: Iterable[tuple[TransactionMarker, TopicPartition]]) -> WriteTxnMarkersRequest:
@@ -57,7 +57,7 @@ def write_txn_markers(markers: Iterable[tuple[TransactionMarker, TopicPartition]
 
 
 def marker_errors(response: WriteTxnMarkersResponse) -> dict[ProducerPartition, ErrorCode]:
-    """What became of each marker."""
+    """The result of each marker."""
     return {
         (result.producer_id, (topic.name, partition.partition_index)): ErrorCode.of(partition.error_code)
         for result in response.markers
@@ -90,7 +90,7 @@ def _topics(partitions: Iterable[TopicPartition]) -> list[AddPartitionsToTxnTopi
 
 
 def partitions_errors(response: AddPartitionsToTxnResponse) -> dict[str, dict[TopicPartition, ErrorCode]]:
-    """What the coordinator says of each transactional id's partitions."""
+    """The coordinator's errors by transactional id and partition."""
     return {
         result.transactional_id: {
             (topic.name, partition.partition_index): ErrorCode.of(partition.partition_error_code)
@@ -104,9 +104,9 @@ def partitions_errors(response: AddPartitionsToTxnResponse) -> dict[str, dict[To
 def partitions_reply(
     event: AddPartitions | VerifyPartitions, errors: Mapping[TopicPartition, ErrorCode]
 ) -> PartitionsReply:
-    """The coordinator's reply to an event. NETWORK_EXCEPTION if the answer leaves a partition out. If it refused the
-    whole request because of some partitions, the others have their error: one that was merely not attempted
-    (OPERATION_NOT_ATTEMPTED) no producer would try again.
+    """The coordinator's reply to an event. NETWORK_EXCEPTION if the response lacks a partition. If the coordinator
+    refused the whole request because of some partitions, the others get their error: producers would not retry a
+    partition that was merely not attempted (OPERATION_NOT_ATTEMPTED).
     """
     if not event.partitions <= errors.keys():
         return PartitionsReply(ErrorCode.NETWORK_EXCEPTION)

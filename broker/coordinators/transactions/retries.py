@@ -2,7 +2,8 @@
 again, a few at a time.
 
 A full disk refuses everything, for minutes, and there may be thousands of transactions to end. So a few are tried at a
-time, in turn, with a pause after each time that refused something. Once nothing is refused any more they go on without.
+time, in turn, with a pause after each turn with a failure. Once nothing fails any more the turns follow without a
+pause.
 """
 
 from collections import deque
@@ -12,18 +13,18 @@ from typing import Final
 from barnabas.timers import Timers
 
 RETRY_DELAY_MS: Final = 100
-"""What was refused is tried again after this time."""
+"""The delay of a retry."""
 
 MARKERS_PER_TURN: Final = 64
-"""So many markers are written before other work gets its turn."""
+"""The number of markers that are written before other work has its turn."""
 
 Retry = Callable[[int], int]
-"""Tries again: takes how many markers it may write, and returns how many it tried to. What is refused again it adds
-again."""
+"""Retries: takes the number of markers it may write, and returns how many it tried. It adds itself again after another
+failure."""
 
 
 class Retries:
-    """A queue of all that waits to be tried again; owned by the event loop."""
+    """The queue of all waiting retries; owned by the event loop."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
@@ -31,7 +32,7 @@ class Retries:
         self._is_scheduled = False
 
     def add(self, retry: Retry) -> None:
-        """Have something tried again in `RETRY_DELAY_MS`, or when those before it have been."""
+        """Run a retry after `RETRY_DELAY_MS`, or after those before it."""
         self._waiting.append(retry)
         self._schedule(RETRY_DELAY_MS)
 
@@ -41,8 +42,8 @@ class Retries:
             self._timers.call_later(delay_ms, self._take_turn)
 
     def _take_turn(self) -> None:
-        """Try a bounded number of markers again, of each transaction once. One that is refused again is added, behind
-        those that have not had their turn, and so all wait; else the next turn follows at once.
+        """Retry a bounded number of markers, of each transaction once. A retry that fails again is added behind those
+        that have not had their turn, and so all wait; else the next turn follows at once.
         """
         self._is_scheduled = False
         left = MARKERS_PER_TURN

@@ -1,4 +1,4 @@
-"""The transaction coordinator of this broker: what handlers ask of it, and what it does by itself.
+"""The transaction coordinator of this broker: requests of handlers, and background work.
 
 Transactions live in `__transaction_state`; `runtime` has its shards. Source: Kafka's TransactionCoordinator and
 TransactionStateManager.
@@ -39,14 +39,14 @@ from barnabas.wire.errors import ApiError, ErrorCode
 log = logging.getLogger(__name__)
 
 IDS_PER_TURN: Final = 256
-"""Background work gives way to requests after so many transactional ids."""
+"""The number of transactional ids after which background work lets requests run."""
 
 ABORTS_PER_TURN: Final = 32
-"""And after so many that are aborted, which costs more."""
+"""The number of aborted ones, each of which costs more."""
 
 
 class ListedTransactions(NamedTuple):
-    """Answers ListTransactions; `unknown_states` are filters that name no state."""
+    """The result of ListTransactions; `unknown_states` are filters that name no state."""
 
     transactions: list[Transaction]
     unknown_states: list[str]
@@ -55,9 +55,9 @@ class ListedTransactions(NamedTuple):
 class TransactionService:
     """Transactions, for handlers; owned by the event loop.
 
-    `runtime` holds the shards of `__transaction_state`. `next_producer_id` gives a fresh producer id, or raises
-    ApiError. Who compares all transactional ids with an expression holds `comparing` meanwhile, so that of the event
-    loop's time between two turns one of them takes a part.
+    `runtime` holds the shards of `__transaction_state`. `next_producer_id` returns a new producer id, or raises
+    ApiError. A request that matches all transactional ids with an expression holds the lock `comparing`, so that only
+    one such request at a time uses the event loop.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class TransactionService:
 
     @property
     def settings(self) -> TransactionSettings:
-        """Replaced as a whole when the finalised level of `transaction.version` moves."""
+        """Replaced as a whole when the finalised level of `transaction.version` changes."""
         settings: TransactionSettings = self.runtime.settings
         return settings
 
@@ -104,19 +104,19 @@ class TransactionService:
         self.runtime.settings = settings
 
     async def start(self) -> None:
-        """Serve requests, and go on with what was prepared: call it when all partitions of the broker have been heard
-        of, since a marker for a partition that nobody knows counts as written.
+        """Start to serve requests, and continue to end prepared transactions: call it once the metadata of all
+        partitions is known, since a marker for an unknown partition counts as written.
         """
         self.runtime.start()
 
     async def stop(self) -> None:
-        """Let go of every shard; returns when no thread reads the log any more."""
+        """Unload every shard; returns when no thread reads the log any more."""
         await self.runtime.stop()
 
     # Requests
 
     def ask(self, event: Request) -> "Reply | asyncio.Future[Reply]":
-        """Have an event decided: the reply, or a future while it must wait.
+        """Have an event decided: returns the reply, or a future if it has to wait.
 
         Errors: ApiError, raised or in the future: INVALID_REQUEST (empty id), INVALID_TRANSACTION_TIMEOUT,
         NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (not started, or the log takes or
@@ -132,7 +132,7 @@ class TransactionService:
         return runner.ask(event)
 
     def _check_memory(self, runner: TransactionRunner, event: InitProducerId | AddPartitions) -> None:
-        """Whether there is room for a new id, or for more partitions of a transaction."""
+        """Refuse a new id, or more partitions of a transaction, if there is no room."""
         known = runner.shard.transactions.get(event.transactional_id)
         added = 0 if known is not None else id_bytes(event.transactional_id)
         if isinstance(event, AddPartitions):
@@ -142,7 +142,8 @@ class TransactionService:
         self.runtime.memory.check(added, bytes_max, "they take too much memory")
 
     async def producer(self, event: Request) -> ProducerReply:
-        """Have an InitProducerId, EndTransaction or TimeOut decided, with a fresh producer id where it takes one.
+        """Have an InitProducerId, EndTransaction or TimeOut decided, with a new producer id if it needs one.
+
         Errors: as `ask`, and those of `next_producer_id`.
         """
         while True:
@@ -160,7 +161,7 @@ class TransactionService:
         return reply
 
     def describe(self, transactional_id: str) -> Transaction:
-        """All about a transactional id. Errors: ApiError as `ask`, TRANSACTIONAL_ID_NOT_FOUND."""
+        """The transaction of a transactional id. Errors: ApiError as `ask`, TRANSACTIONAL_ID_NOT_FOUND."""
         self.runtime.check_active()
         if not transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -172,8 +173,8 @@ class TransactionService:
     def list_transactions(
         self, producer_ids: Collection[int], states: Collection[str], duration_ms: int
     ) -> ListedTransactions:
-        """The transactions that this broker coordinates; empty filters let everything through, `duration_ms` (-1 for
-        none) what has been open for longer.
+        """The transactions that this broker coordinates; empty filters match everything, `duration_ms` (-1 for none)
+        transactions that have been open for longer.
 
         Errors: ApiError COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS while any shard loads.
         """
@@ -191,7 +192,7 @@ class TransactionService:
         return ListedTransactions(found, [state for state in states if state not in names])
 
     def producer_ids(self) -> set[int]:
-        """The ids of all transactional producers, before and after each one's next step.
+        """The ids of all transactional producers, including each one's previous and next id.
 
         Errors: ApiError COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS while any shard loads.
         """
@@ -209,7 +210,7 @@ class TransactionService:
     # Background work
 
     async def abort_timed_out(self) -> None:
-        """Abort transactions that have been open for longer than their timeout, under a new epoch."""
+        """Abort transactions that have been open for longer than their timeout, with a new epoch."""
         for runner in self.runtime.runners():
             turns = Turns(ABORTS_PER_TURN)
             for transaction in runner.shard.timed_out(self._clock.now_ms()):
@@ -233,7 +234,7 @@ class TransactionService:
             self.set_aside_aborting.release(transaction.transactional_id)
 
     async def remove_expired(self) -> None:
-        """Forget transactional ids that nobody used for `transactional.id.expiration.ms`."""
+        """Delete transactional ids that have not been used for `transactional.id.expiration.ms`."""
         for runner in self.runtime.runners():
             expired = runner.shard.expired(self._clock.now_ms(), self.settings)
             for start in range(0, len(expired), IDS_PER_TURN):

@@ -1,4 +1,4 @@
-"""What transactions go by: what an operator may set, and how much there may be of them."""
+"""The settings of transactions: the operator's keys, and limits."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,19 +8,19 @@ from barnabas.broker.configuration.settings import from_key
 from barnabas.broker.configuration.tables.broker import BrokerKeys
 
 HELD_BYTES_MAX: Final = 192 * 1024 * 1024
-"""How much memory all transactional ids and the partitions of their transactions may take, about."""
+"""The approximate limit of memory of all transactional ids and the partitions of their transactions."""
 
 HELD_BYTES_OF_KNOWN_IDS_MAX: Final = 256 * 1024 * 1024
-"""How much they may take when a transaction of a known id grows: newcomers are refused before."""
+"""The limit when a transaction of a known id grows: new ids are refused earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """Kafka's `transaction.*` and `transactional.*` keys that the coordinator obeys.
+    """Kafka's `transaction.*` and `transactional.*` keys that the coordinator supports.
 
-    `transaction_version` is the finalised level of the feature of that name: level 0 writes value version 0 into the
-    log, and from level 2 on the coordinator's own aborts bump epochs as clients of that version expect. The limits are
-    constants, which only tests choose.
+    `transaction_version` is the finalised level of the feature of that name: at level 0 value version 0 is written to
+    the log, and from level 2 on the coordinator's own aborts bump epochs as clients of that version expect. The limits
+    are constants, which only tests change.
     """
 
     transaction_max_timeout_ms: int = from_key(BrokerKeys.transaction_max_timeout_ms)
@@ -37,5 +37,5 @@ class TransactionSettings:
 
     @property
     def log_value_version(self) -> int:
-        """Version of the values written to `__transaction_state`."""
+        """The version of the values written to `__transaction_state`."""
         return 1 if self.transaction_version >= 1 else 0

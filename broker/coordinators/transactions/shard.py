@@ -1,4 +1,4 @@
-"""One partition of `__transaction_state` in memory. Pure, like what it is made of."""
+"""One partition of `__transaction_state` in memory. Pure, like its parts."""
 
 from collections.abc import Container
 from typing import ClassVar
@@ -20,7 +20,7 @@ from barnabas.broker.coordinators.transactions.state import (
 
 
 class TransactionShard(Shard[Event, Change, Reply]):
-    """Transactions by their ids. No timers run for them: jobs look for those whose time is over."""
+    """Transactions by their ids. They have no timers: jobs search for timed-out and expired ones."""
 
     RECORDS: ClassVar = (Transaction, TransactionTombstone)
 
@@ -75,7 +75,7 @@ class TransactionShard(Shard[Event, Change, Reply]):
         return [known for known in self.transactions.values() if is_timed_out(known, now_ms)]
 
     def expired(self, now_ms: int, settings: TransactionSettings) -> list[str]:
-        """Transactional ids that nobody used for too long."""
+        """Transactional ids that have not been used for too long."""
         return [known.transactional_id for known in self.transactions.values() if is_expired(known, now_ms, settings)]
 
     def _apply(self, key: str, change: Change, record_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:

@@ -1,4 +1,4 @@
-"""One transactional id as its coordinator knows it. Pure; every value is replaced, never altered.
+"""The state of one transactional id at its coordinator. Pure; every value is replaced, never altered.
 
 Source: Kafka's TransactionState, TransactionMetadata (KIP-98, KIP-360, KIP-890).
 """
@@ -15,11 +15,12 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 
 EPOCH_MAX: Final = 32_767
-"""Largest producer epoch. Clients get one less at most, so that whoever has the last one can still be fenced."""
+"""The largest producer epoch. Clients get at most one less, so that the producer with the last one can
+still be fenced."""
 
 
 class TransactionState(Enum):
-    """Where a transaction is; the values are the names that DescribeTransactions and ListTransactions show."""
+    """The state of a transaction; the values are the names in DescribeTransactions and ListTransactions."""
 
     EMPTY = "Empty"
     """A producer has been initialised; it has not begun a transaction."""
@@ -34,13 +35,13 @@ class TransactionState(Enum):
     COMPLETE_ABORT = "CompleteAbort"
     """Every partition has its marker."""
     DEAD = "Dead"
-    """Expired. Nothing is remembered of it; the name is known to filters only."""
+    """Expired. An expired transaction has no state; the name is known to filters only."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
     """A producer is being fenced. Here that is one step with the abort; the name is known to filters only."""
 
     @property
     def is_prepared(self) -> bool:
-        """The outcome is decided, and not every partition is known to have its marker."""
+        """Whether the outcome is decided, and not every partition is known to have its marker."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
@@ -72,19 +73,19 @@ TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = MappingPro
         TransactionState.PREPARE_EPOCH_FENCE: frozenset(),
     }
 )
-"""The states a transaction may go to from each state. Aborting what has not begun is a way of transaction version 2
-to be sure of the producer's state.
+"""The permitted next states of each state. With transaction version 2 a client may abort without a transaction to be
+sure of the producer's state.
 """
 
 
 class Transaction(NamedTuple):
-    """A transactional id, and at the same time the record that brings it into this state.
+    """A transactional id, and at the same time the record that sets this state.
 
-    `producer_epoch` of a prepared transaction is that of its markers. `previous_producer_id` is the id before the
-    last transition. `next_producer_id` replaces a producer id whose epochs are used up, once the markers are written.
-    `last_producer_epoch` is the epoch before the last bump that the producer itself asked for: a retry of that request
-    is known by it. It is not written to the log. `client_version` is the transaction version that the client used for
-    the last transition. `start_ms` is NO_TIMESTAMP between transactions.
+    `producer_epoch` of a prepared transaction is that of its markers. `previous_producer_id` is the id before the last
+    transition. `next_producer_id` replaces a producer id with exhausted epochs, once the markers are written.
+    `last_producer_epoch` is the epoch before the last bump that the producer itself requested: a retry of that request
+    is recognised by it. It is not written to the log. `client_version` is the transaction version that the client used
+    for the last transition. `start_ms` is NO_TIMESTAMP between transactions.
     """
 
     transactional_id: str
@@ -102,24 +103,24 @@ class Transaction(NamedTuple):
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """The next epoch must not go to a client."""
+        """Whether the next epoch must not be given to a client."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
 
 TRANSACTION_BYTES: Final = 550
 PARTITION_BYTES: Final = 250
-"""What a transactional id, and a partition of its transaction, take besides the id."""
+"""The memory of a transactional id, and of a partition of its transaction, besides the id."""
 
 
 def held_bytes(transaction: Transaction | None) -> int:
-    """About how much memory a transactional id takes; 0 for none."""
+    """An estimate of the memory of a transactional id; 0 for none."""
     if transaction is None:
         return 0
     return id_bytes(transaction.transactional_id) + PARTITION_BYTES * len(transaction.partitions)
 
 
 def id_bytes(transactional_id: str) -> int:
-    """About how much memory a transactional id takes without a transaction."""
+    """An estimate of the memory of a transactional id without a transaction."""
     return TRANSACTION_BYTES + len(transactional_id) * (1 if transactional_id.isascii() else 4)
 
 
@@ -141,7 +142,7 @@ Change = Transaction | TransactionTombstone | PartitionsEnded
 
 
 def apply(transactions: MutableMapping[str, Transaction], change: Change) -> None:
-    """Bring one change about; the only mutator of a shard's transactions, and their loader."""
+    """Apply one change; the only mutator of a shard's transactions, and their loader."""
     if isinstance(change, Transaction):
         transactions[change.transactional_id] = change
     elif isinstance(change, TransactionTombstone):

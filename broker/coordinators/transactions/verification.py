@@ -1,8 +1,9 @@
-"""Before the first batch of a transaction enters a partition: is the partition part of the transaction? (KIP-890)
+"""Verifies, before the first batch of a transaction is appended to a partition, that the partition is part of the
+transaction (KIP-890).
 
-Clients of transaction version 2 do not add partitions beforehand: their batches do. Older ones did, and the
-coordinator is asked whether that is so; without it, a batch that was delayed for long could open a transaction that
-nobody ends. Source: Kafka's ReplicaManager.handleProduceAppend, AddPartitionsToTxnManager.
+Clients of transaction version 2 do not add partitions beforehand: their batches do. Older ones do, and the coordinator
+is asked whether they have; otherwise a batch that was delayed for long could open a transaction that no one ends.
+Source: Kafka's ReplicaManager.handleProduceAppend, AddPartitionsToTxnManager.
 """
 
 import asyncio
@@ -23,8 +24,8 @@ from barnabas.wire.errors import ApiError, ErrorCode
 CLIENT_VERSION_2: Final = 2
 
 BACKOFF_MIN_MS: Final = 10
-"""The least pause between two tries, whatever `add.partitions.to.txn.retry.backoff.ms` says: every producer that waits
-tries.
+"""The minimum pause between two attempts, whatever the value of `add.partitions.to.txn.retry.backoff.ms`: every waiting
+producer retries.
 """
 
 _TRANSIENT: Final = frozenset(
@@ -38,12 +39,13 @@ _TRANSIENT: Final = frozenset(
 
 
 class Operation(Enum):
-    """What a client's version asks of the coordinator, and which errors it understands."""
+    """The request to the coordinator, which depends on the client's version, as do the errors that the client
+    understands."""
 
     VERIFY = 0
     """Verify; the client does not know TRANSACTION_ABORTABLE."""
     VERIFY_OR_ABORT = 1
-    """Verify; the client aborts when it is told TRANSACTION_ABORTABLE."""
+    """Verify; the client aborts after TRANSACTION_ABORTABLE."""
     ADD = 2
     """Add the partition to the transaction."""
 
@@ -75,8 +77,8 @@ class Verified:
             self._verifications[topic_partition] = outcome
 
     def check(self, topic_partition: TopicPartition, replicas: ReplicaManager) -> None:
-        """Just before the append. Raises ApiError: what verification said; INVALID_TXN_STATE when a marker came between
-        the coordinator's answer and now.
+        """Check immediately before the append. Raises ApiError: the error of the verification; INVALID_TXN_STATE if a
+        marker was written after the coordinator's response.
         """
         error = self._errors.get(topic_partition)
         if error is not None:
@@ -88,8 +90,8 @@ class Verified:
             raise ApiError(ErrorCode.INVALID_TXN_STATE, "the batch is not part of an open transaction")
 
     def check_produce(self, topic_partition: TopicPartition, replicas: ReplicaManager) -> None:
-        """`check`, with errors that producers understand: NOT_ENOUGH_REPLICAS makes them try again without looking for
-        a new leader.
+        """`check`, with errors that producers understand: after NOT_ENOUGH_REPLICAS they retry without looking for a
+        new leader.
         """
         try:
             self.check(topic_partition, replicas)
@@ -102,17 +104,17 @@ class Verified:
 
 
 class Elsewhere(Protocol):
-    """The way to coordinators in other brokers (`coordinator_sender.py`)."""
+    """The connection to coordinators in other brokers (`coordinator_sender.py`)."""
 
     def ask(self, event: AddPartitions | VerifyPartitions) -> "asyncio.Future[PartitionsReply]":
-        """Ask the coordinator of the event's transactional id. Errors: ApiError."""
+        """Send an event to the coordinator of its transactional id. Errors: ApiError."""
         ...
 
 
 class TransactionVerification:
-    """Asks the coordinator on behalf of produced batches and committed offsets; owned by the event loop.
+    """Verifies the partitions of produced batches and committed offsets with the coordinator; owned by the event loop.
 
-    Where this broker is not the coordinator, `elsewhere` is asked; None where there are no other brokers.
+    If this broker is not the coordinator, `elsewhere` is asked; None if there are no other brokers.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class TransactionVerification:
         partitions: Mapping[TopicPartition, int],
         operation: Operation,
     ) -> "Verified | Awaitable[Verified]":
-        """Verify partitions (with the first sequence that is to be written to each), or add them.
+        """Verify partitions (given with the first sequence to be written to each), or add them.
 
         Errors, per partition in the outcome: INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE or TRANSACTION_ABORTABLE (not
         part of the transaction), INVALID_PRODUCER_ID_MAPPING, CONCURRENT_TRANSACTIONS, NOT_COORDINATOR,
@@ -191,8 +193,8 @@ class TransactionVerification:
         reply: "PartitionsReply | asyncio.Future[PartitionsReply]",
         operation: Operation,
     ) -> Verified:
-        """Wait for the coordinator. While it still ends the transaction before, an implicit add is tried again here:
-        that is cheaper than to have the client send its batch again.
+        """Wait for the coordinator. While the coordinator still ends the previous transaction, an implicit add is
+        repeated here, which is cheaper than a retry of the client with its batch.
         """
         config, clock = self._config, self._clock
         backoff_ms = max(config.add_partitions_to_txn_retry_backoff_ms, BACKOFF_MIN_MS)
@@ -226,7 +228,7 @@ def _noted(
     for topic_partition in event.partitions:
         error = reply.error_of(topic_partition)
         if error is ErrorCode.PRODUCER_FENCED:
-            error = ErrorCode.INVALID_PRODUCER_EPOCH  # what producers expect in this place
+            error = ErrorCode.INVALID_PRODUCER_EPOCH  # the error that producers expect here
         elif error is ErrorCode.TRANSACTION_ABORTABLE and operation is Operation.VERIFY:
             error = ErrorCode.INVALID_TXN_STATE
         if error is not ErrorCode.NONE:

@@ -1,8 +1,8 @@
-"""The group as a decision changes it, step by step, and what the decision asks of the shell.
+"""The group in the course of a decision, and the effects of the decision so far.
 
-Deciding is a chain of steps that see each other's outcome (the last member leaves, so the join phase ends, so the
-group is empty). A draft shows the group as it will be, on a copy made at the first change; the group that was handed
-in stays as it is.
+A decision is a chain of steps, each of which depends on the ones before (the last member leaves, so the join phase
+ends, so the group is empty). A draft holds the group with the changes so far, in a copy made at the first change; the
+original group stays as it is.
 """
 
 from barnabas.broker.coordinators.effects import Cancel, Schedule, Token, printable
@@ -21,7 +21,7 @@ from barnabas.wire.errors import ErrorCode
 
 
 class Draft:
-    """The group as it will be and the effects that make it so; lives for one decision."""
+    """The group with its changes, and the effects that produce them; lives for one decision."""
 
     __slots__ = ("_copied", "_group", "effects", "group_id", "now_ms", "settings")
 
@@ -51,7 +51,7 @@ class Draft:
         self.effects.changes.append(change)
 
     def store(self, record: GroupRecord) -> None:
-        """Change to what is then written to the log."""
+        """Apply a record, which is then written to the log."""
         if self._group is not None:
             state = GroupState.STABLE if record.members else GroupState.EMPTY
             assert state is self._group.state or state in TRANSITIONS[self._group.state], (self._group.state, record)
@@ -67,7 +67,7 @@ class Draft:
         self.effects.timers.append(Cancel(TimerKey(kind)))
 
     def schedule_session(self, member_id: str, delay_ms: int | None = None) -> None:
-        """Start the member's session anew: it ends after its session timeout unless told otherwise."""
+        """Restart the member's session, by default with its session timeout."""
         if delay_ms is None:
             delay_ms = self.group.members[member_id].session_timeout_ms
         self.effects.timers.append(Schedule(TimerKey(SESSION, member_id), delay_ms))
@@ -76,12 +76,12 @@ class Draft:
         self.effects.timers.append(Cancel(TimerKey(SESSION, member_id)))
 
     def note(self, text: str, *arguments: object) -> None:
-        """A log line; arguments that are text came from clients and are made harmless."""
+        """Add a log line; arguments that are text come from clients and are escaped."""
         shown = (printable(argument) if isinstance(argument, str) else argument for argument in arguments)
         self.effects.notes.append((text, *shown))
 
     def answer_waiting(self, member_id: str, error: ErrorCode) -> None:
-        """Answer what the member is owed, with an error; whoever calls this also makes the change that forgets it."""
+        """Answer the member's waiting requests with an error; the caller also makes the change that removes them."""
         token = self.group.waiting_joins.get(member_id)
         if token is not None:
             shown_id = member_id if error is ErrorCode.FENCED_INSTANCE_ID else ""
@@ -91,8 +91,8 @@ class Draft:
             self.reply(token, SyncReply(error))
 
     def remove(self, member_id: str) -> None:
-        """Drop a member, or an id nobody used yet. Its parked requests are answered: a live client then joins as a
-        newcomer.
+        """Remove a member, or an id that was not used yet. Its waiting requests are answered: a live client then joins
+        as a new member.
         """
         self.answer_waiting(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         self.cancel_session(member_id)
@@ -100,7 +100,7 @@ class Draft:
 
 
 def member_error(group: Group, member_id: str, group_instance_id: str | None) -> ErrorCode:
-    """Whether a request by this member is to be believed (ClassicGroup.validateMember)."""
+    """The error of a request by this member, NONE if its identity is valid (ClassicGroup.validateMember)."""
     if group_instance_id is not None:
         holder = group.static_members.get(group_instance_id)
         if holder is None:
@@ -113,11 +113,11 @@ def member_error(group: Group, member_id: str, group_instance_id: str | None) ->
 def commit_error(
     group: Group, member_id: str, group_instance_id: str | None, generation: int, *, is_transactional: bool = False
 ) -> ErrorCode:
-    """Whether a commit with this identity is accepted (ClassicGroup.validateOffsetCommit).
+    """The error of a commit with this identity, NONE if it is accepted (ClassicGroup.validateOffsetCommit).
 
-    A generation below 0 comes from an administrator or a consumer that assigns itself its partitions: fine while the
-    group has no members. Producers before KIP-447 commit for a group without saying who they are, and others while it
-    rebalances.
+    A generation below 0 comes from an administrator or a consumer that assigns its partitions itself: accepted while
+    the group has no members. Producers before KIP-447 commit for a group without a member id, and others commit while
+    it rebalances.
     """
     if generation < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE
@@ -129,6 +129,6 @@ def commit_error(
     if generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     if group.state is GroupState.COMPLETING_REBALANCE and not is_transactional:
-        # The member knows the new generation, so it has joined: it must sync before it commits.
+        # The member knows the new generation, so it has joined: it must send SyncGroup before it commits.
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE

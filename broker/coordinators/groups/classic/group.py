@@ -1,8 +1,8 @@
 """The membership machine of classic consumer groups: `decide(group, event, now_ms, settings) -> Effects`.
 
-It reads the group and never alters it; `state.apply` brings the returned changes about. Parked JoinGroup and
-SyncGroup requests are tokens in the group. Source: Kafka 4.3's GroupMetadataManager (classicGroup...) and
-ClassicGroup; KIP-345 (static members), KIP-394 (member id required), KIP-800 (reasons), KIP-814 (skip assignment).
+It reads the group and never alters it; `state.apply` applies the returned changes. Waiting JoinGroup and SyncGroup
+requests are tokens in the group. Source: Kafka 4.3's GroupMetadataManager (classicGroup...) and ClassicGroup; KIP-345
+(static members), KIP-394 (member id required), KIP-800 (reasons), KIP-814 (skip assignment).
 """
 
 from collections.abc import Callable, Mapping
@@ -59,19 +59,19 @@ __all__ = ["TRANSITIONS", "Group", "GroupState", "apply", "decide"]
 NO_REASON: Final = "not provided"
 
 MEMBER_NAME_MAX: Final = 1_000
-"""Characters of the client's or instance's id that a member id begins with. Kafka takes all of it; of the longest,
-32,767 bytes, it makes a member id that no reply can carry.
+"""The maximum number of characters of the client id or instance id that a member id begins with. Kafka takes the whole
+id; of the longest, 32,767 bytes, it makes a member id that no response can carry.
 """
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
-"""A newcomer does not know its id yet and cannot send heartbeats: so long may its first JoinGroup wait (Kafka's
+"""How long a new member's first JoinGroup may wait, since a client without a member id cannot send heartbeats (Kafka's
 constant).
 """
 
 
 def decide(group: Group | None, event: GroupEvent, now_ms: int, settings: GroupSettings) -> Effects:
-    """What an event means for a group (None: there is no such group). `now_ms` is wall-clock time; timers are delays
-    from now.
+    """The effects of an event on a group (None: the group does not exist). `now_ms` is wall-clock time; timers are
+    delays from now.
     """
     draft = Draft(group, event.group_id, now_ms, settings)
     _DECIDERS[type(event)](draft, event)
@@ -109,10 +109,10 @@ def _join(draft: Draft, event: JoinGroup) -> None:
 
 
 def _has_room(group: Group, member_id: str, group_max_size: int) -> bool:
-    """Whether `group.max.size` lets this member in.
+    """Whether `group.max.size` has room for this member.
 
-    While members gather, those already waiting count, not the members: after the limit was lowered the last ones to
-    come are turned away.
+    During the join phase the waiting members count instead of all members: after the limit was lowered the last ones to
+    join are refused.
     """
     if group.state is GroupState.PREPARING_REBALANCE:
         return member_id in group.waiting_joins or len(group.waiting_joins) < group_max_size
@@ -143,7 +143,7 @@ def _join_newcomer(draft: Draft, event: JoinGroup) -> None:
 
 
 def _new_member_id(name: str, event: JoinGroup) -> str:
-    """A member id as Kafka makes them, but of no longer name than every reply and record can carry."""
+    """A member id in Kafka's form, but with a name short enough for every response and record."""
     return f"{name[:MEMBER_NAME_MAX]}-{event.fresh_id}"
 
 
@@ -165,18 +165,19 @@ def _add_member(draft: Draft, event: JoinGroup, member_id: str) -> None:
 
 
 def _rejoin(draft: Draft, event: JoinGroup, member: Member) -> None:
-    """A member joins again: what it gets depends on whether anything could change (GroupCoordinator's rejoin rules)."""
+    """Answer a member that joins again: the response depends on whether anything could change (GroupCoordinator's
+    rejoin rules)."""
     group = draft.group
     is_leader = group.leader_id == member.member_id
     unchanged = member.protocols == event.protocols
     if group.state is GroupState.COMPLETING_REBALANCE and unchanged:
-        # It probably did not get the first answer.
+        # It probably did not receive the first response.
         members = joined_members(group) if is_leader else ()
         draft.reply(event.token, current_generation_reply(group, member.member_id, members=members))
     elif group.state is GroupState.STABLE and unchanged and not is_leader:
         draft.reply(event.token, current_generation_reply(group, member.member_id))
     else:
-        # A leader joins again without a change of its own when, say, a topic got more partitions.
+        # A leader joins again without a change of its own when, for example, a topic got more partitions.
         _answer_superseded_join(draft, member.member_id)
         draft.change(_rejoined(event, member.member_id, event.token))
         rebalance_or_complete_join(
@@ -193,8 +194,8 @@ def _rejoined(event: JoinGroup, member_id: str, token: int | None) -> MemberRejo
 
 
 def _answer_superseded_join(draft: Draft, member_id: str) -> None:
-    """A client that sends JoinGroup again gave up on the one it sent before; Kafka never answers that one, here every
-    request gets its answer.
+    """Answer the earlier JoinGroup of a member that has sent another one. Kafka never answers it; here every request
+    gets a response.
     """
     token = draft.group.waiting_joins.get(member_id)
     if token is not None:
@@ -202,8 +203,8 @@ def _answer_superseded_join(draft: Draft, member_id: str) -> None:
 
 
 def _replace_static_member(draft: Draft, event: JoinGroup, old_member_id: str, member_id: str) -> None:
-    """The process behind an instance id restarted. In a stable group it takes its old place without a rebalance, once
-    that is stored.
+    """Replace a static member whose client has restarted. In a stable group it takes its old place without a rebalance,
+    once that is stored.
     """
     old_leader_id = draft.group.leader_id
     draft.answer_waiting(old_member_id, ErrorCode.FENCED_INSTANCE_ID)
@@ -221,7 +222,7 @@ def _replace_static_member(draft: Draft, event: JoinGroup, old_member_id: str, m
         old_member_id,
     )
     if not is_stable:
-        # The leader may have been told the old id: only a new rebalance gives the new one an assignment.
+        # The leader may have received the old id: only a new rebalance gives the new one an assignment.
         rebalance_or_complete_join(draft, "static member %s came back", member_id)
         return
     group = draft.group
@@ -234,8 +235,8 @@ def _replace_static_member(draft: Draft, event: JoinGroup, old_member_id: str, m
 
 
 def _static_member_reply(group: Group, event: JoinGroup, member_id: str, old_leader_id: str | None) -> JoinReply:
-    """A returning leader must not assign again: a client that knows `skip_assignment` is told so, an older one sees
-    its old id as the leader.
+    """A returning leader must not assign again: a client that supports `skip_assignment` receives that flag, an older
+    one its old id as the leader.
     """
     if not event.can_skip_assignment:
         return current_generation_reply(group, member_id, leader_id=old_leader_id)
@@ -348,8 +349,8 @@ def _timer_fired(draft: Draft, event: TimerFired) -> None:
 
 
 def _session_over(draft: Draft, member_id: str) -> None:
-    """A member was not heard of. One whose request is parked is alive by definition, except a newcomer, whose client
-    may be long gone.
+    """End the session of a silent member. A member with a waiting request counts as alive, except a new member, whose
+    client may have gone long ago.
     """
     group = draft.group
     if member_id in group.pending_members:
@@ -368,15 +369,15 @@ def _session_over(draft: Draft, member_id: str) -> None:
 
 
 def _complete_join_if_nobody_is_missing(draft: Draft) -> None:
-    """As `complete_join_if_all_joined`, and in the first rebalance of an empty group too (as Kafka does when a member
-    vanishes).
+    """As `complete_join_if_all_joined`, but also in the first rebalance of an empty group (as Kafka does when a
+    member's session ends).
     """
     if draft.group.state is GroupState.PREPARING_REBALANCE and draft.group.all_members_joined:
         complete_join(draft)
 
 
 def _sync_time_over(draft: Draft) -> None:
-    """Members that joined and never synced hold work that nobody does: drop them and rebalance."""
+    """Remove members that joined and never sent SyncGroup, since their partitions are not consumed, and rebalance."""
     group = draft.group
     late = sorted(group.pending_syncs)
     if not late or group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
@@ -391,12 +392,12 @@ def _loaded(draft: Draft, _: Loaded) -> None:
     for member_id in group.members:
         draft.schedule_session(member_id)
     if len(group.members) > draft.settings.group_max_size:
-        # The limit was lowered: a rebalance turns the last ones away and lets all commit before.
+        # The limit was lowered: a rebalance refuses the last members and lets all commit before.
         prepare_rebalance(draft, "the loaded group has %d members, more than allowed", len(group.members))
 
 
 def _store_refused(draft: Draft, event: StoreRefused) -> None:
-    """The assignment could not be stored: everyone who waits for it hears why and joins again."""
+    """The assignment could not be stored: all members that wait for it receive the error and join again."""
     if draft.group.state is GroupState.COMPLETING_REBALANCE:
         prepare_rebalance(draft, "%s when storing the assignment", event.error.name, sync_error=event.error)
 

@@ -1,4 +1,4 @@
-"""The steps of a rebalance: gather the members, start a generation, spread the assignment.
+"""The steps of a rebalance: wait for the members to join, start a generation, distribute the assignment.
 
 Source: Kafka's GroupMetadataManager (prepareRebalance, completeClassicGroupJoin,
 tryCompleteInitialRebalanceElseSchedule, propagateAssignment).
@@ -22,23 +22,23 @@ from barnabas.wire.errors import ErrorCode
 GENERATION_MAX: Final = 2**31 - 1
 
 NEWCOMER_DELAY_MAX_MS: Final = 1_000
-"""A later rebalance is not put off longer than this, however many newcomers keep arriving."""
+"""The maximum delay of a later rebalance, however many new members keep arriving."""
 
 NOBODY_JOINED_MIN_MS: Final = 5_000
-"""So long at least is waited again for static members of whom none joined. Their rebalance timeout is what they said,
-which may be 0 or less: nothing but time would pass between one look and the next (Kafka looks without pause).
+"""The minimum time of another wait for static members of which none joined. Their rebalance timeout comes from the
+client and may be 0 or less: then the group would be checked again without a pause (as Kafka does).
 """
 
 
 def next_generation(generation: int) -> int:
-    """The id of the generation that follows; after the largest comes 1 (Kafka would wrap to a negative id, which
-    clients take for "none").
+    """The id of the following generation; after the largest comes 1 (Kafka would wrap to a negative id, which clients
+    interpret as "none").
     """
     return 1 if generation >= GENERATION_MAX else generation + 1
 
 
 def joined_members(group: Group) -> tuple[JoinedMember, ...]:
-    """All members with their metadata for the chosen protocol, as the leader is told."""
+    """All members with their metadata for the chosen protocol, for the leader's response."""
     return tuple(
         JoinedMember(member.member_id, member.group_instance_id, member.metadata(group.protocol_name) or b"")
         for member in group.members.values()
@@ -46,9 +46,7 @@ def joined_members(group: Group) -> tuple[JoinedMember, ...]:
 
 
 def rebalance_or_complete_join(draft: Draft, reason: str, *arguments: object, newcomer: bool = False) -> None:
-    """After the members changed: begin a rebalance, or end the join phase of the one under way if nobody is missing
-    any more.
-    """
+    """After a change of members: begin a rebalance, or end the present join phase if all members have joined."""
     if draft.group.state is GroupState.PREPARING_REBALANCE:
         complete_join_if_all_joined(draft)
     else:
@@ -62,9 +60,9 @@ def prepare_rebalance(
     newcomer: bool = False,
     sync_error: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS,
 ) -> None:
-    """Have every member join again. The first members of an empty group are given `group.initial.rebalance.delay.ms`
-    to gather, later newcomers `barnabas.group.newcomer.delay.ms`. Who waits for an assignment gets `sync_error`
-    instead.
+    """Start a rebalance, in which every member has to join again. It is delayed for further new members: by
+    `group.initial.rebalance.delay.ms` in an empty group, else by `barnabas.group.newcomer.delay.ms`. Members that wait
+    for an assignment receive `sync_error` instead.
     """
     group = draft.group
     is_initial = group.state is GroupState.EMPTY
@@ -91,15 +89,15 @@ def prepare_rebalance(
 
 
 def _delay_ms(draft: Draft, is_initial: bool) -> int:
-    """How long newcomers are waited for after the first one, and again if more came in that time."""
+    """How long a rebalance is delayed after the first new member, and again if more arrive in that time."""
     if is_initial:
         return draft.settings.group_initial_rebalance_delay_ms
     return min(draft.settings.barnabas_group_newcomer_delay_ms, NEWCOMER_DELAY_MAX_MS)
 
 
 def complete_join_if_all_joined(draft: Draft) -> None:
-    """End the join phase early, unless more newcomers are probably starting up. (The first rebalance of an empty group
-    waits for them even when those who came are gone again, as in Kafka.)
+    """End the join phase early, unless the delay for new members is running. (The first rebalance of an empty group
+    waits for its delay even when all members have gone again, as in Kafka.)
     """
     group = draft.group
     is_put_off = group.is_put_off and (group.is_initial_rebalance or bool(group.members))
@@ -108,8 +106,8 @@ def complete_join_if_all_joined(draft: Draft) -> None:
 
 
 def newcomers_time_over(draft: Draft) -> None:
-    """Wait on while newcomers keep arriving. Then the first rebalance of an empty group ends, a later one as soon as
-    all members have joined.
+    """Extend the delay while new members keep arriving. Otherwise the first rebalance of an empty group ends, a later
+    one as soon as all members have joined.
     """
     group = draft.group
     left_ms = group.delay_left_ms
@@ -127,7 +125,7 @@ def newcomers_time_over(draft: Draft) -> None:
 
 
 def join_time_over(draft: Draft) -> None:
-    """The members had their rebalance timeout to come back."""
+    """The rebalance timeout is over."""
     group = draft.group
     if group.state is GroupState.PREPARING_REBALANCE:
         if group.is_put_off:
@@ -136,7 +134,8 @@ def join_time_over(draft: Draft) -> None:
 
 
 def complete_join(draft: Draft) -> None:
-    """End the join phase: drop dynamic members that did not come, and start the next generation with those who did."""
+    """End the join phase: remove dynamic members that have not joined, and start the next generation
+    with the others."""
     draft.cancel(JOIN)
     draft.cancel(NEWCOMERS)
     group = draft.group
@@ -154,7 +153,7 @@ def complete_join(draft: Draft) -> None:
     elif _elect_joined_leader(draft):
         _start_generation(draft)
     else:
-        # Only static members are left and none came: their sessions decide who stays.
+        # Only static members are left and none joined: their sessions decide which of them stay.
         draft.note("Group %s could not complete its rebalance: no member joined", group.group_id)
         draft.schedule(JOIN, max(draft.group.rebalance_timeout_ms, NOBODY_JOINED_MIN_MS))
 
@@ -202,7 +201,7 @@ def current_generation_reply(
     leader_id: str | None = None,
     skip_assignment: bool = False,
 ) -> JoinReply:
-    """Tell a member the generation it is in; `leader_id` where it shall not see the real one."""
+    """The response to a member's join in the current generation; `leader_id` replaces the real leader's id."""
     return JoinReply(
         ErrorCode.NONE,
         member_id,
@@ -216,9 +215,8 @@ def current_generation_reply(
 
 
 def _answer_waiting_syncs(draft: Draft, error: ErrorCode) -> None:
-    """Answer every parked SyncGroup with an error; whoever calls this also makes the change that forgets them.
-
-    Sessions start anew: one that ended while its member was parked was let pass.
+    """Answer every waiting SyncGroup with an error; the caller also makes the change that removes them. The sessions
+    are restarted, since they were not enforced while the requests waited.
     """
     for member_id, token in draft.group.waiting_syncs.items():
         draft.reply(token, SyncReply(error))
@@ -226,7 +224,7 @@ def _answer_waiting_syncs(draft: Draft, error: ErrorCode) -> None:
 
 
 def spread_assignment(draft: Draft, assignments: dict[str, bytes]) -> None:
-    """Store the leader's assignment and answer every parked SyncGroup with its part of it."""
+    """Store the leader's assignment and answer every waiting SyncGroup with its part of it."""
     group = draft.group
     missing = sum(member_id not in assignments for member_id in group.members)
     if missing:

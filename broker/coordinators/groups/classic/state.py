@@ -1,8 +1,8 @@
-"""A classic consumer group as the coordinator remembers it, and `apply`, the only code that alters one.
+"""The state of a classic consumer group, and `apply`, the only code that alters one.
 
-`apply` serves the running coordinator and the loader alike: a GroupRecord replaces what is durable and keeps what is
-known beyond it (the other protocols a member offers, requests that wait) about members that stay. Source: Kafka's
-ClassicGroup and GroupMetadataManager.replay.
+The running coordinator and the loader both use `apply`: a GroupRecord replaces the durable state of the group and keeps
+the volatile state of members that stay (their other protocols, waiting requests). Source: Kafka's ClassicGroup and
+GroupMetadataManager.replay.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,18 +32,18 @@ from barnabas.broker.coordinators.groups.changes import (
 )
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-"""The protocol type of Kafka's consumers: only then does the coordinator read subscriptions."""
+"""The protocol type of Kafka's consumers, the only one whose subscriptions the coordinator reads."""
 
 
 GROUP_BYTES: Final = 1_800
 MEMBER_BYTES: Final = 2_000
 PENDING_MEMBER_BYTES: Final = 600
 PROTOCOL_BYTES: Final = 200
-"""What a group, and each of what it has, takes besides the text and the bytes that clients chose, with its timers."""
+"""The memory that a group, and each of its parts, takes besides clients' texts and bytes, with its timers."""
 
 
 class GroupState(Enum):
-    """Where a group is in its life; the values are the names that DescribeGroups and ListGroups show."""
+    """The state of a group; the values are the names in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     """No members; kept for its committed offsets."""
@@ -52,9 +52,9 @@ class GroupState(Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     """Waiting for the leader's assignment."""
     STABLE = "Stable"
-    """Everyone has, or can fetch, its assignment."""
+    """All members have, or can fetch, their assignments."""
     DEAD = "Dead"
-    """Deleted; nothing is remembered of a dead group, and an unknown group is shown as dead."""
+    """Deleted; a deleted group has no state, and an unknown group is shown as dead."""
 
 
 TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = MappingProxyType(
@@ -66,19 +66,18 @@ TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = MappingProxyType(
         GroupState.DEAD: frozenset(),
     }
 )
-"""The states a group may go to from each state. A rewritten record of the same state (a static member came back) is
-no transition.
+"""The permitted next states of each state. A rewritten record of the same state (a static member rejoined) is no
+transition.
 """
 
 
 class Group:
     """One group; owned by its shard, altered by `apply` only.
 
-    `waiting_joins` and `waiting_syncs` map member ids to the requests they are owed an answer for. `pending_members`
-    are ids handed out to newcomers who have not joined yet, oldest first; `pending_syncs` are members of this
-    generation that have not sent SyncGroup; `new_members` joined in this rebalance and do not know their id before it
-    ends. `supporters` counts, per protocol name, the members that offer it. `held_bytes` is about how much memory all
-    that takes.
+    `waiting_joins` and `waiting_syncs` map member ids to their waiting requests. `pending_members` are ids of new
+    members that have not joined yet, oldest first; `pending_syncs` are members of this generation that have not sent
+    SyncGroup; `new_members` joined in this rebalance and do not know their id before it ends. `supporters` counts, per
+    protocol name, the members that offer it. `held_bytes` is an estimate of the group's memory.
     """
 
     __slots__ = (
@@ -134,12 +133,13 @@ class Group:
 
     @property
     def is_put_off(self) -> bool:
-        """The rebalance waits for newcomers, though all members may have joined: a timer ends that wait."""
+        """Whether the rebalance is delayed for new members, though all members may have joined: a timer
+        ends the delay."""
         return self.delay_left_ms is not None
 
     @property
     def is_initial_rebalance(self) -> bool:
-        """The group waits for the first members of an empty group."""
+        """Whether the group waits for the first members of an empty group."""
         return self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
 
     @property
@@ -148,14 +148,14 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asks for."""
+        """The longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def is_known(self, member_id: str) -> bool:
         return member_id in self.members or member_id in self.pending_members
 
     def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
-        """Whether a member with these protocols could be assigned work together with the others."""
+        """Whether a member with these protocols could share an assignment with the others."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         count = len(self.members)
@@ -164,7 +164,7 @@ class Group:
         )
 
     def select_protocol(self) -> str:
-        """The protocol with the most votes among those that all members offer; of a tie, the one voted for first."""
+        """The protocol with the most votes among those that all members offer; in a tie, the one voted for first."""
         count = len(self.members)
         candidates = {name for name, supporters in self.supporters.items() if supporters == count}
         votes: dict[str, int] = {}
@@ -174,7 +174,7 @@ class Group:
         return max(votes, key=votes.__getitem__)
 
     def to_record(self, assignments: Mapping[str, bytes]) -> GroupRecord:
-        """This generation as it is stored, with the given assignment per member id (empty where one is missing)."""
+        """The record of this generation, with the given assignment per member id (empty where one is missing)."""
         members = tuple(
             MemberRecord(
                 member.member_id,
@@ -203,7 +203,7 @@ class Group:
         self.previous_state, self.state, self.state_since_ms = self.state, state, at_ms
 
     def put(self, member: Member) -> None:
-        """Add a member, or replace what is known of it, in its place."""
+        """Add a member, or replace its former state, in the same place."""
         known = self.members.get(member.member_id)
         if known is not None:
             self._count(known, -1)
@@ -231,29 +231,29 @@ class Group:
 
 
 def text_bytes(text: str | None) -> int:
-    """How much memory a text takes at most."""
+    """The maximum memory of a text."""
     return 0 if text is None else 60 + len(text) * (1 if text.isascii() else 4)
 
 
 def protocols_bytes(protocols: tuple[Protocol, ...]) -> int:
-    """About how much memory the protocols of a member take."""
+    """An estimate of the memory of a member's protocols."""
     return sum(PROTOCOL_BYTES + text_bytes(name) + len(metadata) for name, metadata in protocols)
 
 
 def member_bytes(member: Member) -> int:
-    """About how much memory a member takes."""
+    """An estimate of the memory of a member."""
     texts = (member.member_id, member.group_instance_id, member.client_id, member.protocol_type)
     return MEMBER_BYTES + sum(map(text_bytes, texts)) + protocols_bytes(member.protocols) + len(member.assignment)
 
 
 def pending_member_bytes(member_id: str) -> int:
-    """About how much memory an id takes that was handed out."""
+    """An estimate of the memory of an id that was assigned, but not used yet."""
     return PENDING_MEMBER_BYTES + text_bytes(member_id)
 
 
 def apply(group: Group | None, change: GroupChange) -> Group | None:
-    """Bring one change about and return the group as it is then (None: there is none); the only mutator of a group,
-    and its loader.
+    """Apply one change and return the changed group (None: it no longer exists); the only mutator of a group, and its
+    loader.
     """
     if isinstance(change, GroupTombstone):
         return None
@@ -283,7 +283,7 @@ def _apply_record(group: Group, record: GroupRecord) -> None:
     group.new_member_added = False
     state = GroupState.STABLE if record.members else GroupState.EMPTY
     if state is not group.state:
-        # Not `move_to`: a log shows a group only after each rebalance, so its loader goes from Empty to Stable.
+        # Not `move_to`: a log has a group only after each rebalance, so its loader goes from Empty to Stable.
         group.previous_state, group.state = group.state, state
     group.state_since_ms = record.state_since_ms
 
@@ -376,7 +376,7 @@ def _elect(group: Group, change: LeaderElected) -> None:
 
 def _prepare(group: Group, change: RebalancePrepared) -> None:
     if group.state is GroupState.COMPLETING_REBALANCE:
-        # The assignments of a generation that was never stored would only mislead DescribeGroups.
+        # The assignments of a generation that was never stored would make DescribeGroups misleading.
         for member in [member for member in group.members.values() if member.assignment]:
             group.put(member._replace(assignment=b""))
     group.move_to(GroupState.PREPARING_REBALANCE, change.at_ms)
