@@ -1,1 +1,1 @@
-"""This broker in its cluster: metadata, the metadata store, topics made on demand, the controller's channel."""
+"""This broker in its cluster: metadata, the metadata store, automatic topic creation, the controller's channel."""

@@ -1,8 +1,8 @@
-"""What this broker, as a leader, asks of the controller: to store other in-sync replicas for its partitions
-(AlterPartition, KIP-497). Made when the first partition with several replicas is led here.
+"""AlterPartition requests of this broker, as a leader, to the controller: proposed ISRs of its partitions (KIP-497).
+Created when the first partition with several replicas is led here.
 
-One request is under way at a time; proposals that come meanwhile leave together with the next. A proposal is asked
-again, in the same words, until the controller has answered for its partition. Source: Kafka's AlterPartitionManager.
+One request is in flight at a time; proposals that arrive meanwhile are sent together in the next. A proposal is
+repeated unchanged until the controller has responded for its partition. Source: Kafka's AlterPartitionManager.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from barnabas.wire.names import TopicId
 logger = logging.getLogger(__name__)
 
 VERSION: Final = 3
-"""The version of AlterPartition that is sent: all brokers of a cluster are of one version (decision 12)."""
+"""The version of AlterPartition requests: all brokers of a cluster have one version (decision 12)."""
 
 RETRY_BACKOFF_MS: Final = 50
 
 Send = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
-"""Asks the controller, whoever that is. Raises where none has answered."""
+"""Sends a request to the controller, whichever broker that is. Raises if it gets no response."""
 
 Answered = Callable[[ResponsePartitionData], bool]
-"""Is told the controller's answer for one partition; whether the same is to be asked again, as it is, after a while,
-where this raises."""
+"""Called with the controller's result for one partition; returns whether the same proposal is to be sent again. If it
+raises, the proposal is sent again after a delay."""
 
 _Key = tuple[TopicId, int]
 
@@ -46,8 +46,8 @@ class _Proposal(NamedTuple):
 
 
 class AlterPartitions:
-    """Proposals that the controller has not answered; owned by the event loop. `broker_epoch()` is this broker's
-    registration now."""
+    """Proposals without a response of the controller; owned by the event loop. `broker_epoch()` is the epoch of this
+    broker's current registration."""
 
     def __init__(
         self,
@@ -67,24 +67,25 @@ class AlterPartitions:
             first_delay_ms=1_000,
             name=lambda key: f"partition {key[1]} of topic {key[0].hex()}",
         )
-        """Partitions that made nothing of their answer, for a reason that nobody foresaw."""
+        """Partitions whose processing of a response raised an unexpected exception."""
         self._proposals: dict[_Key, _Proposal] = {}
         self._sending: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def propose(self, topic_id: TopicId, asked: RequestPartitionData, answered: Answered) -> None:
-        """Ask for one partition. What was proposed for it before, in an earlier leader epoch, is asked no more."""
+        """Propose an ISR for one partition. It replaces an earlier proposal for the partition, in an earlier leader
+        epoch."""
         self._proposals[topic_id, asked.partition_index] = _Proposal(asked, answered)
         if self._sending is None and not self._is_closed:
             self._sending = asyncio.ensure_future(self._send_all())
 
     async def answered(self) -> None:
-        """Return when the controller has answered all that is proposed, for tests."""
+        """Return when the controller has responded to all proposals, for tests."""
         while self._sending is not None:
             await asyncio.wait([self._sending])
 
     async def close(self) -> None:
-        """Ask the controller for nothing more."""
+        """Send no more requests."""
         self._is_closed = True
         if self._sending is not None:
             self._sending.cancel()
@@ -104,13 +105,13 @@ class AlterPartitions:
             self._sending = None
 
     async def _send_once(self) -> str:
-        """Ask for all that is proposed, and tell the answers; why some of it has to be asked again, if it has."""
+        """Send all proposals, and process the results; returns why some of them have to be sent again, "" if none."""
         sent = {key: self._proposals[key] for key in self.set_aside.ready(self._proposals)}
         if not sent:
             return f"{len(self._proposals)} partitions"
         try:
             response = await self._send(self._request(sent))
-        except Exception as error:  # noqa: BLE001 - it is asked again
+        except Exception as error:  # noqa: BLE001 - it is sent again
             return str(error) or type(error).__name__
         if response.error_code:
             return ErrorCode.of(response.error_code).name

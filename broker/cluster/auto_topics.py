@@ -1,7 +1,7 @@
-"""Creates topics that are missing when somebody asks for them: with Metadata (`auto.create.topics.enable`), and the
-internal ones with FindCoordinator.
+"""Creates missing topics on request: by Metadata (`auto.create.topics.enable`), and the internal ones by
+FindCoordinator.
 
-Creation runs in the background, once per name at a time; whoever asked is told to retry (Kafka's
+Creation runs in the background, once per name at a time; the client's response is a retriable error (Kafka's
 AutoTopicCreationManager).
 """
 
@@ -17,7 +17,7 @@ from barnabas.wire.errors import ApiError, ErrorCode
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 100
-"""Topics that are created at a time; one request can name many more. Who asked for the others asks again."""
+"""The number of topics that are created at a time; one request can name many more. The clients of the others retry."""
 
 _ASKED_FOR = "topics that were asked for"
 
@@ -25,8 +25,8 @@ Create = Callable[[list[NewTopic]], Awaitable[list[TopicOutcome]]]
 
 
 class AutoTopicCreation:
-    """Creates missing topics; `internal_topic(name)` describes `__consumer_offsets` as configured, or is None for other
-    names. Those for which `waits_for_brokers` says why are not created yet.
+    """Creates missing topics; `internal_topic(name)` returns the properties of an internal topic, None for other names.
+    Topics for which `waits_for_brokers` returns a reason are not created yet.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class AutoTopicCreation:
         self._in_flight: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusals: dict[str, str] = {}
-        """Why internal topics were not created when they were asked for last."""
+        """The reasons why internal topics were not created at the last request."""
 
     def why_missing(self, name: str) -> str | None:
-        """Why an internal topic was not created when it was asked for last; None where that is not known."""
+        """Why an internal topic was not created at the last request; None if that is unknown."""
         return self._waits_for_brokers(name) or self._refusals.get(name)
 
     def create(self, names: Iterable[str]) -> None:
@@ -78,7 +78,7 @@ class AutoTopicCreation:
                         self._refusals[outcome.name] = f"{outcome.name} cannot be created: {told}"
         except ApiError as error:
             logger.warning("automatic creation of topics failed: %s", error)
-        except Exception as error:  # noqa: BLE001 - whoever asked asks again
+        except Exception as error:  # noqa: BLE001 - the client retries
             self.set_aside.put(_ASKED_FOR, error)
         else:
             self.set_aside.release(_ASKED_FOR)

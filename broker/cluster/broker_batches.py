@@ -1,6 +1,7 @@
-"""Gathers what is for other brokers: one request is under way to each, and what comes up meanwhile goes with the next.
+"""Batches requests to other brokers: one request is in flight to each, and items that arrive meanwhile are sent with
+the next.
 
-Kafka's senders between brokers (InterBrokerSendThread) batch alike: of transaction markers, of verifications.
+Kafka's senders between brokers (InterBrokerSendThread) batch in the same way: transaction markers, verifications.
 """
 
 import asyncio
@@ -15,11 +16,11 @@ Item = TypeVar("Item")
 
 
 class BrokerBatches(Generic[Item]):
-    """What waits to be sent, by broker; owned by the event loop.
+    """Items that wait to be sent, by broker; owned by the event loop.
 
-    `deliver(broker_id, waiting)` takes what goes into one request out of `waiting`, at least one item, and returns when
-    it has told each of them what became of it; it is to raise nothing. It is called again as long as anything waits.
-    `activity` is what this is about, for log lines.
+    `deliver(broker_id, waiting)` takes the items of one request out of `waiting`, at least one item, and returns when
+    it has set the result of each; it must not raise. It is called again as long as items wait. `activity` names the
+    purpose in log lines.
     """
 
     def __init__(self, activity: str, deliver: Callable[[int, deque[Item]], Awaitable[None]]) -> None:
@@ -30,17 +31,15 @@ class BrokerBatches(Generic[Item]):
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def add(self, broker_id: int, item: Item) -> None:
-        """Have an item sent: with all that is added before the event loop's next turn, or while a request is under way
-        to that broker.
+        """Send an item: together with all that are added before the event loop's next iteration, or while a request is
+        in flight to that broker.
         """
         self._waiting.setdefault(broker_id, deque()).append(item)
         if broker_id not in self._tasks:
             self._tasks[broker_id] = asyncio.get_running_loop().create_task(self._send(broker_id))
 
     def withdraw(self, goes_elsewhere: Callable[[int, Item], bool]) -> list[Item]:
-        """Take out what waits for a broker, and for which `goes_elsewhere(broker_id, item)` holds; what is under way
-        stays so.
-        """
+        """Remove the waiting items for which `goes_elsewhere(broker_id, item)` holds; items in flight stay."""
         withdrawn: list[Item] = []
         for broker_id, waiting in self._waiting.items():
             if any(goes_elsewhere(broker_id, item) for item in waiting):
@@ -57,7 +56,7 @@ class BrokerBatches(Generic[Item]):
                 count = len(waiting)
                 try:
                     await self._deliver(broker_id, waiting)
-                except Exception as error:  # noqa: BLE001 - a mistake of ours; what waits must not be lost with it
+                except Exception as error:  # noqa: BLE001 - a bug; the waiting items must not be lost with it
                     self.failed(broker_id, error)
                     if len(waiting) == count:
                         waiting.popleft()
@@ -66,11 +65,11 @@ class BrokerBatches(Generic[Item]):
             del self._waiting[broker_id]
 
     def answered(self, broker_id: int) -> None:
-        """Note that a broker answers, so that its next silence is told in the log again."""
+        """Note that a broker has responded, so that its next failure is logged again."""
         self._silent.discard(broker_id)
 
     def failed(self, broker_id: int, error: Exception) -> None:
-        """No answer came; the log has it once, until the broker answers again."""
+        """There was no response; logged once, until the broker responds again."""
         if broker_id not in self._silent:
             self._silent.add(broker_id)
             trace = None if isinstance(error, OSError) else error
@@ -79,7 +78,7 @@ class BrokerBatches(Generic[Item]):
             )
 
     async def close(self) -> None:
-        """Send nothing more; what waits is to be withdrawn before."""
+        """Send nothing more; call `withdraw` for the waiting items before."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -1,5 +1,5 @@
-"""The controller's way to all brokers of its cluster: to its own without a socket, to others over their inter-broker
-listener."""
+"""The controller's channel to all brokers of its cluster: to its own without a socket, to others over their
+inter-broker listener."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +10,11 @@ from barnabas.broker.cluster.peers import Peers
 from barnabas.controller.requests import VERSIONS
 
 Address = Callable[[int], tuple[str, int] | None]
-"""Where a broker is, by what the controller knows of its registration; None if that is gone, or names no address."""
+"""The address of a broker, by the registration that the controller knows; None if that is gone, or has no address."""
 
 
 class ClusterChannel:
-    """A BrokerChannel (controller/channel.py) of several brokers."""
+    """A BrokerChannel (controller/channel.py) to several brokers."""
 
     def __init__(self, node_id: int, local: LocalChannel, peers: Callable[[], Peers], address: Address) -> None:
         self._node_id = node_id

@@ -1,8 +1,8 @@
-"""What this broker asks of the controller, whichever broker that is: other in-sync replicas, producer ids, topics, its
-own relief before it stops.
+"""Requests of this broker to the controller, whichever broker that is: ISR proposals, producer ids, topics, controlled
+shutdown.
 
-Each API has a connection of its own, as in Kafka: a connection's requests are served one after the other, and a
-creation may wait for as long as it has time, if a disk is full. What is committed must not wait for that.
+Each API has a connection of its own, as in Kafka: a connection's requests are served one after the other, and if a disk
+is full, the creation of a topic may take until its timeout. Commits must not wait for that.
 """
 
 import logging
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS: Final = 50
 LONGEST_BACKOFF_MS: Final = 1_000
-"""How long after a failure the controller is looked for again: at first, then twice as long each time, up to this."""
+"""How long after a failure the controller is tried again: at first, then twice as long each time, up to this."""
 
 Answer = Callable[[Any], Awaitable[Any]]
 
 
 class OwnController(Protocol):
-    """This broker's `Controller`, which is the cluster's controller or stands by."""
+    """This broker's `Controller`, which is the cluster's controller or on standby."""
 
     @property
     def is_active(self) -> bool:
@@ -38,14 +38,14 @@ class OwnController(Protocol):
 
 
 class ControllerClient:
-    """Asks the cluster's controller, and asks again where there is none, or another one by now.
+    """Sends requests to the cluster's controller, and repeats them while there is none, or another one has taken over.
 
     Args:
-        controller: this broker's own, which is asked directly while it is active.
-        answers: how that answers, by the key of the API.
-        metadata: tells who the controller is otherwise.
+        controller: this broker's own, which is called directly while it is active.
+        answers: its methods, by API key.
+        metadata: has the id of the controller otherwise.
         peers: connections to other brokers.
-        clock, timers: bound the search.
+        clock, timers: limit the time of the attempts.
     """
 
     def __init__(
@@ -65,9 +65,10 @@ class ControllerClient:
         self._timers = timers
 
     async def send(self, request: Message, version: int, timeout_ms: int) -> Any:
-        """The controller's response; a request whose answer was lost is sent again, so that it may be done twice.
+        """The controller's response. A request whose response was lost is sent again, so that it may be carried out
+        twice.
 
-        Errors: ApiError REQUEST_TIMED_OUT, when nobody who is the controller has answered within `timeout_ms`.
+        Errors: ApiError REQUEST_TIMED_OUT, when no controller has responded within `timeout_ms`.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         backoff = Backoff(FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS)
@@ -101,5 +102,5 @@ class ControllerClient:
 
 
 def _purpose(request: Message) -> str:
-    """Which connection a request goes over; it is made when the first of its API does."""
+    """The name of the connection for a request; each API has its own, created by its first request."""
     return f"to-controller-{messages.API_NAMES[request.API_KEY]}"

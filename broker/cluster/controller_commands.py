@@ -1,15 +1,15 @@
-"""What a controller tells this broker, and whether it is obeyed: LeaderAndIsr, UpdateMetadata and StopReplica.
+"""Requests of the controller to this broker, and the checks whether they are current: LeaderAndIsr, UpdateMetadata and
+StopReplica.
 
-The commands of this broker's own controller (`local_channel.py`) and those that come from another broker (the handlers
-of APIs 4, 5 and 6) are the same, and go through the same gate, one at a time. A deposed controller is refused by the
-controller's epoch, a command that was meant for an earlier registration of this broker by the broker's epoch. A greater
-controller's epoch than the known one counts if the metadata store has it, and has the sender as the controller: it is
-asked for that once in the term of a controller. What is out of date about a single partition (leader epoch, partition
-epoch, topic id) is known where the partition is: `replication/isr.py`.
+The requests of this broker's own controller (`local_channel.py`) and those of another broker (the handlers of APIs 4, 5
+and 6) are the same, and pass the same checks, one at a time. The controller epoch fences former controllers; the broker
+epoch fences requests to an earlier registration of this broker. A controller epoch greater than the known one is
+accepted if the metadata store has it, with the sender as the controller: that is read once in each controller's term.
+Checks of a single partition (leader epoch, partition epoch, topic id) are made at the partition: `replication/isr.py`.
 
-A command that has begun goes on to its end, also when the controller's connection breaks meanwhile: that one sends it
-again, and would find the first half done (the topic gone from the metadata) without what belongs to it (the offsets of
-its groups gone, too).
+A request that has begun is carried out to its end, even if the controller's connection breaks: the controller sends it
+again, and a half-done request would be incomplete for ever (the topic gone from the metadata, but not the offsets of
+its groups).
 
 Source: KafkaApis.handleLeaderAndIsrRequest, isBrokerEpochStale and ReplicaManager of Kafka 3.9 in ZooKeeper mode;
 KIP-380.
@@ -46,14 +46,14 @@ _UNKNOWN_EPOCH: Final = -1
 _UNKNOWN_ID: Final = -1
 
 STOP_PATIENCE_MS: Final = 3_000
-"""How long a stop waits for a command; after that it is taken to hang."""
+"""How long `stop` waits for a request; after that it counts as stuck."""
 
 
 class HostedReplicas(Protocol):
-    """Serves commands about replicas: which to lead, to follow, and to delete (`replication/replica_manager.py`)."""
+    """Carries out requests about replicas: to lead, follow, and delete them (`replication/replica_manager.py`)."""
 
     def has_log(self, topic: str, index: int) -> bool:
-        """Whether there is a log of the partition, so that a command to host it would make none."""
+        """Whether there is a log of the partition, so that a request to host it would create none."""
         ...
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse: ...
@@ -61,23 +61,23 @@ class HostedReplicas(Protocol):
     def stop_replica(self, request: StopReplicaRequest) -> Coroutine[Any, Any, StopReplicaResponse]: ...
 
     async def let_go(self) -> None:
-        """Host no more what others have by the metadata."""
+        """Stop hosting partitions that other brokers have by the metadata."""
         ...
 
 
 class ControllerCommands:
-    """Obeys controllers, one command after the other; owned by the event loop.
+    """Carries out requests of controllers, one after the other; owned by the event loop.
 
     Args:
-        node_id: this broker's id: its own controller knows whether it is elected.
-        replicas: hosts what LeaderAndIsr and StopReplica are about.
-        metadata: what UpdateMetadata is about.
-        configs: the overrides of topics, which are read before a log is made and forgotten with the topic.
-        broker_epoch: the epoch of this broker's registration now; -1 as long as there is none.
-        on_update: told which topics were removed, after each UpdateMetadata and before that is answered.
+        node_id: this broker's id: its own controller needs no check in the metadata store.
+        replicas: hosts the partitions of LeaderAndIsr and StopReplica.
+        metadata: updated by UpdateMetadata.
+        configs: the overrides of topics, which are read before a log is created and removed with the topic.
+        broker_epoch: the epoch of this broker's current registration; -1 as long as there is none.
+        on_update: called with the removed topics, after each UpdateMetadata and before its response.
         registered: returns when this broker knows its epoch.
-        elected: who is the controller, by the metadata store. Raises CoordinationError.
-        timers: those of what waits for other brokers.
+        elected: the controller by the metadata store. Raises CoordinationError.
+        timers: those of waits for other brokers.
     """
 
     def __init__(
@@ -105,36 +105,37 @@ class ControllerCommands:
         self._controller_id = _UNKNOWN_ID
         self._turn = asyncio.Lock()
         self._under_way: asyncio.Task[Any] | None = None
-        """What has begun, until it is answered; where nobody waits for the answer any more, until the next command."""
+        """The request that has begun, until its response is sent; if no caller waits for the response any more, until
+        the next request."""
         self.knows_everything = asyncio.Event()
-        """Set by the first UpdateMetadata that lists all partitions: before it, this broker would tell clients that
-        topics do not exist."""
+        """Set by the first UpdateMetadata with all partitions: before it, this broker would tell clients that topics do
+        not exist."""
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Lead and follow partitions. The configs of logs that are to be made are read first: the overrides of a new
-        topic come without a notification, also to a controller that lives here and has found what a former one, or a
-        write whose answer was lost, had created.
+        """Lead and follow partitions. The configs of new logs are read first: there is no notification for the
+        overrides of a new topic, not even for a controller in this process that finds a topic created by a former
+        controller, or by a write whose response was lost.
 
         Raises: CoordinationError, when they cannot be read; nothing has changed then.
         """
         return await self._obey(request, self._lead_and_follow, LeaderAndIsrResponse)
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Host partitions no more, and delete their logs where the command says so."""
+        """Stop hosting partitions, and delete their logs if requested."""
         return await self._obey(request, self._replicas.stop_replica, StopReplicaResponse)
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        """Take over who is alive, and who leads what. The configs of topics that this broker had not heard of are read
-        first, as for `leader_and_isr`.
+        """Apply the live brokers and the leaders of partitions. The configs of topics that are new to this broker are
+        read first, as for `leader_and_isr`.
 
         Raises: CoordinationError, when they cannot be read; nothing has changed then.
         """
         return await self._obey(request, self._learn, UpdateMetadataResponse)
 
     async def stop(self) -> None:
-        """End with the command that is still under way, if there is one, after some time for its own end: its thread
-        works in directories that are another process's next. Nobody gives more: connections are closed, and the
-        controller of this broker has stopped."""
+        """Wait some time for a request that is still being carried out, then cancel it: its thread works in directories
+        that another process uses next. No further requests arrive: connections are closed, and the controller of this
+        broker has stopped."""
         if self._under_way is not None:
             with suppress(TimeoutError):
                 async with time_limit(self._timers, STOP_PATIENCE_MS):
@@ -143,11 +144,11 @@ class ControllerCommands:
             await asyncio.wait([self._under_way])
 
     async def _obey(self, request: R, carry_out: Callable[[R], Coroutine[Any, Any, A]], answer: type[A]) -> A:
-        """Carry out a command, unless it is refused, when those before it are through.
+        """Carry out a request, unless it is refused, when those before it are done.
 
-        Who is cancelled, as the connection broke, leaves what has begun to itself; the next command waits for that. One
-        that has not begun is dropped: the controller sends it again, and what is sent again and again to a broker that
-        is stuck must not pile up here.
+        If the caller is cancelled, because the connection broke, a request that has begun continues; the next one waits
+        for it. A request that has not begun is dropped: the controller sends it again, and repeated requests to a stuck
+        broker must not pile up here.
         """
         async with self._turn:
             if self._under_way is not None:
@@ -184,10 +185,11 @@ class ControllerCommands:
         return UpdateMetadataResponse()
 
     async def _refusal(self, request: Request) -> ErrorCode:
-        """Why a command is not obeyed: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or NONE.
+        """Why a request is refused: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or NONE.
 
-        A newer broker epoch than the known one is that of a registration whose answer is still on its way. Before this
-        process has registered for the first time, whatever comes waits: it may be for a former life that was killed.
+        A broker epoch newer than the known one belongs to a registration whose response is still on its way. Before
+        this process has registered for the first time, requests wait: they may be meant for an earlier process that was
+        killed.
         """
         if self._broker_epoch() == _UNKNOWN_EPOCH != request.broker_epoch:
             await self._registered()
@@ -212,8 +214,8 @@ class ControllerCommands:
         return ErrorCode.NONE
 
     async def _is_elected(self, controller_id: int, controller_epoch: int) -> bool:
-        """Whether this is the controller, as far as this broker knows, or else by the metadata store. Raises:
-        CloseConnection, where that does not tell yet (a server of ZooKeeper may lag), so that the command is sent
+        """Whether the sender is the controller, as far as this broker knows, or else by the metadata store. Raises:
+        CloseConnection if the store does not have it yet (a server of ZooKeeper may lag), so that the request is sent
         again."""
         if controller_epoch <= self._controller_epoch:
             return (controller_epoch, controller_id) == (self._controller_epoch, self._controller_id)
@@ -228,8 +230,8 @@ class ControllerCommands:
         return elected.controller_id == controller_id
 
     def _topics_without_log(self, request: LeaderAndIsrRequest) -> list[str]:
-        """The topics of which this broker is to host a partition that it has no log of; one that there is when the
-        partition is new is of an earlier topic."""
+        """The topics of which this broker is to host a partition without a log here; a log that exists although the
+        partition is new belongs to an earlier topic."""
         has_log = self._replicas.has_log
         return [
             topic.topic_name
@@ -241,9 +243,9 @@ class ControllerCommands:
         ]
 
     def _topics_of_others(self, request: UpdateMetadataRequest) -> list[str]:
-        """The topics that are new to this broker, and of which it has no log: their configs were read neither for one
-        nor at its start, where it has not been told everything since. Not those that go: nobody would forget what is
-        read."""
+        """The topics that are new to this broker, and of which it has no log: their configs were not read for a log,
+        nor at its start unless it has received all metadata since. Without deleted topics, whose configs would never be
+        removed."""
         has_log, known_id = self._replicas.has_log, self._metadata.topic_id
         is_complete, was_found = self._metadata.is_complete, self._configs.was_found
         return [
@@ -259,7 +261,7 @@ class ControllerCommands:
 
 
 def _ended_unheard(command: asyncio.Task[Any]) -> None:
-    """A command has ended whose answer nobody waits for: that it failed would be lost."""
+    """Log the error of a request for whose response no caller waits any more."""
     error = None if command.cancelled() else command.exception()
     if error is not None:
         trace = None if isinstance(error, CoordinationError) else error

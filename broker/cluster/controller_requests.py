@@ -1,5 +1,5 @@
-"""What this broker asks of a controller in another broker: CreateTopics, for topics that clients ask for and that do
-not exist (Kafka's AutoTopicCreationManager). Imported when that is asked for the first time.
+"""The CreateTopics request of this broker to a controller in another broker, for missing topics that clients request
+(Kafka's AutoTopicCreationManager). Imported by the first such request.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,13 +17,13 @@ from barnabas.wire.messages.create_topics import (
 CREATE_TOPICS_VERSION: Final = 7
 
 Send = Callable[[CreateTopicsRequest, int], Awaitable[CreateTopicsResponse]]
-"""Sends a request to the controller, in a version; raises OSError when no controller has answered in time."""
+"""Sends a request to the controller, in a version; raises OSError when no controller has responded in time."""
 
 
 async def create_topics(send: Send, topics: Sequence[NewTopic], timeout_ms: int) -> list[TopicOutcome]:
-    """Have the controller create topics, given by their counts and configs; `timeout_ms` is how long it may take.
+    """Have the controller create topics, given by their counts and configs, within `timeout_ms`.
 
-    Errors: ApiError REQUEST_TIMED_OUT: there is no controller, or it did not answer.
+    Errors: ApiError REQUEST_TIMED_OUT: there is no controller, or it did not respond.
     """
     request = CreateTopicsRequest(topics=[_creatable(topic) for topic in topics], timeout_ms=timeout_ms)
     try:

@@ -1,8 +1,7 @@
-"""Features of the cluster: the levels that every broker supports, and what clients may therefore rely on (KIP-584).
+"""Features of the cluster: the levels that every broker supports, on which clients may therefore rely (KIP-584).
 
-A cluster of Apache Kafka's KRaft mode is told its levels by an operator. Here, as nobody can be asked, the level is
-what the brokers' registrations allow: it falls when a broker joins that does not know the feature, and rises when that
-broker leaves.
+In a cluster of Apache Kafka's KRaft mode an operator sets the levels. Here the level follows from the brokers'
+registrations: it falls when a broker joins that does not support the feature, and rises when that broker leaves.
 """
 
 import logging
@@ -15,17 +14,17 @@ from barnabas.controller.state import BrokerRegistration, SupportedFeature
 logger = logging.getLogger(__name__)
 
 LATEST_TRANSACTION_VERSION = 2
-"""Highest level of the feature `transaction.version` (KIP-890 part 2)."""
+"""The highest level of the feature `transaction.version` (KIP-890 part 2)."""
 
 TRANSACTION_VERSION = SupportedFeature("transaction.version", 0, LATEST_TRANSACTION_VERSION)
-"""How transactions work; level 2 is KIP-890 part 2."""
+"""The protocol of transactions; level 2 is KIP-890 part 2."""
 
 SUPPORTED_FEATURES = (TRANSACTION_VERSION,)
 
 
 class FinalizedFeatures(NamedTuple):
-    """The levels of features that clients may rely on, as ApiVersions tells them: those that all brokers support; a
-    level 0 is not told. Clients ignore levels of an older `epoch` than they know.
+    """The levels of features in the ApiVersions response: those that all brokers support; a level 0 is not sent.
+    Clients ignore levels of an older `epoch` than they know.
     """
 
     transaction_version: int
@@ -42,9 +41,9 @@ def transaction_version(brokers: Iterable[BrokerRegistration]) -> int:
 
 
 class ClusterFeatures:
-    """The levels that this broker's cluster has now: `finalized` is what clients are told.
+    """The current levels of this broker's cluster: `finalized` is sent to clients.
 
-    `on_transaction_version` is told each level, at first the latest, that differs from the one before.
+    `on_transaction_version` is called with each changed level; the initial one is the latest.
     """
 
     def __init__(self, on_transaction_version: Callable[[int], None]) -> None:
@@ -52,7 +51,7 @@ class ClusterFeatures:
         self._on_transaction_version = on_transaction_version
 
     def finalize(self, registrations: Registrations) -> None:
-        """Go by what all brokers of the cluster support."""
+        """Compute the levels that all brokers of the cluster support."""
         before, level = self.finalized.transaction_version, transaction_version(registrations.brokers)
         self.finalized = FinalizedFeatures(level, registrations.zxid)
         if level != before:

@@ -1,14 +1,15 @@
-"""The session that this broker's former life left behind with ZooKeeper when it was killed, and its end; and whether
-records may be lost that that life had acknowledged.
+"""Ends the ZooKeeper session that this broker's former process left behind when it was killed, and determines whether
+records may be lost that the former process had acknowledged.
 
-ZooKeeper keeps the registration of a process that died until the session times out, and a broker that is started again
-would have to wait for that. So each life notes its session's id and password in a log directory. The lock of that
-directory proves that the former life is over; the next one then ends its session with what it finds. A directory that
-was copied has the note, too, but proves nothing: the broker may live that it was copied from. So the note names the
-directory itself, by what a copy does not share, and the boot of the machine.
+ZooKeeper keeps the registration of a dead process until the session times out, and a restarted broker would have to
+wait for that. So each process notes its session's id and password in a log directory. The lock of that directory proves
+that the former process has ended; the next one then ends the noted session. A copy of the directory has the note, too,
+but proves nothing: the original broker may be alive. So the note identifies the directory itself, by properties that a
+copy does not share, and the boot of the machine.
 
-After another boot, what was in the page cache is gone, and records with it. The note says so until the controller has
-heard of it and was obeyed: a life that ends before must not be followed by one that seems to have everything.
+After another boot the content of the page cache is lost, and records with it. The note says so until the controller
+knows it and this broker has carried out its requests: if the process ends before, the next one must not appear to have
+all records.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ _LACKING: Final = "lacking"
 
 
 class LockedDirectories(Protocol):
-    """The log directories of this broker, whose locks it has (`storage/log_manager.py`)."""
+    """The log directories of this broker, whose locks it holds (`storage/log_manager.py`)."""
 
     @property
     def files(self) -> Files: ...
@@ -47,11 +48,13 @@ class LockedDirectories(Protocol):
 
 
 class SessionNote:
-    """The note of a life's session, in the first log directory; it is looked for in all, as one may be missing now.
+    """The note of a process's session, in the first log directory; all directories are searched, as one may be missing
+    now.
 
-    A note that cannot be written or read costs time at a next start and nothing else: it is logged. `boot_id` is the
-    machine's since it was started, empty if unknown; `is_on_disk` tells whether whatever former lives acknowledged is
-    on the disk all the same, as they stopped cleanly, or synced first. It is asked once the logs are loaded.
+    If the note cannot be written or read, the next start takes longer, and nothing else: it is logged. `boot_id`
+    identifies the boot of the machine, empty if unknown; `is_on_disk` returns whether all records that former processes
+    acknowledged are on the disk in any case, as they stopped cleanly, or flushed first. It is called once the logs are
+    loaded.
     """
 
     def __init__(self, logs: LockedDirectories, boot_id: str, is_on_disk: Callable[[], bool]) -> None:
@@ -62,39 +65,39 @@ class SessionNote:
         self._turn = asyncio.Lock()
         self._is_lacking = False
         self._is_machines_first = False
-        """Whether nothing says that the machine has been up since the former life."""
+        """Whether there is no proof that the machine has been up since the former process."""
 
     @property
     def may_lack_records(self) -> bool:
-        """Whether records that this broker acknowledged may be gone, and the controller may not have heard of it."""
+        """Whether records that this broker acknowledged may be lost, and the controller may not know it."""
         return self._is_lacking or (self._is_machines_first and not self._is_on_disk())
 
     async def read(self) -> SessionCredentials | None:
-        """The session of the former life, if that did not end it and it was this broker's; `may_lack_records` goes by
-        what it reads."""
+        """The session of the former process, if that did not end it and it was this broker's; sets
+        `may_lack_records`."""
         return await self._logs.threads.call(self._read)
 
     async def write(self, credentials: SessionCredentials) -> None:
-        """Note the session of this life."""
+        """Note the session of this process."""
         self._credentials = credentials
         await self._keep()
 
     async def lacks_nothing(self) -> None:
-        """The controller knew what this broker may lack when it told it of its partitions: from now on it follows, or
-        leads what nobody has more of."""
+        """The controller knew which records this broker may lack when it sent the roles of partitions: from now on this
+        broker follows, or leads partitions of which no replica has more records."""
         if self.may_lack_records:
             self._is_lacking = self._is_machines_first = False
             await self._keep()
 
     async def _keep(self) -> None:
-        """Write what is known once all that was to be written before is: threads may do it in another order, and the
-        last one must not be that of a session that has expired."""
+        """Write the current note after earlier writes are done: threads may write in another order, and the last write
+        must not contain an expired session."""
         async with self._turn:
             if self._credentials is not None:
                 await self._logs.threads.call(self._write, self._credentials)
 
     async def delete(self) -> None:
-        """Delete the note: this life has ended its session."""
+        """Delete the note: this process has ended its session."""
         self._credentials = None
         if not self.may_lack_records:
             async with self._turn:
@@ -112,7 +115,7 @@ class SessionNote:
             except (OSError, CorruptFile, ValueError) as error:
                 logger.warning("%s cannot be read: %s", path, error)
                 break
-        # Nobody knows when the former life ended, or these directories are empty, and had been another's place.
+        # Either the end of the former process is unknown, or these directories are empty and replace others.
         self._is_machines_first = True
         return None
 
@@ -131,7 +134,7 @@ class SessionNote:
         return credentials
 
     def _identity(self, path: str) -> str:
-        """What tells the directory of a file from copies of it, during one boot of the machine."""
+        """The identity of a file's directory, which its copies do not share, during one boot of the machine."""
         return "{}:{}".format(*self._logs.files.stat(path.rpartition("/")[0]).identity)
 
     def _write(self, credentials: SessionCredentials) -> None:
@@ -141,7 +144,7 @@ class SessionNote:
                 records = _LACKING if self.may_lack_records else _COMPLETE
                 identity = self._identity(path)
                 line = f"{credentials.session_id} {credentials.password.hex()} {self._boot_id} {identity} {records}"
-                # Whoever has the password can end the session: nobody may read it, at no time.
+                # The password allows to end the session: the file must be private at all times.
                 write_file(files, path + TEMPORARY_SUFFIX, b"")
                 files.make_private(path + TEMPORARY_SUFFIX)
                 replace_file(files, path, encode_checkpoint([line]))

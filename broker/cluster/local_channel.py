@@ -1,4 +1,4 @@
-"""The controller's way to the very broker that it lives in: commands handed over without a socket."""
+"""The controller's channel to the broker in its own process: requests are passed without a socket."""
 
 from barnabas.broker.cluster.controller_commands import ControllerCommands, Request, Response
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
@@ -6,7 +6,8 @@ from barnabas.wire.messages.stop_replica import StopReplicaRequest
 
 
 class LocalChannel:
-    """A BrokerChannel (controller/channel.py) that knows one broker: the one it lives in, which obeys by `commands`."""
+    """A BrokerChannel (controller/channel.py) to one broker: the one in its own process, which carries out requests by
+    `commands`."""
 
     def __init__(self, node_id: int, commands: ControllerCommands) -> None:
         self._node_id = node_id

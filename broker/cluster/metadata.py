@@ -1,5 +1,5 @@
-"""What this broker knows about the cluster: live brokers, topics, leaders. Fed only by UpdateMetadata requests of the
-controller (Kafka's ZkMetadataCache), and by what LeaderAndIsr says before those come; read by Metadata,
+"""This broker's metadata of the cluster: live brokers, topics, leaders. Updated only by UpdateMetadata requests of the
+controller (Kafka's ZkMetadataCache), and by LeaderAndIsr requests that come before those; read by Metadata,
 DescribeCluster, FindCoordinator and by every handler that needs to know whether a topic exists."""
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
 
 @dataclass(frozen=True, slots=True)
 class BrokerMetadata:
-    """A live broker: its advertised address per listener name."""
+    """A live broker, with its advertised address per listener name."""
 
     broker_id: int
     endpoints: dict[str, Endpoint]
@@ -52,16 +52,16 @@ class PartitionMetadata:
     partition_epoch: int
 
     def lacks(self, broker_id: int) -> bool:
-        """Whether a broker has a replica that is not in sync with the leader; without one, nobody can be."""
+        """Whether a broker has a replica that is not in sync with the leader; False without a leader."""
         return self.leader >= 0 and broker_id in self.replicas and broker_id not in self.isr
 
     def unavailable_replicas(self, reachable: frozenset[int]) -> list[int]:
-        """The replicas that clients are told are offline: those that the controller says, and those of brokers that are
-        not `reachable`, alive and on the client's listener (KRaftMetadataCache.getOfflineReplicas).
+        """The offline replicas for clients: those that the controller reports, and those of brokers that are not
+        `reachable`, alive and on the client's listener (KRaftMetadataCache.getOfflineReplicas).
         """
         offline = self.offline_replicas
         if not offline and reachable.issuperset(self.replicas):
-            return []  # as it nearly always is, for each partition of each answer
+            return []  # the usual case, for each partition of each response
         return [replica for replica in self.replicas if replica not in reachable or replica in offline]
 
 
@@ -79,26 +79,28 @@ class TopicMetadata:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions there are, also when one of them could not be read from the store."""
+        """The number of partitions, also when one of them could not be read from the metadata store."""
         return max(self.partitions) + 1
 
 
 class MetadataCache:
-    """The cluster as the controller last told broker `node_id`; owned by the event loop. `listeners` are called after
-    every update; one that raises keeps neither the others nor the controller from its word."""
+    """The cluster's metadata as of the controller's last request to broker `node_id`; owned by the event loop.
+    `listeners` are called after every update; an exception of one affects neither the others nor the controller's
+    request."""
 
     def __init__(self, node_id: int = NO_LEADER, clock: Clock | None = None) -> None:
         self._node_id = node_id
         self.controller_id = NO_LEADER
         self.is_complete = False
-        """Whether the present controller has told of all topics: one which is not here does not exist, unless it could
-        not be read (`is_gone`). (The controller before may have made some that this broker never heard of.)"""
+        """Whether the present controller has sent all topics: then a topic that is missing here does not exist, unless
+        it could not be read (`is_gone`). (The former controller may have created topics that this broker never
+        received.)"""
         self._complete_epoch = UNKNOWN_CONTROLLER_EPOCH
         self._unread: set[str] = set()
-        """Topics that the controller has named, and could not read: nothing is known of them, but that they exist."""
+        """Topics that the controller has named, but could not read: only their existence is known."""
         self._brokers: dict[int, BrokerMetadata] = {}
         self.brokers_changes = 0
-        """How often other brokers were alive, or their addresses or racks were others, than before."""
+        """The number of changes of the live brokers, their addresses or racks."""
         self._reachable: dict[str, frozenset[int]] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._names_by_id: dict[TopicId, str] = {}
@@ -119,7 +121,7 @@ class MetadataCache:
         return self._names_by_id.get(topic_id)
 
     def topic_id(self, name: str) -> TopicId:
-        """The topic's id, or the zero id where there is no such topic."""
+        """The topic's id, or the zero id if there is no such topic."""
         topic = self._topics.get(name)
         return ZERO_TOPIC_ID if topic is None else topic.topic_id
 
@@ -138,17 +140,17 @@ class MetadataCache:
         return None if topic is None else topic.partitions.get(partition)
 
     def is_gone(self, topic_name: str) -> bool:
-        """Whether a topic, or a partition of it, that is not here does not exist."""
+        """Whether a topic or partition that is missing here does not exist."""
         return self.is_complete and topic_name not in self._unread
 
     def leaderless_count(self) -> int:
-        """How many partitions have no leader, and no replica that could be elected."""
+        """The number of partitions without a leader, and without a replica that could be elected."""
         return sum(
             partition.leader == NO_LEADER for topic in self._topics.values() for partition in topic.partitions.values()
         )
 
     def out_of_sync(self, broker_id: int) -> Iterator[tuple[str, int]]:
-        """The partitions whose replica on a broker is not in sync with the leader that they have."""
+        """The partitions with a leader whose replica on a broker is not in sync."""
         return (
             (topic.name, index)
             for topic in self._topics.values()
@@ -168,21 +170,21 @@ class MetadataCache:
         return sorted(self._brokers)
 
     def is_alive(self, broker_id: int) -> bool:
-        """Whether the broker was registered when the controller told last."""
+        """Whether the broker was registered at the controller's last request."""
         return broker_id in self._brokers
 
     def endpoint(self, broker_id: int, listener_name: str) -> Endpoint | None:
-        """Where clients of `listener_name` reach the broker; None when it is not alive or has no such listener."""
+        """The broker's address for clients of `listener_name`; None when it is not alive or has no such listener."""
         broker = self._brokers.get(broker_id)
         return None if broker is None else broker.endpoints.get(listener_name)
 
     def rack(self, broker_id: int, listener_name: str) -> str | None:
-        """The rack of a broker that clients of `listener_name` reach; None where they do not, or it has none."""
+        """The rack of a broker that clients of `listener_name` can reach; None if they cannot, or it has none."""
         broker = self._brokers.get(broker_id)
         return None if broker is None or listener_name not in broker.endpoints else broker.rack
 
     def reachable(self, listener_name: str) -> frozenset[int]:
-        """The live brokers that have such a listener."""
+        """The live brokers with such a listener."""
         found = self._reachable.get(listener_name)
         if found is None:
             brokers = self._brokers.values()
@@ -193,16 +195,16 @@ class MetadataCache:
     # --- writing ----------------------------------------------------------------------------------
 
     async def update(self, request: "UpdateMetadataRequest") -> list[TopicMetadata]:
-        """Apply the controller's word; returns the topics that it tells are gone.
+        """Apply an UpdateMetadata request; returns the deleted topics.
 
-        A topic that a full word does not name was deleted while this broker was away (Kafka's ZkMetadataCache sees it
-        so, with controllers of KRaft); one that it names without partitions cannot be read by the controller, and only
-        that it exists is known. The deletion of a topic that this broker hosts would have waited for it: there the
-        metadata store was damaged, and the topic stays. None of these are among those returned, which lose what belongs
-        to them.
+        A topic that is missing in a full request was deleted while this broker was down (as in Kafka's ZkMetadataCache,
+        with KRaft controllers); a topic without partitions in it could not be read by the controller, and only its
+        existence is known. The deletion of a topic that this broker hosts would have waited for this broker: if such a
+        topic is missing, the metadata store was damaged, and the topic stays. None of these are returned, as the data
+        of returned topics is removed.
 
-        The event loop has turns while it is read. It is applied as a whole, so that nobody sees a part of a topic; the
-        controller sends one after the other, so that nothing changes between the two.
+        The event loop has turns while the request is read. It is applied as a whole, so that no reader sees a part of a
+        topic; the controller sends one request after the other, so that nothing changes in between.
         """
         turns = Turns()
         unread = {
@@ -241,9 +243,9 @@ class MetadataCache:
         return removed
 
     async def note_roles(self, request: "LeaderAndIsrRequest") -> None:
-        """Take over who leads the partitions whose roles the controller gives to this broker. UpdateMetadata tells that
-        a little later; until then clients that a former leader turns away would be sent to it again, and some of them
-        (librdkafka) wait a second before they ask once more.
+        """Apply the leaders of the partitions whose roles the controller sends to this broker. The UpdateMetadata
+        request follows a little later; until then clients that a former leader refuses would be sent back to it, and
+        some of them (librdkafka) wait a second before they ask again.
         """
         self._hear_from(request)
         turns = Turns()
@@ -264,7 +266,7 @@ class MetadataCache:
                 await turns.after_one()
 
     def _hear_from(self, request: "LeaderAndIsrRequest | UpdateMetadataRequest") -> None:
-        """A new controller gives roles, and names who lives, before it tells of all topics."""
+        """A new controller sends roles, and live brokers, before it sends all topics."""
         if request.controller_epoch > self._complete_epoch:
             self.is_complete = False
 
@@ -276,9 +278,10 @@ class MetadataCache:
         del self._topics[topic.name]
 
     async def _told(self, state: "UpdateMetadataTopicState", turns: Turns) -> TopicMetadata:
-        """A topic as it is told, with what was known of its other partitions; without any it is gone."""
+        """A topic as in the request, with the known state of its other partitions; without partitions it
+        was deleted."""
         known = self._topics.get(state.topic_name)
-        # New, or deleted and created again: nothing of an old incarnation holds.
+        # New, or deleted and created again: state of an old incarnation is dropped.
         is_same = known is not None and known.topic_id == state.topic_id
         partitions = dict(known.partitions) if known is not None and is_same else {}
         for partition_state in state.partition_states:

@@ -1,9 +1,9 @@
-"""The broker's session with its coordination store: opened at start, and again whenever the cluster ended it.
+"""The broker's session with its metadata store: opened at start, and again whenever it has expired.
 
 Without `zookeeper.connect` the store is a file in one of the log directories, and its loss (a failed disk) ends the
 broker. With ZooKeeper, or a store that several brokers of one process share, the loss of a session means that the
-cluster took the broker for dead: it goes on serving what it leads, registers again with a new epoch, and its controller
-reads everything anew, as in Kafka.
+cluster took the broker for dead: it goes on serving its partitions, registers again with a new epoch, and its
+controller reads everything again, as in Kafka.
 """
 
 import asyncio
@@ -40,23 +40,21 @@ logger = logging.getLogger(__name__)
 METADATA_FILE = "metadata.sqlite"
 
 CONNECTION_TIMEOUT_MS_MIN = 4_000
-"""A start waits so long for ZooKeeper however short a session timeout is asked for: no server grants a shorter one, as
-servers usually are."""
+"""The minimum time that a start waits for ZooKeeper, even with a shorter session timeout: servers usually grant no
+shorter one."""
 
 ENDINGS_MAX = 3
-"""How often the session of a former life is ended, as long as the connection breaks before ZooKeeper answers."""
+"""How often the session of a former process is ended again if the connection breaks before ZooKeeper responds."""
 
 REJOIN_DELAY_MS = 1_000
-"""How long after an attempt to join the cluster again the next one begins: one that fails may fail at once."""
+"""The delay between attempts to rejoin the cluster: a failing attempt may fail at once."""
 
 
 def find_metadata_file(directories: Sequence[Path], cluster_id: str | None, missing: Collection[str]) -> Path:
-    """The store's file in whichever of the log directories it is; in the first one if the broker is a new one.
+    """The store's file, in any of the log directories; for a new broker in the first one. `cluster_id` is the cluster
+    id in the directories, None in new ones; `missing` are directories that could not be read. Blocking.
 
-    `cluster_id` is what the directories say, None where they belong to nobody yet; `missing` are directories that could
-    not be looked into. Blocking.
-
-    Raises: DirectoryMismatch, if there are two, or none although there must have been one.
+    Raises: DirectoryMismatch, if there are two files, or none although there must have been one.
     """
     found = [path for path in (directory / METADATA_FILE for directory in directories) if path.exists()]
     if len(found) > 1:
@@ -75,14 +73,14 @@ def find_metadata_file(directories: Sequence[Path], cluster_id: str | None, miss
 
 
 class MetadataStore:
-    """Opens sessions, and tells `configs` and `controller` (see `follow`) of a new one.
+    """Opens sessions, and passes a new one to `configs` and `controller` (see `follow`).
 
-    `find_file` says where the file is, or is to be, and `worker` makes what reads and writes it; `known_cluster` says
-    which cluster the log directories name, if any does. `on_failure` is called when the broker cannot go on; with
-    `is_durable` False a file does not survive a power cut. A `shared` store is used instead of a file of one's own, by
-    several brokers of one process, say: whoever hands it in opens and closes it. `open_session` begins sessions with
-    ZooKeeper; by default kazoo does. In `note` each of those is noted, so that the next life of a broker that is killed
-    can end it.
+    `find_file` returns the path of the file, existing or new, and `worker` creates the worker that reads and writes it;
+    `known_cluster` returns the cluster id in the log directories, if any. `on_failure` is called when the broker cannot
+    go on; with `is_durable` False a file does not survive a power cut. A `shared` store is used instead of a file, for
+    example by several brokers of one process: its owner opens and closes it. `open_session` begins sessions with
+    ZooKeeper; by default with kazoo. Each of those is noted in `note`, so that the next process of a killed broker can
+    end it.
     """
 
     def __init__(
@@ -114,7 +112,7 @@ class MetadataStore:
         self._embedded: EmbeddedStore | None = None
         self._session: CoordinationStore | None = None
         self._zookeeper: ProcessSession | None = None
-        """That session, where it is one with ZooKeeper."""
+        """The present session, if it is one with ZooKeeper."""
         self._configs: ConfigRepository | None = None
         self._controller: Controller | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -123,9 +121,9 @@ class MetadataStore:
         self._stays_out = False
 
     def end_former_session(self) -> asyncio.Task[None] | None:
-        """End the session of this broker's former life, if that was killed; to be called as soon as the log directories
-        are locked, as others may lead then what that life led, long before all logs are loaded. None where nobody else
-        knows of sessions; what it raises, `open` raises, too."""
+        """End the session of this broker's former process, if that was killed. Call this as soon as the log directories
+        are locked: then other replicas may take over its partitions long before all logs are loaded. None if the store
+        has no such sessions; `open` raises its exceptions, too."""
         if self._note is not None and self._ending is None:
             self._ending = asyncio.create_task(self._end_former_session(self._note), name="former session")
         return self._ending
@@ -154,7 +152,7 @@ class MetadataStore:
         return session
 
     def follow(self, configs: ConfigRepository, controller: Controller) -> None:
-        """Have these go on in each session that comes after the first."""
+        """Pass each session after the first one to these."""
         self._configs = configs
         self._controller = controller
 
@@ -171,7 +169,7 @@ class MetadataStore:
             self._ending.cancel()
             await asyncio.gather(self._ending, return_exceptions=True)
         if self._session is not None:
-            await self._session.close()  # which the controller has done before, where there is one
+            await self._session.close()  # the controller has closed it before, if there is one
             if self._note is not None and self._zookeeper is not None and self._zookeeper.was_ended:
                 await self._note.delete()
         if self._embedded is not None:
@@ -187,7 +185,7 @@ class MetadataStore:
 
     async def _open_session(self, store: OpenStore) -> CoordinationStore:
         self._session = await store.session()
-        # A file of one's own is out of touch only when it failed.
+        # The session of a file is lost only when the file fails.
         self._session.on_expired(self._expired if store is self._shared else self._fail)
         return self._session
 
@@ -223,7 +221,7 @@ class MetadataStore:
         return self._config.zookeeper_connection_timeout_ms or max(asked_ms, CONNECTION_TIMEOUT_MS_MIN)
 
     async def _end_former_session(self, note: "SessionNote") -> None:
-        """End the session of this broker's former life, if that was killed: its registration goes with it."""
+        """End the session of this broker's former process, if that was killed: its registration goes with it."""
         former = await note.read()
         connect_string = self._config.zookeeper_connect
         if former is None or connect_string is None:
@@ -234,7 +232,7 @@ class MetadataStore:
         logger.warning("the session of this broker's former life cannot be ended: it is over when it times out")
 
     async def _has_ended(self, connect_string: str, former: SessionCredentials) -> bool:
-        """One attempt to end a former session; False if the connection broke before ZooKeeper answered."""
+        """Try once to end a former session; False if the connection broke before ZooKeeper responded."""
         session = await self._zookeeper_session(connect_string, self._connection_timeout_ms, former)
         is_over = session.session_id != former.session_id
         await session.close()
@@ -245,7 +243,7 @@ class MetadataStore:
     def _expired(self) -> None:
         self._is_lost = True
         if self._stays_out or (self._rejoining is not None and not self._rejoining.done()):
-            return  # whoever is about to join already tries again by himself
+            return  # the task that is rejoining retries by itself
         self._rejoining = asyncio.create_task(self._rejoin(), name="rejoin")
 
     async def _rejoin(self) -> None:
@@ -265,7 +263,7 @@ class MetadataStore:
         return await self._open_zookeeper(self._config.zookeeper_connect, None)
 
     async def _try_to_rejoin(self) -> bool:
-        """One attempt, as long as ZooKeeper is away; False if the new session was lost, too."""
+        """Try once to rejoin, for as long as ZooKeeper is unavailable; False if the new session was lost, too."""
         assert self._session is not None, "there was a session"
         await self._session.close()
         self._is_lost = False

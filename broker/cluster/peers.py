@@ -1,4 +1,4 @@
-"""This broker's connections to the other brokers of its cluster, by broker and by what they are used for."""
+"""This broker's connections to the other brokers of its cluster, by broker and purpose."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,17 +15,17 @@ from barnabas.wire.framing import ReceiveBuffer
 class Peers:
     """Connections to live brokers, at the addresses of their inter-broker listener; owned by the event loop.
 
-    What is used for different things has connections of its own (`purpose`: "controller", "fetcher-0", "markers"), so
-    that a request which waits, as a long poll does, holds up nothing but its like.
+    Each `purpose` has connections of its own ("controller", "fetcher-0", "markers"), so that a waiting request, such as
+    a long poll, delays only its like.
 
     Args:
-        network: what opens connections.
-        metadata: knows who is alive, and where.
+        network: opens connections.
+        metadata: has the live brokers and their addresses.
         listener_name: the inter-broker listener (`inter.broker.listener.name`).
-        timers: end the wait for answers.
-        node_id: this broker's id, which client ids name.
-        request_timeout_ms: how long an answer may take where the request says nothing else.
-        credentials: what shows the others who this broker is.
+        timers: end the wait for responses.
+        node_id: this broker's id, which client ids contain.
+        request_timeout_ms: the default timeout of a request.
+        credentials: authenticate this broker to the others.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Peers:
     def connection(
         self, broker_id: int, purpose: str, address: Callable[[], tuple[str, int] | None] | None = None
     ) -> PeerConnection:
-        """The connection to a broker for a purpose, always the same one: it stays usable when the broker goes and comes
-        back elsewhere, while what was under way to the former place fails at once.
+        """The connection to a broker for a purpose, always the same one: it stays usable when the broker restarts at
+        another address; requests in flight to the former address fail at once.
 
-        `address` tells where the broker is, for who knows better than the metadata (the controller, which is what feeds
-        that).
+        `address` returns the broker's address, for a caller that knows better than the metadata (the controller, which
+        updates the metadata).
         """
         connection = self._connections.get((broker_id, purpose))
         if connection is None:
@@ -73,17 +73,17 @@ class Peers:
         return connection
 
     def connections(self) -> Iterator[tuple[int, str, PeerConnection]]:
-        """All connections that were asked for so far: to which broker, for what."""
+        """All connections that were created so far: broker id, purpose, connection."""
         for (broker_id, purpose), connection in self._connections.items():
             yield broker_id, purpose, connection
 
     def address(self, broker_id: int) -> tuple[str, int] | None:
-        """Where a broker is reached by others; None when it is not alive."""
+        """The address of a broker for other brokers; None when it is not alive."""
         endpoint = self._metadata.endpoint(broker_id, self._listener_name)
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
     def close(self) -> None:
-        """Close all connections; what is under way fails."""
+        """Close all connections; requests in flight fail."""
         self._metadata.listeners.pop(self._follow_addresses, None)
         for connection in self._connections.values():
             connection.close()

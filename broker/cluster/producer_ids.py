@@ -1,4 +1,4 @@
-"""Producer ids, taken one by one out of blocks that the controller hands out (Kafka's ProducerIdManager)."""
+"""Producer ids, taken one by one from blocks that the controller allocates (Kafka's ProducerIdManager)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -7,20 +7,21 @@ from typing import Final
 from barnabas.wire.names import ProducerId
 
 HANDED_OUT_MAX: Final = 2**52
-"""No cluster lives long enough to hand out a greater one: clients that write a batch may put any id into it."""
+"""No cluster lives long enough to allocate a greater id. Greater ids in batches are made up by clients, which may write
+any id."""
 
 
 def highest_handed_out(used: Iterable[int]) -> int:
-    """The greatest of the ids that logs name and that a broker can have handed out; -1 if there is none."""
+    """The greatest of the ids in logs that a broker can have allocated; -1 if there is none."""
     return max((producer_id for producer_id in used if producer_id <= HANDED_OUT_MAX), default=-1)
 
 
 class ProducerIdBlocks:
-    """Fresh blocks. A metadata store may have forgotten what was handed out, or be that of an earlier day; then the
-    logs are asked which ids are used: a producer that gets one of another has its records taken for retries.
+    """New blocks. A metadata store may have lost the allocated ids, or been restored from a backup; then the logs are
+    searched for used ids, because a producer that gets the id of another one has its records taken for retries.
 
-    `allocate(above)` has the controller hand out a block of ids that are greater than `above`; `used_ids` reads those
-    of all logs, once; `is_store_trusted` says, each time, that the store cannot have forgotten.
+    `allocate(above)` has the controller allocate a block of ids greater than `above`; `used_ids` reads those of all
+    logs, once; `is_store_trusted` returns, each time, whether the store cannot have lost allocations.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class ProducerIdBlocks:
 class ProducerIds:
     """Gives each caller an id that no other producer of the cluster has.
 
-    `allocate_block` returns the first and the last id of a fresh block.
+    `allocate_block` returns the first and the last id of a new block.
     """
 
     def __init__(self, allocate_block: Callable[[], Awaitable[tuple[int, int]]]) -> None:
@@ -54,7 +55,7 @@ class ProducerIds:
         self._refill = asyncio.Lock()
 
     async def next(self) -> ProducerId:
-        """A fresh producer id; raises ApiError when no block can be had."""
+        """A new producer id; raises ApiError when no block is available."""
         if self._next == self._end:
             async with self._refill:
                 if self._next == self._end:
