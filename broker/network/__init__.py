@@ -1,1 +1,1 @@
-"""Sockets: who connects, what arrives and leaves, how much of it may be under way."""
+"""Sockets: connections, incoming and outgoing bytes, and their limits."""

@@ -1,8 +1,8 @@
-"""One client connection: frames in, replies out in request order, with bounded memory.
+"""One client connection: frames in, responses out in request order, with bounded memory.
 
-Kafka serves one request of a connection at a time (SocketServer mutes the channel until the reply is queued). So does
-this class, with the one exception that design demands: a Produce whose append is done may wait for replication while
-the next request starts; its reply keeps its place.
+Kafka serves one request of a connection at a time (SocketServer mutes the channel until the response is queued). So
+does this class, with one exception: a Produce whose append is done may wait for replication while the next request
+starts; its response keeps its place.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Protocol of one accepted socket; owned by the event loop.
+    """The protocol of one accepted socket; owned by the event loop.
 
-    `connections` is the server's live set: the connection enters and leaves it by itself.
+    `connections` is the server's set of live connections: the connection adds and removes itself.
     """
 
     __slots__ = (
@@ -64,10 +64,10 @@ class Connection(asyncio.BufferedProtocol):
     )
 
     _PAUSED_BY_REQUEST = 1  # a request is in progress and another one is already here
-    _PAUSED_BY_WRITER = 2  # the peer does not read its replies
+    _PAUSED_BY_WRITER = 2  # the client does not read its responses
     _PAUSED_BY_BUDGET = 4
-    _PAUSED_BY_FILES = 8  # a reply is on its way that the transport knows nothing of
-    _PAUSED_BY_QUOTA = 16  # the client has used more than its share: it waits (KIP-219)
+    _PAUSED_BY_FILES = 8  # the file sender, not the transport, is sending a response
+    _PAUSED_BY_QUOTA = 16  # the client has exceeded its quota: it waits (KIP-219)
     _CANNOT_REPLY = _PAUSED_BY_WRITER | _PAUSED_BY_FILES
     _CANNOT_SERVE = _CANNOT_REPLY | _PAUSED_BY_QUOTA
     _CANNOT_BEGIN = _CANNOT_SERVE | _PAUSED_BY_REQUEST
@@ -108,10 +108,10 @@ class Connection(asyncio.BufferedProtocol):
         self.unsent_bytes = 0
         self._seen_progress = 0
 
-    # --- the socket's side ------------------------------------------------------------------------
+    # --- the socket -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = self._replies.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport = self._replies.transport = cast(asyncio.Transport, transport)  # uvloop's class is no subclass
         self.session.client_host = sys.intern(peer_host(transport))  # thousands of connections often come from one host
         refusal = self.connections.admit(self)
         if refusal is not None:
@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
                     return
         except ProtocolError as error:
             if isinstance(error, ForeignProtocol):
-                # Without a number of the connection: what comes again and again is counted.
+                # Without the connection's number, so that repetitions are counted.
                 logger.warning("closing connections from %s: %s", self.session.client_host, error)
             self.close(None if isinstance(error, ForeignProtocol) else str(error))
             return
@@ -149,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
             if self.frame_started_ms is None:
                 self.frame_started_ms = now_ms
         elif self.frame_started_ms is None and not self._waiting:
-            return  # nothing is held, nor was it before
+            return  # nothing is held, nor was before
         else:
             self.frame_started_ms = None
         self._report_held()
@@ -193,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume(self._PAUSED_BY_BUDGET)
 
     def throttle(self, throttle_time_ms: int) -> None:
-        """Begin no other request before so much time has passed; what has begun is answered."""
+        """Begin no other request before so much time has passed; requests in progress are answered."""
         if self._closing:
             return
         until_ms = self._dispatcher.clock.monotonic_ms() + throttle_time_ms
@@ -206,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause(self._PAUSED_BY_QUOTA)
 
     def exempt(self) -> None:
-        """Hold this connection to none of the bounds that all connections of clients share, nor to their turns."""
+        """Exempt this connection from the limits that all connections of clients share, and from their turns."""
         self._turns = self.connections.turns_of_brokers
         self._report_held()
         self._report_unsent()
@@ -220,31 +220,32 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """A request is in progress (a long poll, say), or has no turn yet: the peer is waiting for us, not idle."""
+        """Whether a request is in progress (for example a long poll), or waits for its turn: the client waits for us,
+        and is not idle."""
         return (self._busy or self._has_turn_coming or self._replies.is_waiting) and not self._replies.is_sending_files
 
     @property
     def threads(self) -> Threads:
-        """The threads in which a reply waits for the disk."""
+        """The threads in which a response waits for the disk."""
         return self.connections.threads
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of the socket; -1 where the transport has none."""
+        """The descriptor of the socket; -1 if the transport has none."""
         socket = None if self._transport is None else self._transport.get_extra_info("socket")
         return -1 if socket is None else int(socket.fileno())
 
     @property
     def has_hung_up(self) -> bool:
-        """Whether the peer has ended its side. Nobody notices that while the socket is not read."""
+        """Whether the client has closed its side. The transport does not report that while the socket is not read."""
         if self._transport is None or self.is_reading:
             return False
         return self._poll(getattr(select, "POLLRDHUP", 0))
 
     @property
     def _is_cut_off(self) -> bool:
-        """Whether no reply can reach the peer. One that has only ended its side may have asked for something all the
-        same, with acks=0, say."""
+        """Whether no response can reach the client. A client that has only closed its side may still have sent
+        requests, for example with acks=0."""
         return self._poll(0)
 
     def _poll(self, events: int) -> bool:
@@ -257,17 +258,17 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether the connection is being closed: nothing more is served then."""
+        """Whether the connection is being closed: no more requests are served then."""
         return self._closing
 
     @property
     def is_reading(self) -> bool:
-        """False while it is we who keep the peer from sending."""
+        """False while this connection is paused, so that the client cannot send."""
         return not self._pause_reasons
 
     def note_progress(self, now_ms: int) -> None:
-        """A peer is not idle when it has taken a part of what we have for it since the last call. That is looked for
-        now and then: no transport tells, and what every request costs stays as it is."""
+        """Mark a client as active that has read a part of its responses since the last call. This is checked
+        periodically: transports do not report it, and a check per request would cost too much."""
         if self._transport is None or not self._pause_reasons & self._CANNOT_REPLY:
             return
         progress = self._replies.progress
@@ -276,8 +277,8 @@ class Connection(asyncio.BufferedProtocol):
             self.last_active_ms = now_ms
 
     def close(self, reason: str | None = None) -> None:
-        """Take no further request; replies already written are flushed as long as the peer reads them, but not one from
-        files."""
+        """Accept no further request; responses already written are sent as long as the client reads them, except those
+        from files."""
         if self._closing:
             return
         self._end(reason)
@@ -285,19 +286,19 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._replies.flush()
         if self._pause_reasons & self._CANNOT_REPLY:
-            self._transport.abort()  # the peer does not read: a flush would never end
+            self._transport.abort()  # the client does not read: a flush would never end
         else:
             self._transport.close()
 
     def abort(self, reason: str | None = None) -> None:
-        """Cut the connection; what is not on its way yet is lost."""
+        """Cut the connection; bytes that are not sent yet are lost."""
         self._end(reason)
         if self._transport is not None:
             self._transport.abort()
 
     def hand_over(self) -> asyncio.Transport | None:
-        """Leave the socket to another protocol, which is to be told of it, and be over; for tests. None, and nothing
-        has changed, while there is anything between two frames: a request, a reply, a pause."""
+        """Detach the socket for another protocol, and end this connection; for tests. None, without a change, unless
+        the connection is between two frames: no request, response or pause."""
         transport = self._transport
         if (
             transport is None
@@ -330,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause(self._PAUSED_BY_REQUEST)
 
     def _serve(self, step: Callable[..., Outcome], *arguments: Any) -> None:
-        """Take a step with a request: the first, or the one after a delay."""
+        """Run a step of a request: the first, or the one after a delay."""
         try:
             outcome = step(*arguments)
         except (ProtocolError, CloseConnection) as error:
@@ -349,13 +350,13 @@ class Connection(asyncio.BufferedProtocol):
             self._task = asyncio.get_running_loop().create_task(self._finish(outcome))
 
     def _refuse(self, error: ProtocolError | CloseConnection) -> None:
-        """Close for a request, after the reply to it where it has one."""
+        """Close the connection because of a request, after its response if there is one."""
         if isinstance(error, CloseConnection) and error.reply is not None and not self._closing:
             self._replies.add(error.reply)
         self.close(str(error) or "request refused")
 
     def _resume_delayed(self, _ready: "asyncio.Future[None]", *, is_turn: bool = False) -> None:
-        """Take the step after a delay, now or in a turn: one append may wake thousands."""
+        """Run the step after a delay, now or in a turn: one append may wake thousands of connections."""
         assert self._delayed is not None
         if not is_turn and self._turns.work_s() >= self._turns.end_s and not self._closing and self._turns.is_over():
             self._is_woken = True
@@ -371,13 +372,13 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._serve(resume)
         except BaseException:
-            self.abort()  # as the transport does when `buffer_updated` fails: the reply would be missing
+            self.abort()  # as the transport does when `buffer_updated` fails: a response is missing
             raise
         if self._waiting or self._pause_reasons & self._PAUSED_BY_REQUEST:
             self._serve_waiting()
 
     async def _finish(self, outcome: Awaitable[Parts | None]) -> None:
-        """The rest of a request that waits for something; the connection serves nothing else meanwhile."""
+        """Wait for the rest of a request; the connection serves no other request meanwhile."""
         try:
             parts = await outcome
         except (ProtocolError, CloseConnection) as error:
@@ -395,7 +396,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _could_begin(self) -> bool:
-        """Whether a kept request waits for nothing but a turn."""
+        """Whether a kept request waits only for a turn."""
         return bool(self._waiting) and not (self._busy or self._closing or self._pause_reasons & self._CANNOT_SERVE)
 
     def _ask_for_turn(self, ask: "Callable[[Connection], None]") -> None:
@@ -404,11 +405,13 @@ class Connection(asyncio.BufferedProtocol):
             ask(self)
 
     def take_turn(self) -> bool:
-        """Serve kept requests, of a peer that is still there, until the turn is over; whether it may have another."""
+        """Serve kept requests, if the client is still connected, until the turn is over; returns whether another turn
+        is needed."""
         self._has_turn_coming = False
         if self._is_woken:
             assert self._delayed is not None
-            self._resume_delayed(self._delayed.ready, is_turn=True)  # what waits behind it asks for a turn by itself
+            # requests waiting behind it ask for a turn themselves
+            self._resume_delayed(self._delayed.ready, is_turn=True)
             return False
         if self._could_begin and self._is_cut_off:
             self.abort()
@@ -441,7 +444,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting = None
             self._resume(self._PAUSED_BY_REQUEST)
 
-    # --- replies ----------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------
 
     def _reply_later(self, outcome: "asyncio.Future[Parts | None]") -> None:
         reply = self._replies.reserve()
@@ -488,7 +491,7 @@ class Connection(asyncio.BufferedProtocol):
         self.connections.add_unsent(added)
 
     def hold(self, size: int) -> None:
-        """Count a large request of so many bytes that waits until it may be served; a negative size when it may."""
+        """Count the bytes of a large request that waits; a negative size when it no longer does."""
         self._waiting_bytes += size
         if not self._closing:
             self._report_held()

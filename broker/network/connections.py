@@ -1,9 +1,9 @@
-"""The live connections of a broker: how many may exist, and which are closed for doing nothing.
+"""The live connections of a broker: limits of their number, and closing of inactive ones.
 
 Limits: `max.connections`, `max.connections.per.ip`, `max.connections.per.ip.overrides` (KIP-402);
-`connections.max.idle.ms` for peers that neither send anything nor take what they are sent, 30 s for a peer that
-started a frame and does not finish it (Kafka has no such deadline: any byte resets its idle timer), and 30 s for a peer
-that has gone while its request waits and others wait behind it (Kafka would close it when it is idle).
+`connections.max.idle.ms` for clients that neither send anything nor read their responses, 30 s for a client that
+started a frame and does not finish it (Kafka has no such deadline: any byte resets its idle timer), and 30 s for a
+client that has gone while its request waits and others wait behind it (Kafka would close it when it is idle).
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from barnabas.set_aside import SetAside
 from barnabas.threads import Threads
 
 UNSENT_BYTES_MAX = 192 * 1024 * 1024
-"""How much all replies together may take that peers do not read. (Fetches return less long before:
+"""The limit of memory of all responses together that clients do not read. (Fetches return less long before:
 `FetchOperation`.)"""
 
 STRANGERS_MAX = 32
-"""How many connections there may be on a listener of brokers alone that have not shown a broker's secret."""
+"""The limit of connections without a broker's secret on a listener of brokers alone."""
 
 PARTIAL_FRAME_TIMEOUT_MS = 30_000
 ABANDONED_TIMEOUT_MS = 30_000
@@ -31,11 +31,9 @@ ABANDONED_TIMEOUT_MS = 30_000
 class Connections:
     """The set of accepted connections; owned by the event loop.
 
-    Limits are those that `config` has when a connection comes; those that exist stay.
-
-    `unsent_bytes` is what peers that do not read keep in our memory; fetches return less while it is large, so
-    that slow readers cannot grow memory without bound (`FetchOperation`). While it `is_crowded` no request is begun and
-    no reply is made.
+    The limits are those of `config` when a connection arrives; existing connections stay. `unsent_bytes` is the memory
+    of responses that clients do not read; fetches return less while it is large, so that slow readers cannot grow
+    memory without bound (`FetchOperation`). While it `is_crowded` no request is begun and no response is built.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class Connections:
         self.unsent_bytes = 0
         self.is_crowded = False
         self.is_over = False
-        """Whether the broker has stopped: what was accepted just before is heard of afterwards."""
+        """Whether the broker has stopped: connections accepted just before are reported afterwards."""
         self.has_room = asyncio.Event()
         self.set_aside = SetAside[Connection](
             "closing the connection", clock, name=lambda found: found.session.client_host
@@ -63,7 +61,7 @@ class Connections:
         self.turns = RequestTurns(work_s)
         self.turns_of_brokers = RequestTurns(work_s)
         self.brokers_show_secret = False
-        """Whether the listener that brokers have for themselves serves nobody who has not shown their secret."""
+        """Whether the listener for brokers alone serves only connections that have sent a broker's secret."""
         self.refusal: Callable[[Session], str | None] = lambda session: None
         """Why a new connection is refused although there is room for it; for tests."""
         self._leaving_bytes = 0
@@ -81,9 +79,9 @@ class Connections:
     def admit(self, connection: Connection) -> str | None:
         """Count a new connection; returns why it must be closed at once, or None.
 
-        A connection may not take what is left of the descriptors for files: a log that cannot open one helps nobody.
-        Where brokers have a listener of their own, none of these limits is for them (`SocketServer.protectedListener`
-        of Kafka is exempt from max.connections).
+        A connection must not take the last descriptors, which are reserved for files: a log that cannot open one is
+        useless. Where brokers have a listener of their own, none of these limits applies to it
+        (`SocketServer.protectedListener` of Kafka is exempt from max.connections).
         """
         host = connection.session.client_host
         self._connections[connection] = None
@@ -107,8 +105,8 @@ class Connections:
         return None
 
     def _bound_strangers(self, newcomer: Connection) -> None:
-        """Too many who have yet to show their secret cost the oldest its place: a broker shows it with its first bytes,
-        and whoever is silent there would take descriptors that no limit keeps.
+        """Cut the oldest unauthenticated connection if there are too many: a broker sends its secret with its first
+        bytes, and silent connections would take descriptors without a limit.
         """
         unproven = (other for other in self._strangers if not (other.is_closing or other.session.is_authenticated))
         self._strangers = [*unproven, newcomer]
@@ -125,8 +123,8 @@ class Connections:
                 del self._per_host[connection.session.client_host]
 
     def add_unsent(self, size: int) -> None:
-        """What peers do not read is so much more, or less, now. When it is too much, whoever was heard of and took
-        something the longest ago is cut, and nobody is served until that has given its memory back.
+        """Add to the bytes that clients do not read. Beyond the limit, the connection that has been inactive for
+        longest is cut, and no requests are served until its memory is released.
         """
         self.unsent_bytes += size
         self.is_crowded = self.unsent_bytes > UNSENT_BYTES_MAX
@@ -147,8 +145,8 @@ class Connections:
             self._leaving_bytes = 0
 
     def close_idle(self, now_ms: int) -> None:
-        """Close who neither sent nor took anything for too long, who has been in the middle of a frame for too long,
-        and who has gone. To be called at short intervals."""
+        """Close connections that neither sent nor read anything for too long, that have been in the middle of a frame
+        for too long, or whose clients have gone. Called at short intervals."""
         for connection in self.set_aside.ready(self._connections):
             with self.set_aside.attempt(connection):
                 self._close_if_idle(connection, now_ms)

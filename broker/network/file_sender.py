@@ -1,7 +1,7 @@
-"""Replies of which parts are still in log files: the kernel takes them from there (sendfile, as Kafka's
+"""Sends responses with parts in log files: the kernel copies them from there (sendfile, as Kafka's
 FileRecords.writeTo).
 
-What is in the page cache is sent at once, on the event loop; for the rest, sendfile waits for the disk, in a thread.
+Parts in the page cache are sent at once, on the event loop; for the rest, sendfile waits for the disk, in a thread.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from barnabas.storage.files import Buffer
 from barnabas.threads import Threads
 
 WAIT_MS = 1
-"""How long a thread waits for a peer to read on before the event loop waits in its place."""
+"""How long a thread waits for a client to read on before the event loop waits in its place."""
 
 THREAD_BYTES_MAX = 4 * 1024 * 1024
-"""What a thread sends in one go, as others wait for it."""
+"""The bytes that a thread sends in one go, as others wait for it."""
 
 JOINED_BYTES_MAX = 64 * 1024
 """Smaller parts are sent together; larger ones are not copied."""
@@ -27,22 +27,23 @@ _MORE = getattr(socket, "MSG_MORE", 0)
 
 
 class _Pause(Enum):
-    """Why the sending stopped."""
+    """The reason for a pause of the sending."""
 
     DONE = 1
-    FULL = 2  # the socket takes no more
-    COLD = 3  # the disk would have to be waited for
+    FULL = 2  # the socket's buffer is full
+    COLD = 3  # the next bytes have to be read from the disk
 
 
 class FileSender:
-    """Sends replies on a connection, one at a time, while its transport has nothing to send.
+    """Sends responses on a connection, one at a time, while its transport has nothing to send.
 
     It has a socket of its own, because the transport's may be closed while a thread is at work. `held_bytes` are those
-    of the reply under way that are in memory; `sent_bytes` those that the kernel took so far, of all replies.
+    of the present response that are in memory; `sent_bytes` those that the kernel has accepted so far, of all
+    responses.
     """
 
     def __init__(self, descriptor: int, threads: Threads) -> None:
-        """`descriptor`: the connection's, which stays the transport's. Raises OSError when no other can be had."""
+        """`descriptor`: the connection's, which stays the transport's. Raises OSError if it cannot be duplicated."""
         self._threads = threads
         self.held_bytes = 0
         self.sent_bytes = 0
@@ -56,7 +57,7 @@ class FileSender:
         self._is_closed = False
 
     def begin(self, parts: list[Buffer | FileRegion]) -> None:
-        """The next reply: then `send_now`, and `finish` if that was not all."""
+        """Set the next response: then call `send_now`, and `finish` if that was not all."""
         self._parts, self._part, self._start = [], 0, 0
         small = bytearray()
         for part in parts:
@@ -70,11 +71,12 @@ class FileSender:
         self.held_bytes = sum(len(part) for part in self._parts if not isinstance(part, FileRegion))
 
     def send_now(self) -> bool:
-        """Send what can be sent without waiting; whether that was all. Raises OSError as `finish` does."""
+        """Send the parts that can be sent without waiting; returns whether that was all. Raises OSError as `finish`
+        does."""
         return self._proceed(in_thread=False) is _Pause.DONE
 
     async def finish(self) -> None:
-        """Wait until the kernel has taken everything. Raises OSError when the connection ends or the disk fails."""
+        """Wait until the kernel has accepted everything. Raises OSError when the connection ends or the disk fails."""
         loop = asyncio.get_running_loop()
         self._is_busy = True
         try:
@@ -85,7 +87,7 @@ class FileSender:
                 if pause is _Pause.FULL:
                     await self._writable(loop)
         finally:
-            self._is_busy = self._is_in_thread  # when this was cancelled, the thread goes on
+            self._is_busy = self._is_in_thread  # after a cancellation the thread goes on
             if self._is_closed and not self._is_in_thread:
                 self._socket.close()
 

@@ -1,4 +1,4 @@
-"""What becomes of a request, as the connection that received it sees it."""
+"""The outcome of a request, for the connection that received it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class CloseConnection(Exception):
-    """Raised by a handler that can answer only by closing (a failed Produce with acks=0,
+    """Raised by a handler that can respond only by closing (a failed Produce with acks=0,
     KafkaApis.sendResponseCallback), or whose `response` is to be the connection's last (a refused SaslAuthenticate,
-    SaslServerAuthenticator). `reply` has the parts of that one as soon as it is encoded."""
+    SaslServerAuthenticator). `reply` has the parts of that response once it is encoded."""
 
     def __init__(self, reason: str, response: Message | None = None) -> None:
         super().__init__(reason)
@@ -28,10 +28,10 @@ class CloseConnection(Exception):
 
 @dataclass(slots=True)
 class Delayed:
-    """An answer that has to wait for something but needs no coroutine for it (Kafka's DelayedOperation).
+    """A response that has to wait for something but needs no coroutine for it (Kafka's DelayedOperation).
 
-    When `ready` is done, `resume()` gives what a handler gives: the response, or a coroutine. `ready` is cancelled when
-    nobody wants the answer any more. (On its way to the connection, `Dispatcher` puts the encoding into `resume`.)
+    When `ready` is done, `resume()` returns what a handler returns: the response, or a coroutine. `ready` is cancelled
+    when the response is no longer needed. (The `Dispatcher` adds the encoding to `resume`.)
     """
 
     ready: asyncio.Future[None]
@@ -39,19 +39,19 @@ class Delayed:
 
 
 Outcome = Parts | None | Awaitable[Parts | None] | Delayed
-"""The parts of a reply; None where the protocol has none; what has to be awaited for either."""
+"""The parts of a response; None if the protocol has none; or an awaitable of either."""
 
 
 Serve = Callable[["memoryview | bytearray", "Connection"], Outcome]
-"""What serves a request frame of a connection, as `RequestServer.dispatch` does."""
+"""Serves a request frame of a connection, as `RequestServer.dispatch` does."""
 
 Interceptor = Callable[[Serve, "memoryview | bytearray", "Connection"], Outcome]
-"""What stands between connections and the broker while a test wants it: it is given each request frame, has it or
-another one served, or none, and gives the outcome. It keeps no view of the frame."""
+"""Stands between connections and the broker in a test: it is called with each request frame, has it or another one
+served, or none, and returns the outcome. It keeps no view of the frame."""
 
 
 class RequestServer(Protocol):
-    """What serves the requests of connections (`api/dispatch.py`); deadlines of sockets follow its `clock`."""
+    """Serves the requests of connections (`api/dispatch.py`); deadlines of sockets use its `clock`."""
 
     clock: Clock
 

@@ -1,10 +1,10 @@
 """A connection from this broker to another one: requests out, responses back in their order.
 
-It shows who this broker is before anything else, and goes on without waiting for the answer. A broker of Apache Kafka
-that asks nobody for that answers ILLEGAL_SASL_STATE (KafkaApis.handleSaslHandshakeRequest), and is asked all the same.
+It authenticates first, and continues without waiting for the response. A broker of Apache Kafka without authentication
+responds with ILLEGAL_SASL_STATE (KafkaApis.handleSaslHandshakeRequest), and receives the requests all the same.
 
-Brokers of a cluster speak the versions that they know of each other, so nothing is negotiated. Nothing is tried again
-here, because only who asked knows whether that is right (whoever does waits a while in between).
+Brokers of a cluster use fixed versions, so nothing is negotiated. Nothing is retried here, because only the caller
+knows whether a retry is right (callers that retry wait in between).
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ SASL_HANDSHAKE_VERSION: Final = 1
 SASL_AUTHENTICATE_VERSION: Final = 2
 
 RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""More than any broker answers: fetches are bounded by replica.fetch.response.max.bytes, unless one batch is larger."""
+"""More than any response: fetches are limited by replica.fetch.response.max.bytes, unless one batch is larger."""
 
 _LENGTH: Final = struct.Struct(">i")
 
 
 class PeerUnavailable(OSError):
-    """Another broker gave no answer: it cannot be reached, the connection broke, or it was silent for too long. What it
-    was asked may have been done, or may yet be."""
+    """Another broker did not respond: it cannot be reached, the connection broke, or the request timed out. The request
+    may have been carried out, or may yet be."""
 
 
 class PeerConnection:
-    """One connection to another broker, made at the first request, and anew at the first after a break; owned by the
+    """One connection to another broker, opened by the first request, and again by the first after a break; owned by the
     event loop.
 
     Args:
-        network: what opens connections.
-        address: where the broker is now, asked at each connect; None while it is not alive.
-        timers: end the wait for answers.
-        client_id: what the requests say they come from.
-        request_timeout_ms: how long an answer may take, the making of the connection included.
-        name: how errors call the broker, as "broker 2".
-        receive_buffer: what small responses are read into; connections of one loop may share it.
-        credentials: what shows who this broker is; None shows nothing.
+        network: opens connections.
+        address: the broker's present address, called at each connect; None while it is not alive.
+        timers: end the wait for responses.
+        client_id: the client id of the requests.
+        request_timeout_ms: the default timeout of a request, including the connect.
+        name: the broker's name in errors, as "broker 2".
+        receive_buffer: buffer for small responses; connections of one loop may share it.
+        credentials: authenticate this broker; None sends none.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class PeerConnection:
         self._is_closed = False
 
     def send(self, request: Message, version: int, timeout_ms: int | None = None) -> asyncio.Future[Any]:
-        """Have a request leave, after those that were sent before; the future is its response.
+        """Send a request, after those that were sent before; the future is its response.
 
-        `timeout_ms` is how long the answer may take, by default `request_timeout_ms`. The future fails with
-        PeerUnavailable; those of all other requests under way then do, too, because the connection is closed: in which
-        state the broker is, nobody knows. A future that is cancelled recalls nothing. Of the response to a Fetch,
+        `timeout_ms` limits the wait for the response, by default `request_timeout_ms`. The future fails with
+        PeerUnavailable; then so do those of all other requests in flight, because the connection is closed: the state
+        of the broker is unknown. Cancelling the future does not recall the request. In the response to a Fetch,
         `records` are views of a buffer that is its own. Errors: ValueError as `codec.encode`, at once.
         """
         parts: list[Any] = []
@@ -104,21 +104,21 @@ class PeerConnection:
 
     @property
     def sent_count(self) -> int:
-        """How many requests were sent since the start, or would have been if the broker had been reached."""
+        """The number of requests sent since the start, including those that could not be sent."""
         return self._sent_before + (0 if self._link is None else self._link.sent_count)
 
     @property
     def waiting_count(self) -> int:
-        """How many requests have no answer yet."""
+        """The number of requests without a response yet."""
         return 0 if self._link is None else self._link.waiting_count
 
     def follow_address(self) -> None:
-        """Break the connection if the broker is not where it was when that was made."""
+        """Close the connection if the broker's address has changed since it was opened."""
         if self._link is not None and self._link.address != self._address():
             self._link.end("has gone from there")
 
     def close(self) -> None:
-        """Connect no more; requests under way fail."""
+        """Do not connect any more; requests in flight fail."""
         self._is_closed = True
         if self._link is not None:
             self._link.end("is not asked any more: the connection is closed")
@@ -147,7 +147,7 @@ class PeerConnection:
 
 
 class _Waiting:
-    """A request whose answer has not come yet; nobody but the connection itself waits for those of its handshake."""
+    """A request without a response yet; `answer` is None for the requests of the connection's own handshake."""
 
     __slots__ = ("answer", "api_key", "correlation_id", "timer", "version")
 
@@ -162,7 +162,7 @@ class _Waiting:
 
 
 class _Link(asyncio.BufferedProtocol):
-    """A TCP connection from the attempt to make it to its end."""
+    """A TCP connection from the attempt to open it to its end."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class _Link(asyncio.BufferedProtocol):
     def send(
         self, api_key: int, version: int, parts: list[Any], answer: asyncio.Future[Any] | None, timeout_ms: int
     ) -> None:
-        """Send an encoded request now, or as soon as there is a connection."""
+        """Send an encoded request now, or as soon as the connection is open."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = request_header(api_key, version, self._correlation_id, self._client_id)
         framed = [_LENGTH.pack(len(header) + sum(map(len, parts))) + header, *parts]
@@ -206,19 +206,19 @@ class _Link(asyncio.BufferedProtocol):
 
     @property
     def sent_count(self) -> int:
-        """How many requests this connection was given."""
+        """The number of requests given to this connection."""
         return self._correlation_id - self._handshakes
 
     @property
     def waiting_count(self) -> int:
-        """How many requests have no answer yet."""
+        """The number of requests without a response yet."""
         return len(self._waiting)
 
     def _time_out(self, api_key: int, timeout_ms: int) -> None:
         self.end(f"did not answer {messages.API_NAMES[api_key]} within {timeout_ms} ms")
 
     def authenticate(self, credentials: Credentials, timeout_ms: int) -> None:
-        """Show who this broker is, before it asks anything. If that is not believed then the connection is cut."""
+        """Authenticate this broker, before its first request. If that fails, the connection is cut."""
         steps: list[tuple[Message, int]] = [
             (SaslHandshakeRequest(mechanism=sasl_plain.MECHANISM), SASL_HANDSHAKE_VERSION),
             (SaslAuthenticateRequest(auth_bytes=sasl_plain.encode(credentials)), SASL_AUTHENTICATE_VERSION),
@@ -230,7 +230,7 @@ class _Link(asyncio.BufferedProtocol):
             self._handshakes += 1
 
     def _take_step(self, answer: Any) -> None:
-        """A step of the handshake was answered."""
+        """Process a response of the handshake."""
         error = ErrorCode.of(answer.error_code)
         if error not in (ErrorCode.NONE, ErrorCode.ILLEGAL_SASL_STATE):
             self.end(f"does not believe who this broker is: {error.name}")
@@ -244,12 +244,12 @@ class _Link(asyncio.BufferedProtocol):
     async def _open(self) -> None:
         try:
             await self._network.connect(*self.address, lambda: self)
-        except (OSError, ValueError) as error:  # ValueError: a host that is no name
+        except (OSError, ValueError) as error:  # ValueError: a host that is no valid name
             number = getattr(error, "errno", None) or 0
             self.end(f"cannot be reached: {os.strerror(number).lower() if number > 0 else error}")
 
     def end(self, reason: str) -> None:
-        """Cut the connection, or the attempt; requests under way fail."""
+        """Cut the connection, or the attempt; requests in flight fail."""
         if self.is_over:
             return
         self.is_over = True
@@ -265,7 +265,7 @@ class _Link(asyncio.BufferedProtocol):
                 _fail(request.answer, PeerUnavailable(f"{self._peer} {reason}"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no subclass
         if self.is_over:
             self._transport.abort()
             return
@@ -288,7 +288,7 @@ class _Link(asyncio.BufferedProtocol):
             self.end(f"answered with something that is not Kafka's protocol: {error}")
 
     def _hand_over(self, frame: memoryview) -> None:
-        """Give a response to who waits for it. Errors: ProtocolError, when it is not what was asked for."""
+        """Pass a response to its request. Errors: ProtocolError, when it does not belong to it."""
         if not self._waiting:
             raise ProtocolError("a response that nobody asked for")
         request = self._waiting[0]
@@ -296,9 +296,10 @@ class _Link(asyncio.BufferedProtocol):
         if correlation_id != request.correlation_id:
             raise ProtocolError(f"the response to request {correlation_id} instead of {request.correlation_id}")
         if self._reader.is_shared(frame):
-            frame = memoryview(bytes(frame))  # the next read would overwrite what a view of records shows
+            frame = memoryview(bytes(frame))  # the next read would overwrite the bytes under a view of records
         decode = codec.decoder(messages.api(request.api_key).response_class, request.version)
-        # Elements are counted to bound what strangers make us build; what a broker sends is bounded by its bytes.
+        # The limit of elements bounds the objects that clients make us build; a broker's response is bounded by its
+        # bytes.
         response, _ = decode(frame, position, len(frame))
         self._waiting.popleft()
         request.timer.cancel()
@@ -309,7 +310,7 @@ class _Link(asyncio.BufferedProtocol):
 
 
 def _fail(answer: asyncio.Future[Any], error: PeerUnavailable) -> None:
-    """Let an answer fail; who has lost interest in it is not told."""
+    """Let a response fail; a cancelled or finished one is left as it is."""
     if not answer.done():
         answer.set_exception(error)
         answer.exception()

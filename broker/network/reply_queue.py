@@ -1,5 +1,5 @@
-"""The replies of one connection: in the order of their requests, gathered where several leave together, past the
-transport where parts of them are in log files."""
+"""The responses of one connection: in the order of their requests, gathered where several are sent together, and sent
+without the transport if parts of them are in log files."""
 
 import asyncio
 from collections import deque
@@ -12,33 +12,33 @@ from barnabas.threads import Threads
 Parts = list[bytes | bytearray | memoryview | FileRegion]
 
 GATHERED_BYTES_MAX: Final = 64 * 1024
-"""Replies are sent when there are so many bytes of them: more than that gains nothing from waiting."""
+"""Gathered responses of this size are sent: waiting for more gains nothing."""
 
 TRANSPORT_WAIT_S_MAX: Final = 0.25
 
 
 class Replying(Protocol):
-    """What the queue needs of its connection."""
+    """The queue's interface to its connection."""
 
     def pause_for_files(self, finishing: "asyncio.Task[None]") -> None:
-        """A reply is on its way that the transport knows nothing of: serve nothing before `resume_from_files`, and end
-        no loop before that task has."""
+        """The file sender is sending a response: serve nothing before `resume_from_files`, and do not end the loop
+        before that task has ended."""
         ...
 
     def resume_from_files(self) -> None:
-        """What came from files has been sent: go on with what `write_known` says is next."""
+        """A response from files has been sent: continue, and call `write_known`."""
         ...
 
     def abort(self, reason: str | None = None) -> None: ...
 
     @property
     def threads(self) -> Threads:
-        """The threads in which a reply waits for the disk."""
+        """The threads in which a response waits for the disk."""
         ...
 
 
 class Reply:
-    """The place of one reply in the order of requests; `parts` is None where there is none to be sent."""
+    """The place of one response in the order of requests; `parts` is None if nothing is to be sent."""
 
     __slots__ = ("is_known", "parts")
 
@@ -48,11 +48,11 @@ class Reply:
 
 
 class ReplyQueue:
-    """Replies on their way to the transport; owned by the event loop.
+    """Responses on their way to the transport; owned by the event loop.
 
     While it `is_gathering`, the connection serves more requests of the same read, and calls `flush` after them; or more
-    replies may become known in this turn of the loop.
-    `is_transport_full` is what the transport told last.
+    responses may become known in this iteration of the loop. `is_transport_full` is the last state that the transport
+    reported.
     """
 
     __slots__ = (
@@ -86,11 +86,11 @@ class ReplyQueue:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a reply waits for an earlier one, or is not known yet."""
+        """Whether a response waits for an earlier one, or is not known yet."""
         return bool(self._in_order)
 
     def add(self, parts: Parts) -> None:
-        """Send the reply to the last request, after those of earlier ones."""
+        """Send the response to the last request, after those of earlier ones."""
         if self._in_order or self.is_sending_files:
             if self._in_order is None:
                 self._in_order = deque()
@@ -99,7 +99,8 @@ class ReplyQueue:
             self._write(parts)
 
     def reserve(self) -> Reply:
-        """A place for the reply to the last request, which others may overtake in becoming known, not in being sent."""
+        """Reserve a place for the response to the last request; later responses may become known before it, but are
+        sent after it."""
         if self._in_order is None:
             self._in_order = deque()
         reply = Reply()
@@ -107,8 +108,8 @@ class ReplyQueue:
         return reply
 
     def fill(self, reply: Reply, parts: Parts | None) -> None:
-        """What was reserved is known now. Where more is reserved, what made this one known, such as a follower's fetch
-        that commits the batches of several requests, often makes that known in the same turn of the loop: they leave
+        """Set a reserved response. If more places are reserved, the same cause, for example a follower's fetch that
+        commits the batches of several requests, often sets those in the same iteration of the loop: they are sent
         together after it."""
         reply.is_known, reply.parts = True, parts
         if not self.is_gathering and self._in_order is not None and len(self._in_order) > 1:
@@ -117,7 +118,7 @@ class ReplyQueue:
         self.write_known()
 
     def write_known(self) -> None:
-        """Send what is known, as far as no earlier reply is unknown."""
+        """Send the known responses up to the first unknown one."""
         while self._in_order and self._in_order[0].is_known and not (self._is_closed or self.is_sending_files):
             parts = self._in_order.popleft().parts
             if parts is not None:
@@ -126,8 +127,8 @@ class ReplyQueue:
     # --- through the transport --------------------------------------------------------------------
 
     def _write(self, parts: Parts) -> None:
-        """Send a reply, or keep it for a moment while the next request of the same read is served: one system call, and
-        one wake-up of the client, for the replies to all of them."""
+        """Send a response, or keep it while the next request of the same read is served: one system call, and one
+        wake-up of the client, for the responses to all of them."""
         size = sum(map(len, parts))
         if size >= GATHERED_BYTES_MAX and FileRegion in map(type, parts):
             self._write_files(parts)
@@ -140,7 +141,7 @@ class ReplyQueue:
             self._send()
 
     def flush(self) -> None:
-        """The requests of a read are served: what was gathered leaves."""
+        """The requests of a read are served: send the gathered responses."""
         self.is_gathering = False
         if self._gathered is not None:
             self._send()
@@ -163,14 +164,14 @@ class ReplyQueue:
                 self._last_sent_bytes = 0
 
     def transport_has_room(self) -> None:
-        """The peer has read what the transport was full of."""
+        """The client has read from the full transport."""
         self.is_transport_full = False
         self._last_sent_bytes = 0
 
     # --- with parts in files ----------------------------------------------------------------------
 
     def _write_files(self, parts: Parts) -> None:
-        """Send a reply past the transport: at once, if that can be; else nothing is served until it is sent."""
+        """Send a response without the transport: at once if possible; else nothing is served until it is sent."""
         assert self.transport is not None
         assert self._connection is not None
         if self._is_closed:
@@ -180,7 +181,7 @@ class ReplyQueue:
         try:
             if self._file_sender is None:
                 socket = self.transport.get_extra_info("socket")
-                if socket is None:  # no kernel writes to this one
+                if socket is None:  # not a kernel socket
                     self._write([part.read() if isinstance(part, FileRegion) else part for part in parts])
                     return
                 self._file_sender = FileSender(socket.fileno(), self._connection.threads)
@@ -196,7 +197,8 @@ class ReplyQueue:
 
     async def _finish_files(self, transport: asyncio.Transport, sender: FileSender) -> None:
         wait_s = 0.0
-        # Other replies were sent just now, or, seldom, the client has not read them: no transport tells when it has.
+        # Other responses were sent just before, or, rarely, the client has not read them: transports do not report when
+        # it has.
         while transport.get_write_buffer_size() and not self._is_closed:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s or 0.001, TRANSPORT_WAIT_S_MAX)
@@ -220,15 +222,15 @@ class ReplyQueue:
         if self._connection is not None:
             self._connection.abort(None if self._is_closed else str(error))
 
-    # --- what is left to send ---------------------------------------------------------------------
+    # --- unsent responses -------------------------------------------------------------------------
 
     @property
     def unsent_bytes(self) -> int:
-        """What the peer has not read keeps so much in memory."""
+        """The memory of responses that the client has not read."""
         size = 0
         if self.transport is not None and not self._is_closed:
             if self.is_transport_full:
-                # A reply stays in memory as a whole until the last of it is sent.
+                # A response stays in memory as a whole until its last byte is sent.
                 size += max(self.transport.get_write_buffer_size(), self._last_sent_bytes)
             if self._file_sender is not None and self.is_sending_files:
                 size += self._file_sender.held_bytes
@@ -236,16 +238,16 @@ class ReplyQueue:
 
     @property
     def progress(self) -> int:
-        """A number that is another one when the peer has read something meanwhile."""
+        """A number that changes when the client has read something."""
         read = 0 if self.transport is None else -self.transport.get_write_buffer_size()
         return read if self._file_sender is None else read + self._file_sender.sent_bytes
 
     def stop(self) -> None:
-        """Nothing more is written but what was gathered, with `flush`."""
+        """Write nothing more, except gathered responses, with `flush`."""
         self._is_closed = True
 
     def close(self) -> None:
-        """Send nothing more: the connection has gone."""
+        """Send nothing more: the connection is closed."""
         self._is_closed = True
         self._connection = None
         self._in_order = self._gathered = None

@@ -1,52 +1,51 @@
-"""What is known of the client at the other end of a connection; every request's context has it."""
+"""The state of the client at the other end of a connection; every request's context has it."""
 
 import re
 import sys
 from typing import Final, Protocol
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""Kafka's principal of whoever has not authenticated."""
+"""Kafka's principal of a client that has not authenticated."""
 
 PLAINTEXT: Final = "PLAINTEXT"
 
 _SOFTWARE_LENGTH_MAX: Final = 100
-"""How much is remembered of what a client says of itself; the rest is not remembered, since a connection may stay for
-ever."""
+"""The length to which a client's name and version are shortened, since a connection may stay for ever."""
 
 _CLIENT_ID_OF_BROKER: Final = re.compile(r"broker-(\d{1,10})-", re.ASCII)
 
 
 def client_id_of_broker(broker_id: int, purpose: str) -> str:
-    """What a broker that asks another one calls itself, as Kafka's do ("broker-1-txn-marker-sender")."""
+    """The client id of a broker's requests to another one, as in Kafka ("broker-1-txn-marker-sender")."""
     return f"broker-{broker_id}-{purpose}"
 
 
 def broker_of_client_id(client_id: str | None) -> int:
-    """The broker that a client id names; -1 where it names none."""
+    """The broker that a client id names; -1 if it names none."""
     named = _CLIENT_ID_OF_BROKER.match(client_id or "")
     return -1 if named is None else int(named[1])
 
 
 class Restrained(Protocol):
-    """What a session needs of its connection."""
+    """The session's interface to its connection."""
 
     def throttle(self, throttle_time_ms: int) -> None:
         """Begin no other request for so long."""
         ...
 
     def exempt(self) -> None:
-        """Hold this connection to none of the bounds for clients any more."""
+        """Exempt this connection from the limits for clients."""
         ...
 
 
 class Session:
-    """One client's connection, as handlers see it; lives as long as the connection.
+    """One client's connection, for handlers; lives as long as the connection.
 
-    `listener_name` decides which advertised addresses a reply carries. `client_host` is the peer's address as text.
-    `client_software_name` and `client_software_version` are what the client said of itself in ApiVersions, empty before
-    (KIP-511). (The client id is the request's, in `RequestContext`: it may be another one each time.) `is_broker` is
-    whether another broker of the cluster is at the other end, and `broker_id` which one; -1 if none is. `principal` is
-    Kafka's ANONYMOUS for whoever has not authenticated; `sasl_mechanism` the one that was agreed on for that.
+    `listener_name` selects the advertised addresses in a response. `client_host` is the client's address as text.
+    `client_software_name` and `client_software_version` come from the client's ApiVersions request, empty before
+    (KIP-511). (The client id is the request's, in `RequestContext`: it may differ each time.) `is_broker` is whether
+    the client is another broker of the cluster, and `broker_id` its id, else -1. `principal` is Kafka's ANONYMOUS
+    before authentication; `sasl_mechanism` is the mechanism of the handshake.
     """
 
     __slots__ = (
@@ -86,24 +85,24 @@ class Session:
         self.broker_id = -1
 
     def introduce(self, client_software_name: str, client_software_version: str) -> None:
-        """The client has said what it is; thousands of connections are often of the same."""
+        """Set the client's name and version; thousands of connections often have the same."""
         self.client_software_name = sys.intern(client_software_name[:_SOFTWARE_LENGTH_MAX])
         self.client_software_version = sys.intern(client_software_version[:_SOFTWARE_LENGTH_MAX])
 
     def throttle(self, throttle_time_ms: int) -> None:
-        """The client is beyond its quota: the reply, which says `throttle_time_ms`, leaves at once, and the next
-        request is begun when that has passed (KIP-219). Of several times the one that ends last counts."""
+        """The client has exceeded its quota: the response, with `throttle_time_ms`, is sent at once, and the next
+        request begins after that time (KIP-219). Of several times the one that ends last counts."""
         if self._connection is not None and throttle_time_ms > 0:
             self._connection.throttle(throttle_time_ms)
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether the client has shown who it is."""
+        """Whether the client has authenticated."""
         return self.principal != ANONYMOUS
 
     def belongs_to_broker(self, broker_id: int) -> None:
-        """The client has turned out to be a broker: what bounds how much clients ask for, leave unread or send at the
-        same time does not hold it up, or slow clients would keep replicas from being in sync."""
+        """The client is a broker: the limits of requests in progress, unread responses and unfinished requests no
+        longer apply to it, or slow clients would keep replicas from being in sync."""
         if not self.is_broker:
             self.is_broker = True
             self.broker_id = broker_id
@@ -111,5 +110,5 @@ class Session:
                 self._connection.exempt()
 
     def close(self) -> None:
-        """Let go of the connection, which has gone."""
+        """Release the connection, which is closed."""
         self._connection = None

@@ -1,6 +1,7 @@
-"""The network side of a broker, Kafka's SocketServer: the addresses that it listens on, and the connections there.
+"""The network side of a broker, Kafka's SocketServer: its listeners, and their connections.
 
-Addresses are bound before the broker registers itself (port 0 becomes a real port), and listen only when it is ready.
+Addresses are bound before the broker registers itself (port 0 becomes a real port), and accept connections only when it
+is ready.
 """
 
 import asyncio
@@ -22,13 +23,13 @@ from barnabas.wire.framing import ReceiveBuffer
 logger = logging.getLogger(__name__)
 
 DEFAULT_INFLIGHT_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Bound on unfinished requests where `queued.max.request.bytes` is Kafka's default (-1, no bound at all)."""
+"""The limit of unfinished requests where `queued.max.request.bytes` is Kafka's default (-1, no limit at all)."""
 
 _OTHER_ADDRESS: Final = "Listen elsewhere (--listen, listeners; port 0 takes a free one), or end what is in the way"
 
 
 class BoundListener:
-    """A listener whose port is ours, and the address that its clients are told."""
+    """A listener with a bound port, and its advertised address."""
 
     def __init__(self, listener: Listener, bound: BoundSocket, host_name: str) -> None:
         self.listener = listener
@@ -49,8 +50,8 @@ class BoundListener:
 
 
 class SocketServer:
-    """Listens on every listener of `config`, and keeps the connections that come in `connections`; owned by the event
-    loop. `timers` end the time for which a client is throttled.
+    """Listens on every listener of `config`, and keeps the accepted connections in `connections`; owned by the event
+    loop. `timers` end the throttling of clients.
     """
 
     def __init__(self, config: BrokerConfig, network: Network, connections: Connections, timers: Timers) -> None:
@@ -67,7 +68,7 @@ class SocketServer:
 
     @property
     def advertised(self) -> list[BoundListener]:
-        """The listeners that clients are told, in the order of the configuration."""
+        """The listeners that are advertised to clients, in the order of the configuration."""
         return [listener for listener in self._listeners if listener.listener.advertised]
 
     @property
@@ -82,7 +83,7 @@ class SocketServer:
         return {listener.name: listener.bound.port for listener in self._listeners}
 
     def bind(self) -> None:
-        """Take the ports without listening. Raises OSError with the address in its text; `close` is due then, too."""
+        """Bind the ports without listening. Raises OSError with the address in its text; call `close` then, too."""
         config = self._config
         receive_buffer_bytes = self._asked_for("socket.receive.buffer.bytes", config.socket_receive_buffer_bytes)
         send_buffer_bytes = self._asked_for("socket.send.buffer.bytes", config.socket_send_buffer_bytes)
@@ -99,13 +100,13 @@ class SocketServer:
             self._listeners.append(BoundListener(listener, bound, self._network.host_name()))
 
     def _asked_for(self, key: str, size: int) -> int | None:
-        """The size of buffers that somebody asked for; else the system adapts them, which is faster than Kafka's
-        default of 100 KiB."""
+        """The configured size of buffers; by default None: the system adapts them, which is faster than Kafka's default
+        of 100 KiB."""
         return None if self._config.source(key) == DEFAULT or size == -1 else size
 
     async def listen(self, requests: RequestServer, names: Collection[str] | None = None) -> None:
         """Accept connections on the listeners of these names, by default on all that do not listen yet, and have
-        `requests` serve what they ask. Raises OSError as `bind` does."""
+        `requests` serve their requests. Raises OSError as `bind` does."""
         for listener in self._listeners:
             if listener.is_listening or (names is not None and listener.name not in names):
                 continue
@@ -118,7 +119,7 @@ class SocketServer:
             new_connection = partial(self._new_connection, requests, listener.name)
             try:
                 await listener.bound.listen(new_connection, self._config.socket_listen_backlog_size)
-            except OSError as error:  # somebody else had taken the port as well, and was the first to listen
+            except OSError as error:  # another process had bound the port as well, and listened first
                 raise _refused(listener.listener, error) from error
 
     def _new_connection(self, requests: RequestServer, listener_name: str) -> Connection:
@@ -135,7 +136,7 @@ class SocketServer:
         )
 
     async def stop(self, *, cuts: bool = False) -> None:
-        """Accept no more, and close every connection: when the replies that are on their way have left, or at once."""
+        """Accept no more connections, and close all: after the responses on their way have been sent, or at once."""
         self.close()
         self._connections.is_over = True
         for connection in self._connections:
@@ -144,11 +145,11 @@ class SocketServer:
                     connection.abort()
                 else:
                     connection.close()
-        await asyncio.sleep(0)  # lets transports flush and protocols hear of it
+        await asyncio.sleep(0)  # lets transports flush and protocols be notified
         await asyncio.gather(*self._connections.sending, return_exceptions=True)
 
     def close(self) -> None:
-        """Give the ports back; connections stay."""
+        """Close the listening sockets; connections stay."""
         for listener in self._listeners:
             listener.bound.close()
 
