@@ -1,1 +1,1 @@
-"""What a broker does by itself, over and over."""
+"""The periodic background work of a broker."""

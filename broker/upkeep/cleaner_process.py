@@ -1,9 +1,9 @@
-"""A compaction pass in a process of its own, so that opening millions of records does not hold up the event loop.
+"""A compaction pass in a process of its own, so that opening millions of records does not delay the event loop.
 
 The parent writes the job as one JSON line to standard input and keeps the pipe open; the results come back as JSON
-lines on standard output: `["segment", ...]` for each cleaned segment, then `["end", ...]`, or why there is none:
-`["missing", text]`, `["corrupt", path, position, reason]`, `["refused", errno, text]`, `["error", text]`.
-The process ends at once when the pipe closes, so that none outlives its broker.
+lines on standard output: `["segment", ...]` for each cleaned segment, then `["end", ...]`, or an error: `["missing",
+text]`, `["corrupt", path, position, reason]`, `["refused", errno, text]`, `["error", text]`. The process ends at once
+when the pipe closes, so that none outlives its broker.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STATEMENT: Final = (
 
 
 def command(interpreter: str) -> list[str]:
-    """How to start the process with a Python; it finds its modules where this one does."""
+    """The command that starts the process with a Python; it has the same module path as this one."""
     return [interpreter, "-P", "-c", _STATEMENT, json.dumps([path for path in sys.path if path])]
 
 
@@ -52,19 +52,19 @@ def encode_job(job: CleaningJob, *, is_durable: bool, max_bytes_per_second: floa
 
 
 def decode_job(fields: Mapping[str, Any]) -> CleaningJob:
-    """Read the "job" of what `encode_job` writes."""
+    """Decode the "job" of a line from `encode_job`."""
     segments = [SourceSegment(*segment) for segment in fields["segments"]]
     producers = {producer_id: LastRecord(offset, epoch) for producer_id, offset, epoch in fields["producers"]}
     return CleaningJob(**{**fields, "segments": segments, "producers": producers})
 
 
 def decode_result(line: bytes) -> CleanedSegment | PassEnd:
-    """Read one line of the process's output.
+    """Decode one line of the process's output.
 
     Raises:
         CorruptLog: a batch is damaged.
-        StorageError: the pass failed, or the line is none of these, or not whole.
-        OSError: the disk refused.
+        StorageError: the pass failed, or the line is invalid or incomplete.
+        OSError: an error of the disk.
     """
     if not line.endswith(b"\n"):
         raise StorageError("the cleaning process ended without a result")
@@ -86,9 +86,9 @@ def decode_result(line: bytes) -> CleanedSegment | PassEnd:
 
 
 class Throttle:
-    """Holds a pass to a number of bytes per second, read and written; zero or less is no limit.
+    """Limits a pass to a number of bytes per second, read and written; zero or less is no limit.
 
-    A wait ends early once `is_over` says that nobody wants the pass any more.
+    A wait ends early once `is_over` returns that the pass is no longer needed.
     """
 
     def __init__(self, max_bytes_per_second: float, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -106,7 +106,7 @@ class Throttle:
 
 
 def main() -> None:
-    """Run one pass, as told on standard input."""
+    """Run one pass, with the job from standard input."""
     lower_priority()
     order = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -124,7 +124,7 @@ def main() -> None:
         _say("error", str(error))
     except OSError as error:
         _say("refused", error.errno, error.strerror)
-    except Exception as error:  # noqa: BLE001 - the parent tells it
+    except Exception as error:  # noqa: BLE001 - the parent logs it
         _say("error", f"{type(error).__name__}: {error}")
 
 

@@ -1,7 +1,7 @@
-"""Compaction of this broker's logs: looks for the dirtiest one, has it cleaned, and swaps the result in.
+"""Compaction of this broker's logs: selects the dirtiest one, has it cleaned, and swaps the result in.
 
-Plans and swaps happen on the event loop. The pass itself opens every record, which in this process would delay requests
-whatever the slices: large passes run in a process of their own at the lowest priority, small ones in a thread that
+Plans and swaps run on the event loop. The pass itself opens every record, which in this process would delay requests
+even in small slices: large passes run in a process of their own at the lowest priority, small ones in a thread that
 sleeps more than it works (decision 6).
 """
 
@@ -36,14 +36,14 @@ from barnabas.wire.records import DEFAULT_MAX_DECOMPRESSED_BYTES
 logger = logging.getLogger(__name__)
 
 _THREAD_BYTES_MAX: Final = 4 << 20
-"""Passes over no more than this run in a thread: starting a process would cost as much."""
+"""Passes over at most this many bytes run in a thread: starting a process would cost as much."""
 _SLICE_S: Final = 0.0005
 _REST_MS: Final = 2
 
 
 @dataclass(slots=True)
 class CompactionCounts:
-    """What compaction has done since the start."""
+    """The totals of compaction since the start."""
 
     passes: int = 0
     bytes_read: int = 0
@@ -53,10 +53,10 @@ class CompactionCounts:
 class Compaction:
     """Compacts the logs of a broker, one at a time.
 
-    A log that cannot be cleaned is set aside (Kafka: `LogCleanerManager.markPartitionUncleanable`); it goes on serving
-    what it has, and the others are cleaned. With a damaged batch or a disk that fails that lasts until the next start.
-    Whatever else ends a pass early (a full disk, a process that was killed, records that nobody foresaw), it is tried
-    again, each time after twice as long, up to an hour.
+    A log that cannot be cleaned is set aside (Kafka: `LogCleanerManager.markPartitionUncleanable`); it remains in
+    service, and the others are cleaned. After a damaged batch or a failure of the disk that lasts until the next start.
+    After any other error (a full disk, a process that was killed, an unexpected exception), the pass is repeated, each
+    time after twice as long, up to an hour.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Compaction:
         self.counts = CompactionCounts()
 
     def set_backoff_ms(self, backoff_ms: int) -> None:
-        """How long a log is left out that is set aside from now on."""
+        """Set how long a log is skipped that is set aside from now on."""
         self.set_aside.first_delay_ms = max(backoff_ms, 1)
 
     async def run(self) -> None:
@@ -99,7 +99,7 @@ class Compaction:
                 disturbed.add(to_clean.log)
 
     def stop(self) -> None:
-        """Give up a pass that is under way."""
+        """Cancel a pass that is in progress."""
         self._stopping = True
         if self._process is not None:
             self._process.kill()
@@ -108,7 +108,7 @@ class Compaction:
         return [partition.log for partition in self._replicas.partitions()]
 
     async def _candidates(self) -> list[LogToClean]:
-        """What there is to compact; the event loop has turns in between, so that logs may have gone at the end."""
+        """The logs that can be compacted; the event loop has turns in between, so that some may be gone at the end."""
         now_ms = self._clock.now_ms()
         compacted = [log for log in self.set_aside.ready(self._logs()) if log.config.is_compacted]
         found = []
@@ -122,7 +122,7 @@ class Compaction:
                 if times.error is not None:
                     raise times.error
                 to_clean = log_to_clean(log, log.clean_offset, now_ms, times)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are cleaned
+            except Exception as error:  # noqa: BLE001 - an error in this log does not keep the others from being cleaned
                 if log.failure is None:
                     self._leave_alone(log, error)
                 continue
@@ -131,11 +131,11 @@ class Compaction:
         return [to_clean for to_clean in found if to_clean.log.failure is None]
 
     def _leave_alone(self, log: PartitionLog, error: Exception) -> None:
-        """Set a log aside, until the next start if trying again might do harm or cannot help, else for a while."""
+        """Set a log aside, until the next start if a retry might do harm or cannot help, else for a while."""
         if self._stopping:
             return
-        # A file that is gone says nothing bad of the disk: retention, or another swap, may have renamed it between the
-        # plan and the read.
+        # A missing file is no error of the disk: retention, or another swap, may have renamed it between the plan and
+        # the read.
         is_final = isinstance(error, CorruptLog) or (
             isinstance(error, OSError) and not is_passing(error) and not isinstance(error, FileNotFoundError)
         )
@@ -143,7 +143,7 @@ class Compaction:
         self.set_aside.put(log, error, reason=reason, is_final=is_final)
 
     async def _clean(self, to_clean: LogToClean) -> bool:
-        """Run one pass over a log; whether it came to its end. Whatever ends it early, the log is as good as before."""
+        """Run one pass over a log; returns whether it was completed. If not, the log is as good as before."""
         log, cut_count = to_clean.log, to_clean.log.cut_count
         try:
             job = self._job(to_clean)
@@ -160,11 +160,12 @@ class Compaction:
                         break
                     is_complete = isinstance(result, PassEnd)
         except FileNotFoundError as error:
-            # Retention or a deletion of the topic took the files away; anything else would be strange.
+            # Retention or a deletion of the topic has removed the files; other causes are unexpected.
             if log.failure is None and log.directory == job.directory and _has_all(log, job):
                 self._leave_alone(log, error)
         except Exception as error:  # noqa: BLE001 - as in `_candidates`
-            if log.directory == job.directory:  # else it was deleted, and what was read is a new topic's of its name
+            # otherwise it was deleted, and the files read belong to a new topic of its name
+            if log.directory == job.directory:
                 self._leave_alone(log, error)
         if not is_complete and log.failure is None:
             with contextlib.suppress(OSError):
@@ -183,9 +184,9 @@ class Compaction:
     async def _take(
         self, log: PartitionLog, cut_count: int, job: CleaningJob, result: CleanedSegment | PassEnd
     ) -> bool:
-        """Take in one result of a pass; whether the pass is to go on."""
+        """Apply one result of a pass; returns whether the pass is to go on."""
         if log.cut_count != cut_count:
-            return False  # a follower's log was cut meanwhile: the pass saw other batches
+            return False  # a follower's log was truncated meanwhile: the pass read other batches
         if isinstance(result, PassEnd):
             if result.end_offset <= job.first_dirty_offset:
                 raise StorageError("the map of keys is too small (log.cleaner.dedupe.buffer.size)")
@@ -208,7 +209,7 @@ class Compaction:
         await self._threads.call(swap.sync)
         return swap.finish()
 
-    # --- where passes run
+    # --- places of passes
 
     def _results(self, job: CleaningJob) -> AsyncGenerator[CleanedSegment | PassEnd, None]:
         if self._files.is_shared and sum(segment.size for segment in job.segments) > _THREAD_BYTES_MAX:
@@ -239,7 +240,8 @@ class Compaction:
             yield result
 
     async def _run_in_process(self, job: CleaningJob) -> AsyncGenerator[CleanedSegment | PassEnd, None]:
-        """The event loop may be any thread's, so one that waits for the process is simpler than asyncio's own way."""
+        """The event loop may run in any thread, so a thread that waits for the process is simpler than asyncio's own
+        way."""
         order = encode_job(
             job,
             is_durable=self._files.is_durable,
@@ -253,7 +255,7 @@ class Compaction:
             raise
         assert process.stdout is not None
         self._process = process
-        if self._stopping:  # while it was being started: `stop` knew nothing of it
+        if self._stopping:  # during its start, when `stop` could not kill it
             process.kill()
         try:
             while True:
@@ -271,7 +273,7 @@ class Compaction:
 def _start_process(interpreter: str, order: bytes) -> "subprocess.Popen[bytes]":
     process = subprocess.Popen(command(interpreter), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
-    # An end that comes too early shows when the result is read.
+    # A process that ends too early is noticed when the result is read.
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(order)
         process.stdin.flush()

@@ -1,8 +1,8 @@
-"""Which log directories are too full to take records from clients.
+"""Finds the log directories that are too full to take records from clients.
 
-A full disk is no failure: an append that does not fit is taken back, and what is there can be read. But deletions,
-compaction, coordinators and the metadata store need room to work, and so does whoever tidies up. Clients are refused
-before that is gone.
+A full disk is no failure: an append that does not fit is undone, and existing records can be read. But deletions,
+compaction, coordinators and the metadata store need room to work, and so does an administrator. Clients are refused
+before that room is used up.
 """
 
 import logging
@@ -13,12 +13,12 @@ from barnabas.storage.log_manager import LogManager
 logger = logging.getLogger(__name__)
 
 SHARE_MAX = 20
-"""The reserve is at most this part of the file system: small disks are not all reserve."""
+"""The reserve is at most this fraction of the file system: otherwise small disks would be all reserve."""
 
 
 class DiskSpace:
-    """Looks at the free space of all log directories, and tells the replica manager how much each may still take; with
-    no reserve each may take all. Ownership: the event loop."""
+    """Checks the free space of all log directories, and sets the remaining room of each in the replica manager; without
+    a reserve there is no limit. Ownership: the event loop."""
 
     def __init__(self, log_manager: LogManager, reserve_bytes: int, replicas: ReplicaManager) -> None:
         self._log_manager = log_manager
@@ -26,7 +26,7 @@ class DiskSpace:
         self._replicas = replicas
         self._full: set[str] = set()
         self.free_bytes: dict[str, int] = {}
-        """By log directory, when it was looked at last."""
+        """By log directory, as of the last check."""
 
     @property
     def full(self) -> list[str]:
@@ -34,7 +34,7 @@ class DiskSpace:
         return sorted(self._full)
 
     def complaint(self) -> str | None:
-        """What there is to say of full log directories; None where there are none."""
+        """A message about full log directories; None if there are none."""
         if not self._full:
             return None
         return (
@@ -42,7 +42,7 @@ class DiskSpace:
         )
 
     async def check(self) -> None:
-        """Look again. A full directory takes records again when an eighth more than the reserve is free."""
+        """Check the free space. A full directory takes records again when an eighth more than the reserve is free."""
         appended = self._replicas.appended_bytes
         spaces = await self._log_manager.threads.call(self._measure)
         self.free_bytes = {path: free for path, (_, free) in spaces.items()}
@@ -61,7 +61,7 @@ class DiskSpace:
         return spaces
 
     def _room(self, path: str, total: int, free: int) -> int:
-        """Bytes that a directory may still take; less than nothing if it is full."""
+        """Bytes that a directory may still take; negative if it is full."""
         reserve = min(self._reserve_bytes, total // SHARE_MAX)
         if path in self._full and free >= reserve + reserve // 8:
             self._full.discard(path)

@@ -1,6 +1,6 @@
-"""What a broker does by itself, over and over: retention, checkpoints, flushes by time, expiry, idle connections.
+"""The periodic jobs of a broker: retention, checkpoints, flushes by time, expiry, idle connections.
 
-Each job runs again `interval_ms` of the broker's clock after it finished; one that fails is logged and tried again.
+Each job runs again `interval_ms` of the broker's clock after it finished; a failure is logged, and the job runs again.
 Intervals come from the configuration: see `Housekeeping.every`.
 """
 
@@ -19,7 +19,7 @@ Job = Callable[[], None] | Callable[[], Awaitable[object]]
 
 @dataclass(slots=True)
 class _Periodic:
-    """A job and how long it rests after each run; None when it runs only once."""
+    """A job and its pause after each run; None when it runs only once."""
 
     name: str
     job: Job
@@ -27,31 +27,31 @@ class _Periodic:
 
 
 class Housekeeping:
-    """Runs periodic jobs on the event loop until closed; a job that blocks hands its blocking part to a thread
-    itself."""
+    """Runs periodic jobs on the event loop until closed; a job that blocks runs its blocking part in a
+    thread itself."""
 
     def __init__(self, timers: Timers, clock: Clock) -> None:
         self._timers = timers
         self.set_aside = SetAside[str]("housekeeping", clock, first_delay_ms=0)
-        """Jobs that failed the last time; they are run again like all others."""
+        """Jobs that failed in their last run; they run again like all others."""
         self._jobs: dict[str, _Periodic] = {}
         self._handles: dict[str, TimerHandle] = {}
-        """The timers of the jobs that rest, by the jobs' names."""
+        """The timers of the pausing jobs, by the jobs' names."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def every(self, name: str, interval_ms: int, job: Job, *, initial_delay_ms: int | None = None) -> None:
         """Run `job` every `interval_ms`, first after `initial_delay_ms` (default: one interval).
 
-        With an interval of 0 or less it runs once, as in Kafka (KafkaScheduler.schedule); a small one is made
-        `clock.REPEAT_MIN_MS`, since what a job looks at takes time.
+        With an interval of 0 or less it runs once, as in Kafka (KafkaScheduler.schedule); a small one is raised to
+        `clock.REPEAT_MIN_MS`, since a run takes time.
         """
         bounded_ms = bounded_interval_ms(interval_ms)
         periodic = self._jobs[name] = _Periodic(name, job, bounded_ms if interval_ms > 0 else None)
         self._run_later(bounded_ms if initial_delay_ms is None else initial_delay_ms, periodic)
 
     def change_interval(self, name: str, interval_ms: int) -> None:
-        """Run that job every `interval_ms` from now on, or from the end of the run that is under way."""
+        """Run that job every `interval_ms` from now on, or from the end of its present run."""
         periodic = self._jobs[name]
         bounded_ms = bounded_interval_ms(interval_ms)
         periodic.interval_ms = bounded_ms if interval_ms > 0 else None
@@ -68,12 +68,12 @@ class Housekeeping:
         pending = None
         try:
             pending = periodic.job()
-        except Exception as error:  # noqa: BLE001 - it is run again
+        except Exception as error:  # noqa: BLE001 - it runs again
             self.set_aside.put(periodic.name, error)
         else:
             if not inspect.isawaitable(pending):
                 self.set_aside.release(periodic.name)
-        finally:  # it is run again whatever happened
+        finally:  # it runs again in any case
             if inspect.isawaitable(pending):
                 task = asyncio.ensure_future(self._finish(periodic, pending))
                 self._tasks.add(task)
@@ -93,11 +93,11 @@ class Housekeeping:
             self._run_later(periodic.interval_ms, periodic)
 
     def running(self) -> "list[asyncio.Task[None]]":
-        """Jobs that are under way."""
+        """Jobs that are running."""
         return list(self._tasks)
 
     async def close(self) -> None:
-        """Stop; jobs that are under way are waited for."""
+        """Stop, after the running jobs have ended."""
         self._closed = True
         for handle in self._handles.values():
             handle.cancel()

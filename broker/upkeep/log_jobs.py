@@ -1,4 +1,4 @@
-"""The periodic jobs on a broker's logs, and how often each runs: by its key, or by a constant where Kafka has none."""
+"""The periodic jobs on a broker's logs, and their intervals: by a key, or by a constant where Kafka has none."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -26,7 +26,8 @@ FLUSH_CHECK_INTERVAL_MS: Final = 1_000
 
 
 class LogJobs:
-    """Deletes, compacts, flushes and checkpoints, and forgets producers; `set_aside` are logs at which that failed."""
+    """Deletes, compacts, flushes and checkpoints logs, and expires producers; `set_aside` are logs at which that
+    failed."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class LogJobs:
         self._clock = clock
 
     def schedule(self, housekeeping: Housekeeping, network_housekeeping: Housekeeping, config: LiveConfig) -> None:
-        """Have all jobs run from now on; those that look at other brokers as `network_housekeeping` does."""
+        """Schedule all jobs; those that depend on other brokers in `network_housekeeping`."""
         every, logs = housekeeping.every, self._logs
         every("looking at free space", FREE_SPACE_INTERVAL_MS, self._disk_space.check, initial_delay_ms=0)
         every("retention", config.log_retention_check_interval_ms, self._retention.run)
@@ -101,5 +102,5 @@ class LogJobs:
                 states[log].forget_oldest_verifications(surplus)
 
     def _in_thread(self, job: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-        """Have a job that waits for the disk run in a thread."""
+        """Run a job that waits for the disk in a thread."""
         return partial(self._logs.threads.call, job)

@@ -1,5 +1,5 @@
-"""Retention of this broker's logs: deletes the segments that `retention.ms`, `retention.bytes` and DeleteRecords no
-longer keep (Kafka's LogManager.cleanupLogs)."""
+"""Retention of this broker's logs: deletes the segments that are expired by `retention.ms`, `retention.bytes` or
+DeleteRecords (Kafka's LogManager.cleanupLogs)."""
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.upkeep.segment_times import times_of_logs
@@ -12,7 +12,7 @@ from barnabas.turns import LOGS_PER_TURN, Turns
 
 
 class Retention:
-    """Looks through all logs, also those of partitions that nobody has told this broker to lead yet."""
+    """Applies retention to all logs, including those that this broker does not host yet."""
 
     def __init__(self, replicas: ReplicaManager, log_manager: LogManager, clock: Clock) -> None:
         self._replicas = replicas
@@ -22,10 +22,10 @@ class Retention:
         self.set_aside = SetAside[PartitionLog]("retention", clock)
 
     async def run(self) -> None:
-        """Delete what retention no longer keeps; readers that wait there look again.
+        """Delete expired segments, and wake their partitions' listeners.
 
-        What has to be read for that is read in a thread, some logs at a time. Whichever of them are gone by then, or
-        offline, are left out.
+        Segments that have to be read for that are read in a thread, some logs at a time. Logs that are deleted or
+        offline by then are skipped.
         """
         now_ms = self._clock.now_ms()
         turns = Turns(LOGS_PER_TURN)
@@ -49,5 +49,5 @@ class Retention:
                         await turns.after(1 + LOGS_PER_TURN * deleted // SEGMENTS_AT_ONCE)
 
     def stop(self) -> None:
-        """End a run that is under way, after the logs that it is at."""
+        """End a run, after its present logs."""
         self._is_stopping = True

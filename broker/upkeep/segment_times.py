@@ -15,9 +15,9 @@ async def times_of_logs(
     is_over: Callable[[], bool],
     threads: Threads,
 ) -> AsyncIterator[tuple[PartitionLog, SegmentTimes]]:
-    """Each log with the answer to what `ask` asks of it, as long as it `is_over` not.
+    """Each log with the result of `ask`, until `is_over`.
 
-    The event loop has turns in between: whoever iterates looks again whether the log is still what it was.
+    The event loop has turns in between: the caller has to check the state of the log again.
     """
     for start in range(0, len(logs), ENTRIES_PER_TURN):
         if is_over():
