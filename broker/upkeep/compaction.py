@@ -122,7 +122,7 @@ class Compaction:
                 if times.error is not None:
                     raise times.error
                 to_clean = log_to_clean(log, log.clean_offset, now_ms, times)
-            except Exception as error:  # noqa: BLE001 - an error in this log does not keep the others from being cleaned
+            except Exception as error:  # noqa: BLE001 - an error in this log does not affect the others
                 if log.failure is None:
                     self._leave_alone(log, error)
                 continue
