@@ -1,4 +1,4 @@
-"""What a broker takes from outside of itself, so that a test or a simulation can hand in something else."""
+"""The parts of a broker's environment, which a test or a simulation can replace."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from barnabas.threads import OsThreads, Threads
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Each part by itself is the machine's own where none is given.
+    """By default each part is the machine's own.
 
-    `clock` is the broker's time, `socket_clock` that of deadlines of its sockets and of what it asks other brokers
-    (default: `clock`). `work_s()` measures, in seconds from any start, how long one part has worked while others wait
-    for their turn. `files` is how it reaches its log directories, `network` where it listens. A `metadata_store`
-    that is handed in is used instead of a file in a log directory, and stays open; where there is a file,
-    `store_worker()` is what reads and writes it. `open_session` begins sessions with ZooKeeper. `threads` are where
-    jobs run that block, `interpreter` is the Python that runs what has a process of its own. `random_bytes(count)` and
-    `random_below(limit)` are where ids come from. `boot_id()` is another one after the machine went down.
-    `broker_secret` is what the brokers of a parent show each other, and ask for on their listener; without one they
-    make their own. `is_reserved_descriptor(number)` says whether a connection that has just got that descriptor has to
-    leave it to files.
+    `clock` is the broker's time, `socket_clock` that of the deadlines of its sockets and of its requests to other
+    brokers (default: `clock`). `work_s()` measures, in seconds from any start, how long one part has worked while
+    others wait for their turn. `files` gives access to the log directories, `network` to the network. A given
+    `metadata_store` is used instead of a file in a log directory, and stays open; for a file, `store_worker()` creates
+    the worker that reads and writes it. `open_session` begins sessions with ZooKeeper. `threads` run blocking jobs,
+    `interpreter` is the Python that runs separate processes. `random_bytes(count)` and `random_below(limit)` are the
+    source of ids. `boot_id()` changes after each boot of the machine. `broker_secret` is the shared secret of the
+    brokers of a parent, which their listener requires; without one each broker makes its own.
+    `is_reserved_descriptor(number)` returns whether a connection with that descriptor has to close, because the
+    descriptor is reserved for files.
     """
 
     clock: Clock = field(default_factory=SystemClock)

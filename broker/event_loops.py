@@ -1,10 +1,10 @@
-"""Event loops of what this project runs: uvloop's, or, on platforms that it does not exist for, asyncio's own."""
+"""Event loops of this project: uvloop's, or asyncio's own on platforms without uvloop."""
 
 import asyncio
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Make an event loop: uvloop's where that is installed."""
+    """Create an event loop: uvloop's if it is installed."""
     try:
         import uvloop
     except ImportError:

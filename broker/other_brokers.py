@@ -1,6 +1,7 @@
-"""What a broker has because there are others in its cluster: connections to them, and the parts that use those.
+"""The parts of a broker that deal with the other brokers of its cluster, and the connections to them.
 
-Made when it is first needed, each part by itself: a broker that is alone has none of this, nor the modules.
+Each part is created when it is first needed: a broker that is alone has none of them, and does not import their
+modules.
 """
 
 import logging
@@ -47,14 +48,14 @@ ALTER_PARTITION_VERSION: Final = 3
 CONTROLLED_SHUTDOWN_VERSION: Final = 3
 
 HAND_OVER_TIMEOUT_MS: Final = 10_000
-"""How long a broker that stops waits for others to lead what it leads."""
+"""How long a broker that stops waits for other replicas to lead its partitions."""
 
 
 class OtherBrokers:
-    """Makes the parts of a broker that deal with others; owned by the event loop.
+    """Creates the parts of a broker that deal with others; owned by the event loop.
 
-    `controller` gives this broker's own, once there is one. `credentials` show others who this broker is. Records get
-    their times by `clock`; whatever waits for other brokers goes by `network_clock` and `timers`.
+    `controller` returns this broker's own, once there is one. `credentials` authenticate this broker to others. Records
+    get their times by `clock`; waits for other brokers use `network_clock` and `timers`.
     """
 
     def __init__(
@@ -92,14 +93,15 @@ class OtherBrokers:
     def _broker_epoch(self) -> int:
         return self._controller().broker_epoch
 
-    # --- the controller, and what it is asked -----------------------------------------------------
+    # --- the controller, and requests to it -------------------------------------------------------
 
     def channel(self, local: LocalChannel) -> ClusterChannel:
-        """The controller's way to all brokers; `local` is that to its own."""
+        """The controller's channel to all brokers; `local` is the one to its own."""
         return ClusterChannel(self._node_id, local, lambda: self.peers, self._registered_address)
 
     def _registered_address(self, broker_id: int) -> tuple[str, int] | None:
-        """Where other brokers reach one, by its registration: the controller knows before the metadata does."""
+        """The address of a broker for other brokers, by its registration: the controller knows it before the metadata
+        does."""
         broker = self._controller().cluster.brokers.get(broker_id)
         for endpoint in () if broker is None else broker.endpoints:
             if endpoint.listener == self._config.inter_broker_listener_name:
@@ -108,7 +110,7 @@ class OtherBrokers:
 
     @cached_property
     def controller_client(self) -> ControllerClient:
-        """Asks the controller, whichever broker that is."""
+        """Sends requests to the controller, whichever broker that is."""
         controller = self._controller()
         answers: dict[int, Answer] = {
             AllocateProducerIdsRequest.API_KEY: controller.grant_producer_ids,
@@ -119,14 +121,14 @@ class OtherBrokers:
         return ControllerClient(controller, answers, self._metadata, self.peers, self._network_clock, self._timers)
 
     async def create_topics(self, topics: list[NewTopic], timeout_ms: int) -> list[TopicOutcome]:
-        """Have the controller of another broker create topics."""
+        """Have the controller in another broker create topics."""
         return await create_topics(partial(self.controller_client.send, timeout_ms=timeout_ms), topics, timeout_ms)
 
     async def allocate_producer_ids(self) -> tuple[int, int]:
-        """Have the controller hand out a block of producer ids: its first and last, both included (KIP-730).
+        """Have the controller allocate a block of producer ids: its first and last, both included (KIP-730).
 
-        Errors: ApiError COORDINATOR_LOAD_IN_PROGRESS, whatever went wrong: producers ask again (Kafka:
-            RPCProducerIdManager).
+        Errors: ApiError COORDINATOR_LOAD_IN_PROGRESS in case of any error: producers retry (Kafka:
+        RPCProducerIdManager).
         """
         request = AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
         try:
@@ -139,13 +141,14 @@ class OtherBrokers:
         return response.producer_id_start, response.producer_id_start + response.producer_id_len - 1
 
     def _has_others(self) -> bool:
-        """Whether there are other brokers: a controller knows before the metadata does that one has gone."""
+        """Whether there are other brokers: a controller knows that a broker has gone before the metadata does."""
         controller = self._controller()
         known = controller.cluster.brokers if controller.is_active else self._metadata.broker_ids()
         return any(broker_id != self._node_id for broker_id in known)
 
     async def hand_over(self) -> None:
-        """Have others lead what this broker leads, where there are others, before it stops (controlled shutdown)."""
+        """Transfer leadership to other replicas, if there are other brokers, before this broker stops (controlled
+        shutdown)."""
         if not (self._has_others() and self._config.controlled_shutdown_enable):
             return
         request = ControlledShutdownRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
@@ -164,7 +167,7 @@ class OtherBrokers:
     # --- replication ------------------------------------------------------------------------------
 
     def leaderships(self) -> Leaderships:
-        """What this broker needs to lead partitions that others follow."""
+        """Create the part that leads partitions with followers."""
         return Leaderships(
             self._network_clock,
             self._config.replica_lag_time_max_ms,
@@ -182,7 +185,7 @@ class OtherBrokers:
         return response
 
     def fetchers(self, log_manager: LogManager, flush: FlushLog) -> FetcherManager:
-        """What fetches for the partitions that this broker follows."""
+        """Create the part that fetches the partitions that this broker follows."""
         config = self._config
         return FetcherManager(
             self._node_id,
@@ -193,7 +196,7 @@ class OtherBrokers:
             self._network_clock,
             self._timers,
             FetchSettings(
-                # A follower that its leader answers at once, with nothing, asks again at once.
+                # A follower whose leader responds at once, without records, sends its next request at once.
                 wait_max_ms=interval_ms(config.replica_fetch_wait_max_ms),
                 min_bytes=max(config.replica_fetch_min_bytes, 1),
                 max_bytes=config.replica_fetch_max_bytes,
@@ -208,7 +211,7 @@ class OtherBrokers:
         )
 
     def _throttle(self, rate: ConfigKey[int], replicas: str) -> Throttle:
-        """What goes by these two keys, of the broker and of its topics."""
+        """The throttle for these two keys, of the broker and of its topics."""
         listed = listed_in(self._overrides, replicas)
         throttle = Throttle(self._node_id, getattr(self._config, rate.attribute), listed, self._network_clock)
         self._config.follow(rate, throttle.limit)
@@ -217,15 +220,15 @@ class OtherBrokers:
     # --- transactions -----------------------------------------------------------------------------
 
     def marker_sender(self, local: MarkerWriter) -> MarkerSender:
-        """What writes transaction markers into partitions led anywhere; `local` into those that this broker leads."""
+        """Writes transaction markers into partitions with any leader; `local` into those that this broker leads."""
         return MarkerSender(self._node_id, local, self._metadata, partial(self.ask, "markers"))
 
     def coordinator_sender(self, partition_for: Callable[[str], int]) -> CoordinatorSender:
-        """What asks the coordinators of transactions, of which `partition_for` tells the partition."""
+        """Sends requests to transaction coordinators; `partition_for` returns the partition of a transactional id."""
         return CoordinatorSender(self._metadata, partition_for, partial(self.ask, "transactions"))
 
 
 async def _ask_again(_request: object) -> None:
-    """Say NOT_CONTROLLER, so that it is asked again: another broker was to be asked, and this one is the controller by
-    now."""
+    """Raise NOT_CONTROLLER, so that the request is repeated: it was meant for another broker, and this one is the
+    controller by now."""
     raise ApiError(ErrorCode.NOT_CONTROLLER)

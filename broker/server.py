@@ -1,11 +1,12 @@
 """The broker as a whole: its parts, and the order in which they start and stop.
 
-Start: bind listeners (so that port 0 has become a number), open the log directories, open the coordination store, let
-the controller register the broker and hand out partitions, then listen. Stop goes the other way, and ends with the
-clean-shutdown marker.
+Start: bind listeners (so that port 0 has become a number), open the log directories, open the metadata store, let the
+controller register the broker and assign partitions, then listen. Stop goes the other way, and ends with the
+clean-shutdown file.
 
-A broker that may have others beside it listens to them before it registers, because a controller elsewhere tells it
-then; it serves clients when it has been told everything. Before it stops it has others lead what it leads.
+If there may be other brokers, this broker serves its inter-broker listener before it registers, because a controller
+elsewhere then sends it requests; it serves clients when it has received all metadata. Before it stops, it transfers its
+leaderships.
 """
 
 import asyncio
@@ -90,11 +91,11 @@ logger = logging.getLogger(__name__)
 IDLE_CHECK_INTERVAL_MS = 2_000
 
 TOLD_NOTHING_MS = 10_000
-"""How long a broker that starts waits for the controller before it says so."""
+"""How long a starting broker waits for the controller before it logs a warning."""
 
 WELCOME_MS_MAX = 1_500
-"""How long a client that comes meanwhile waits before it is sent away: less than the 2 s that kafka-python 2 gives the
-brokers for their versions (`api_version_auto_timeout_ms`)."""
+"""How long an early client waits before it is refused: less than the 2 s in which kafka-python 2 expects the brokers'
+versions (`api_version_auto_timeout_ms`)."""
 
 _SHARED_LISTENER = (
     "brokers show each other their secrets unencrypted on listener %s, and brokers of Apache Kafka have none: let only"
@@ -104,14 +105,14 @@ _SHARED_LISTENER = (
 _TOLD_NOTHING = "this broker has not been told of its cluster yet"
 
 REPLICA_FETCH_SESSIONS_MAX = 1_000
-"""Fetch sessions of other brokers, which have a few each: consumers cannot take them away."""
+"""The limit of fetch sessions of other brokers, which have a few each; it is separate from that of consumers."""
 
 
 class Broker:
     """One broker; create it inside a running event loop, which then owns it.
 
-    `on_failure` is called once, with a reason, when the broker cannot go on (a disk failed): whoever runs it should end
-    the process. `environment` is what it takes from outside of itself; by default the machine's own.
+    `on_failure` is called once, with a reason, when the broker cannot go on (a disk failed): the caller should end the
+    process. `environment` is the broker's environment; by default the machine's own.
     """
 
     def __init__(
@@ -132,19 +133,20 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._http: HttpServer | None = None
         self._stops = contextlib.AsyncExitStack()
-        """How to stop what was started, in the opposite order."""
+        """The functions that stop the started parts, called in reverse order."""
         self._members = contextlib.AsyncExitStack()
-        """As `_stops`: the parts that go on in the next session when one with the metadata store is lost. Closed after
-        `MetadataStore.stay_out`, though some of them start later: no part that is stopping is told of a new session.
+        """Like `_stops`, for the parts that survive the loss of a metadata session. Closed after
+        `MetadataStore.stay_out`, though some of them start later: a part that is stopping must not receive a new
+        session.
         """
         self._is_crash = False
         self._opening: asyncio.Task[Any] | None = None
-        """While the end of a former session is waited for, the first one with the metadata store, or the controller's
-        first word."""
+        """The wait of the start that can be cancelled: for the end of a former session, the first metadata session, or
+        the controller's first metadata."""
         self._may_have_others = config.zookeeper_connect is not None or self.environment.metadata_store is not None
         """Whether other brokers can share the metadata store."""
         self._secret = self.environment.broker_secret or self._new_secret()
-        """What this broker shows to others."""
+        """The secret by which this broker authenticates to others."""
         self._serves_clients = asyncio.Event()
         self._broker_epoch: Callable[[], int] = lambda: -1
         """The epoch of the last registration; -1 as long as there is none."""
@@ -153,7 +155,7 @@ class Broker:
         self.timers = Timers(self.clock, self._loop, work_s)
         is_one_time = self._socket_clock is self.clock
         self._network_timers = self.timers if is_one_time else Timers(self._socket_clock, self._loop, work_s)
-        """For answers of other brokers: a test that lets no time pass waits for those all the same."""
+        """For responses of other brokers: a test that lets no time pass still waits for them in real time."""
         self.housekeeping = Housekeeping(self.timers, self.clock)
         self._network_housekeeping = (
             self.housekeeping if is_one_time else Housekeeping(self._network_timers, self._socket_clock)
@@ -172,11 +174,11 @@ class Broker:
         )
         self.socket_server = SocketServer(self.config, self.environment.network, self.connections, self.timers)
         self.dispatcher: Dispatcher | None = None
-        """Made with the services, while the broker starts."""
+        """Created with the services, while the broker starts."""
         self._interceptor: Interceptor | None = None
         self._others: OtherBrokers | None = None
         self.handlers_instead: dict[int, Handler[Any, Any]] = {}
-        """What serves an API, by its key, in place of its handler; for tests. To be said before the start."""
+        """For tests: handlers that replace those of some APIs, by key. Set before the start."""
         self._goes_on_after_stop = False
         """Whether the metadata store is known to be no older than the logs were at their last clean stop."""
 
@@ -214,12 +216,13 @@ class Broker:
             self._http.joining.look()
 
     async def _open_logs(self) -> None:
-        """Lock the log directories and load what is in them; after a crash this reads the logs' tails. The cluster
-        hears first that the former life is over, if it was killed: others lead then what that led."""
+        """Lock the log directories and load the logs; after a crash this recovers the logs' tails. If the former
+        process was killed, its metadata session is ended before, so that other replicas can take over its partitions.
+        """
         self.log_manager = LogManager(
             self.environment.files,
             self.config.log_dirs,
-            lambda topic: log_config(self.config, {}, {}),  # until the controller has told us about each topic
+            lambda topic: log_config(self.config, {}, {}),  # until the controller has sent the topics
             self.clock,
             self._threads,
             node_id=self.node_id,
@@ -239,7 +242,7 @@ class Broker:
         self._make_store()
         self._opening = self._store.end_former_session()
         if self._opening is not None:
-            await asyncio.wait([self._opening])  # why that failed, if it did, is told where the store is opened
+            await asyncio.wait([self._opening])  # `open` raises its exception
             self._opening = None
         try:
             await self._threads.call(self.log_manager.load)
@@ -277,7 +280,7 @@ class Broker:
         self.configs.subscribe(self._config_changed)
 
     def _session_note(self) -> "SessionNote | None":
-        """Where a life notes its session with ZooKeeper for the next one."""
+        """The note of the ZooKeeper session for the next process."""
         if self.config.zookeeper_connect is None:
             return None
         from barnabas.broker.cluster.former_session import SessionNote
@@ -289,11 +292,11 @@ class Broker:
         )
 
     async def _join_cluster(self) -> None:
-        """Register, and take over the partitions that the controller hands out."""
+        """Register, and accept the partitions that the controller assigns."""
         self._stop_later(self._close_peers)
         self._stops.push_async_callback(self._members.aclose)
         self._make_parts()
-        # No new session may be opened, and told to these parts, while they are stopped.
+        # While these parts stop, no new session may be opened and passed to them.
         self._stop_later(self._store.stay_out)
         self._stop_later(self.replicas.close, self._members)
         self._stop_later(self.configs.stop, self._members)
@@ -308,8 +311,8 @@ class Broker:
         await self.controller.start()
 
     async def _be_told(self) -> None:
-        """Wait until the controller, wherever it is, has told of all topics: clients would take those that this broker
-        has not heard of for missing ones."""
+        """Wait until the controller, in any broker, has sent all topics: otherwise clients would take unknown topics
+        for missing ones."""
         self._opening = asyncio.create_task(self.commands.knows_everything.wait(), name="first metadata")
         silence = self.timers.call_later(TOLD_NOTHING_MS, self._warn_of_silence)
         try:
@@ -339,7 +342,7 @@ class Broker:
         self._stop_later(self.auto_topics.close, self._members)
 
     def _make_parts(self) -> None:
-        """The parts that make this broker a member of its cluster, each from those before it."""
+        """Create the parts that make this broker a member of its cluster, each from those before it."""
         self.internal_topics = InternalTopics(
             self.config, self.topic_configs, self.metadata, is_alone=not self._may_have_others
         )
@@ -411,10 +414,10 @@ class Broker:
             self.replicas,
             self.metadata,
             self.configs,
-            lambda: self._broker_epoch(),  # of the controller that is made next
+            lambda: self._broker_epoch(),  # of the controller that is created next
             self.internal_topics.metadata_updated,
-            lambda: self.controller.registered(),  # of the controller that is made next
-            lambda: self.controller.elected(),  # of the same
+            lambda: self.controller.registered(),  # of the controller that is created next
+            lambda: self.controller.elected(),  # likewise
             self._network_timers,
         )
         self.controller = Controller(
@@ -426,7 +429,7 @@ class Broker:
                 features=SUPPORTED_FEATURES,
                 may_lack_records=self._may_lack_records(),
                 damaged=self.log_manager.damaged(),
-                min_insync_replicas=self.config.min_insync_replicas,  # of the file: dynamic ones are in the store
+                min_insync_replicas=self.config.min_insync_replicas,  # from the file: dynamic ones are in the store
                 secret_digest=self._registered_digest(),
             ),
             self._channel(),
@@ -476,8 +479,8 @@ class Broker:
         return await self.others.create_topics(topics, timeout_ms)
 
     async def _allocate_producer_ids(self, above: int) -> tuple[int, int]:
-        """A block of producer ids greater than `above`, handed out by the controller. Where its block is not, the store
-        is older than the logs here, and this broker sets it right."""
+        """A block of producer ids greater than `above`, allocated by the controller. If the controller's block is
+        lower, the store is older than the logs here, and this broker corrects it."""
         if self._may_have_others and not self.controller.is_active:
             first, last = await self.others.allocate_producer_ids()
             if first > above:
@@ -488,7 +491,7 @@ class Broker:
         return self.transactions.producer_ids() | await self._threads.call(self.log_manager.producer_ids)
 
     def _make_services(self) -> None:
-        """What handlers get, now that the broker is known to its cluster."""
+        """Create the services for handlers, now that the broker is known to its cluster."""
         self.services = Services(
             node_id=self.node_id,
             clock=self.clock,
@@ -518,7 +521,7 @@ class Broker:
             transaction_markers=self.transaction_markers,
             transaction_verification=self.transaction_verification,
         )
-        # Where no other broker can be, nobody is obeyed who says that he is one.
+        # If there can be no other broker, requests between brokers are not served.
         handlers = self._find_handler_in_cluster if self._may_have_others else find_handler
         found = self._with_handlers_instead(handlers) if self.handlers_instead else handlers
         self.dispatcher = Dispatcher(self.services, found, self._socket_clock, self.metrics)
@@ -539,7 +542,7 @@ class Broker:
         await self.socket_server.listen(self.dispatcher)
 
     async def _listen_to_brokers(self) -> None:
-        """Serve on the inter-broker listener, which is the brokers' own where a parent has given them a secret."""
+        """Serve on the inter-broker listener, which is for brokers alone if a parent has given them a secret."""
         assert self.dispatcher is not None, "services come first"
         name = self.config.inter_broker_listener_name
         if self.environment.broker_secret is not None:
@@ -556,24 +559,24 @@ class Broker:
         return self.environment.random_bytes(SECRET_BYTES).hex() if self._may_have_others else ""
 
     def _registered_digest(self) -> str:
-        """What others know this broker's secret by, unless they have the same one."""
+        """The digest of this broker's secret for its registration, unless all brokers share one."""
         return digest_of(self._secret) if self._secret and self.environment.broker_secret is None else ""
 
     def _broker_secrets(self) -> BrokerSecrets:
-        """What knows other brokers from strangers."""
+        """Authenticates other brokers."""
         if self.environment.broker_secret is not None:
             return SharedSecret(self.environment.broker_secret)
         return RegisteredSecrets(self.node_id, lambda: self.controller.secret_digests, self.controller.look_up)
 
     def intercept(self, interceptor: Interceptor | None) -> None:
-        """Have requests go through `interceptor` from now on, or with None to their handlers at once: for tests. May be
+        """Pass requests through `interceptor` from now on, or with None directly to their handlers: for tests. May be
         called before the start."""
         self._interceptor = interceptor
         if self.dispatcher is not None:
             self.dispatcher.intercept(interceptor)
 
     def _find_handler_in_cluster(self, key: int) -> Handler[Any, Any] | None:
-        """As `find_handler_in_cluster`; before this broker is told everything, it is there for controllers alone."""
+        """As `find_handler_in_cluster`; before this broker has received all metadata, it serves only controllers."""
         handler = find_handler_in_cluster(key)
         if handler is None or handler.is_inter_broker or self._serves_clients.is_set():
             return handler
@@ -582,8 +585,9 @@ class Broker:
         raise CloseConnection(_TOLD_NOTHING)
 
     def _welcome(self, answer: Callable[..., Any], request: Message, context: RequestContext) -> Any:
-        """What clients ask first waits until this broker is told everything, which takes a moment: a client that is
-        sent away looks elsewhere for its partitions before others have been elected, and not again for a second."""
+        """Delay the first request of a client until this broker has received all metadata, which takes a moment: a
+        client that is refused looks for its partitions elsewhere, before other leaders have been elected, and not again
+        for a second."""
         if self._serves_clients.is_set():
             return answer(request, context)
         return self._welcome_later(answer, request, context)
@@ -619,7 +623,7 @@ class Broker:
 
     @property
     def others(self) -> "OtherBrokers":
-        """What this broker has because there are others; made when it is first needed."""
+        """The parts that deal with other brokers; created when first needed."""
         if self._others is None:
             from barnabas.broker.other_brokers import OtherBrokers
 
@@ -642,12 +646,12 @@ class Broker:
             self._others.close()
 
     def _channel(self) -> "BrokerChannel":
-        """Make the controller's way to brokers."""
+        """Create the controller's channel to brokers."""
         local = LocalChannel(self.node_id, self.commands)
         return self.others.channel(local) if self._may_have_others else local
 
     def _markers(self) -> "MarkerWriter":
-        """What writes transaction markers: here, and in partitions that others lead."""
+        """Writes transaction markers: here, and in partitions that others lead."""
         if not self._may_have_others:
             return self.transaction_markers
         sender = self.others.marker_sender(self.transaction_markers)
@@ -655,7 +659,7 @@ class Broker:
         return sender
 
     def _coordinator_sender(self) -> "CoordinatorSender | None":
-        """What asks coordinators in other brokers."""
+        """Sends requests to coordinators in other brokers; None without other brokers."""
         if not self._may_have_others:
             return None
         sender = self.others.coordinator_sender(self.transactions.runtime.partition_for)
@@ -669,27 +673,27 @@ class Broker:
     # --- stopping ---------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop cleanly: no more requests, everything on disk, the clean-shutdown marker written. What was started is
-        stopped, last things first, whatever others raise meanwhile."""
+        """Stop cleanly: no more requests, everything flushed, the clean-shutdown file written. All started parts are
+        stopped, in reverse order, even if some of them raise."""
         self.is_ready = False
         await self._stops.aclose()
 
     def give_up_start(self) -> None:
-        """End a start that still reads logs after a crash, or waits for ZooKeeper: `start` raises CancelledError,
-        everything given back. Any other start is soon done and goes on, unless ZooKeeper goes away while it joins its
-        cluster: it waits for that."""
+        """Cancel a start that is still recovering logs after a crash, or waiting for ZooKeeper: `start` raises
+        CancelledError, with everything released. Any other start is soon done and continues, unless ZooKeeper becomes
+        unavailable while the broker joins its cluster: then it waits for that."""
         self.log_manager.give_up_opening()
         if self._opening is not None and self.config.zookeeper_connect is not None:
             self._opening.cancel()
 
     async def crash(self) -> None:
-        """End as after a kill, for tests: connections are cut, and files are left as they are, without the marker, so
-        that the next start has to recover. Only the locks are given back, as the kernel would."""
+        """End as after a kill, for tests: connections are cut, and files are left as they are, without the
+        clean-shutdown file, so that the next start has to recover. Only the locks are released, as the kernel would."""
         self._is_crash = True
         await self.stop()
 
     def _stop_later(self, stop: Callable[[], object], parts: contextlib.AsyncExitStack | None = None) -> None:
-        """Have `stop` called at the end, before whatever was started earlier; what it raises is logged."""
+        """Call `stop` at the end, before the parts that were started earlier stop; its exceptions are logged."""
 
         async def attempt() -> None:
             try:
@@ -711,8 +715,8 @@ class Broker:
             await self._threads.call(self.log_manager.close, self._broker_epoch())
 
     async def settle(self) -> None:
-        """Run every timer that is due by the clock, and return when the work that they started is done: for who moves
-        the clock."""
+        """Run every timer that is due by the clock, and return when the work that they started is done: for tests that
+        move the clock."""
         while True:
             self.timers.fire_due()
             work = [
@@ -746,7 +750,7 @@ class Broker:
         return self.environment.random_below(2**31 - 1) + 1
 
     def metric_sources(self) -> "MetricSources":
-        """The parts whose figures /metrics has."""
+        """The parts whose figures are in /metrics."""
         from barnabas.broker.http.metrics_page import MetricSources
 
         return MetricSources(
@@ -759,7 +763,7 @@ class Broker:
         )
 
     def _activities(self) -> "list[SetAside[Any]]":
-        """Upkeep that may have set somebody aside."""
+        """Upkeep that may have set logs, groups or the like aside."""
         fetchers, leaderships = self.replicas.fetchers, self.replicas.leaderships
         of_network = self._network_housekeeping
         return [
@@ -798,7 +802,7 @@ class Broker:
         self._stop_later(self.housekeeping.close)
         self._stop_later(self._network_housekeeping.close)
         self._schedule_jobs()
-        # Whatever takes long is given up first, so that no job has to be waited for.
+        # Long runs are cancelled first, so that no job has to be waited for.
         for stop in (self.replicas.flusher.stop, self.retention.stop, self.compaction.stop):
             self._stop_later(stop)
 

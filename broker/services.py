@@ -29,21 +29,21 @@ from barnabas.storage.log_manager import LogManager
 from barnabas.timers import Timers
 
 REPLY_BYTES_MAX: Final = 32 * 1024 * 1024
-"""How large one reply may be, about. Fetches have their own limit."""
+"""The approximate limit of one response's size. Fetches have their own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Made once, before the broker registers itself; every request's context has it.
+    """Created once, before the broker registers itself; every request's context has it.
 
-    What changes while the broker runs is asked of the part that knows it: `config`, `features.finalized`,
+    State that changes while the broker runs belongs to the part that knows it: `config`, `features.finalized`,
     `metadata`.
     """
 
     node_id: int
     clock: Clock
     network_clock: Clock
-    """That of what brokers, and sessions, wait for each other."""
+    """The clock of waits of brokers, and of sessions."""
     timers: Timers
     unforeseen: UnforeseenErrors
     metrics: RequestMetrics
@@ -74,9 +74,9 @@ class Services:
     transaction_verification: TransactionVerification
 
     reply_bytes_max: int = REPLY_BYTES_MAX
-    """What `api/reply_room.py` goes by; only tests choose it."""
+    """The limit of `api/reply_room.py`; only tests change it."""
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's, once this broker has joined it."""
+        """The cluster's id, once this broker has joined it."""
         return self.controller.cluster_id

@@ -1,11 +1,11 @@
 """Timers over an injected clock.
 
-One heap holds every timer of the broker and one event-loop callback waits for the earliest. Timers follow the clock
-that was handed in, not the loop's own: a test that moves the clock calls `fire_due()` and every timer that was due by
-it has run when it returns.
+One heap holds every timer of the broker, and one event-loop callback waits for the earliest. Timers use the injected
+clock, not the loop's own: when a test moves the clock and calls `fire_due()`, every timer that is due by then has run
+when it returns.
 
-Timers cannot keep the loop: none is due before a millisecond has passed, so that what a timer's call schedules belongs
-to a later round, and a round that has many calls to make lets the loop do other work in between.
+Timers cannot occupy the loop: none is due before a millisecond has passed, so that timers scheduled by a callback run
+in a later round, and a round with many callbacks lets the loop do other work in between.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from barnabas.clock import Clock, delay_ms, seconds_of
 logger = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.01
-"""Timers that are due run for so long before the event loop does other work."""
+"""How long due timers run before the event loop does other work."""
 
 PATIENCE_MAX_MS: Final = 1_000
 
@@ -42,8 +42,8 @@ class TimerHandle:
 class Timers:
     """Schedules calls at `monotonic_ms` instants of the clock; owned by the event loop.
 
-    `work_s`, in seconds, tells how long a round has made calls (the loop's own time may stand still while it does); by
-    default the clock does.
+    `work_s`, in seconds, measures how long a round has run callbacks (the loop's own time may stand still meanwhile);
+    by default the clock does.
     """
 
     _COMPACT_ABOVE_MIN = 1024
@@ -69,7 +69,7 @@ class Timers:
         return self.call_later(at_ms - self._clock.monotonic_ms(), callback)
 
     def call_later(self, after_ms: int, callback: Callable[[], None]) -> TimerHandle:
-        """Call `callback` when so much time has passed: any integer, see `clock.delay_ms`. What it raises is logged."""
+        """Call `callback` after so much time: any integer, see `clock.delay_ms`. Its exceptions are logged."""
         at_ms = self._clock.monotonic_ms() + delay_ms(after_ms)
         handle = TimerHandle(at_ms, callback)
         heapq.heappush(self._heap, (at_ms, next(self._sequence), handle))
@@ -94,7 +94,7 @@ class Timers:
             self._wakeup = None
 
     def _fire_next(self, now_ms: int) -> bool:
-        """Run the first timer if it was due at `now_ms`; whether there was one to run, or a cancelled one to forget."""
+        """Run the first timer if it was due at `now_ms`; returns whether one was run, or a cancelled one removed."""
         if not self._heap:
             return False
         at_ms, _, handle = self._heap[0]
@@ -105,8 +105,8 @@ class Timers:
         if callback is not None:
             try:
                 callback()
-            except Exception:  # the other timers are none the worse for it
-                with suppress(Exception):  # nor if that cannot be told, with a clock beyond all dates
+            except Exception:  # it does not affect the other timers
+                with suppress(Exception):  # nor does an error of the logging, with a clock beyond all dates
                     logger.exception("what a timer called failed")
         return True
 
@@ -116,16 +116,17 @@ class Timers:
             self._wakeup = None
         if self._heap and not self._closed:
             self._wakeup_at_ms = self._heap[0][0]
-            # Half a millisecond more than the rounded-down difference: waking early would only arm again.
+            # Half a millisecond more than the rounded-down difference: waking early would only schedule another
+            # wake-up.
             left_ms = max(delay_ms(self._wakeup_at_ms - self._clock.monotonic_ms()), self._patience_ms)
             self._wakeup = self._loop.call_later((left_ms + 0.5) / 1000, self._on_wakeup)
 
     def _on_wakeup(self) -> None:
-        """Run what is due; what is left after a slice comes after the loop's other work."""
+        """Run due timers; those left after a slice run after the loop's other work."""
         self._wakeup = None
         now_ms = self._clock.monotonic_ms()
         end_s = self._work_s() + SLICE_S
-        # A clock that only a test moves is asked less and less often.
+        # A clock that only a test moves is checked less and less often.
         self._patience_ms = min(2 * self._patience_ms or 1, PATIENCE_MAX_MS)
         go_on = self._arm
         try:
@@ -146,7 +147,7 @@ class Timers:
             self._wakeup = self._loop.call_soon(self._on_wakeup)
 
     def _drop_cancelled(self) -> None:
-        """Cancelled timers stay in the heap until due; forget them now and then, so that heartbeats cannot fill memory
+        """Remove cancelled timers, which otherwise stay in the heap until due, so that heartbeats cannot fill memory
         (amortised O(1))."""
         self._heap = [entry for entry in self._heap if entry[2].callback is not None]
         heapq.heapify(self._heap)
