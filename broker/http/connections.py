@@ -1,10 +1,9 @@
-"""The connections of a port for HTTP: how many there may be, for how long, and how much they may hold. It is for the
-pages of a broker (`server.py`) and for the verbs of `serve --control` (`barnabas/testing/control/server.py`).
+"""The connections of an HTTP port: limits of their number, time, and memory. Used for the pages of a broker
+(`server.py`) and for the verbs of `serve --control` (`barnabas/testing/control/server.py`).
 
-A connection is good for one request and has a deadline for all of it, so that silence, half a request and an answer
-that nobody reads end in the same way. When there are too many, the oldest makes room, so that a health check is
-answered whoever else is connected. aiohttp, which reads the request, bounds neither time nor number nor what is no
-request.
+A connection is good for one request and has one deadline for all of it, so that silence, an incomplete request and an
+unread response all end in the same way. If there are too many connections, the oldest is cut, so that a health check is
+answered whatever other clients do. aiohttp, which parses the request, limits neither time nor number nor invalid data.
 """
 
 from __future__ import annotations
@@ -28,31 +27,31 @@ _NO_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Len
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 EXCHANGE_TIMEOUT_S: Final = 30
-"""How long a connection may last, up to the last byte that the peer takes."""
+"""The maximum lifetime of a connection, until the client has read the last byte."""
 
 HEAD_BYTES_MAX: Final = 16 * 1024
-"""How many bytes a request's line and headers may have together."""
+"""The maximum size of a request's line and headers together."""
 
 CONNECTIONS_MAX: Final = 32
 PAGES_MAX: Final = 4
-"""How many pages of /metrics may be made or sent at a time: with many partitions each fills megabytes."""
+"""The number of /metrics pages that may be built or sent at a time: with many partitions each takes megabytes."""
 
 BODIES_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What the large bodies of all requests that are not answered may have together, and one more."""
+"""The limit of memory of the large bodies of all requests without a response yet, plus one more."""
 
 LARGE_BODY_BYTES: Final = 64 * 1024
-"""A body that is not larger waits for no other: what a request that waits needs may be in it."""
+"""A smaller body waits for no other: it may be what a waiting request needs."""
 
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What all answers together may take that peers do not read, unless it is one alone."""
+"""The limit of memory of all unread responses together, unless there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpBounds:
-    """How much the connections of one port may have. `port` is how the log calls it.
+    """The limits of one port's connections. `port` is its name in the log.
 
-    Where requests `may_wait`, they have bodies, and are worked on for as long as they ask: the deadline is for the
-    request until it is whole, and then for its answer; and who has asked is not cut for a newcomer.
+    With `may_wait` requests have bodies, and may take as long as they need: the deadline is for receiving the request,
+    and then for the response; and a connection with a complete request is not cut for a new one.
     """
 
     port: str = "the HTTP port"
@@ -62,12 +61,12 @@ class HttpBounds:
 
 
 class BodyTooLarge(Exception):
-    """A request's body is longer than the request may have it."""
+    """A request's body exceeds the limit."""
 
 
 class HttpConnections:
-    """The connections of an HTTP server, oldest first. `new_protocol` makes what speaks HTTP on one of them (aiohttp's
-    `web.Server`). Owned by the event loop.
+    """The connections of an HTTP server, oldest first. `new_protocol` creates the HTTP protocol of a connection
+    (aiohttp's `web.Server`). Owned by the event loop.
     """
 
     def __init__(
@@ -86,13 +85,12 @@ class HttpConnections:
         return len(self._by_transport)
 
     def new(self) -> HttpConnection:
-        """The protocol of a new connection, for who listens."""
+        """The protocol of a new connection, for the listening socket."""
         return HttpConnection(self, self._new_protocol())
 
     def admit(self, transport: asyncio.Transport, connection: HttpConnection) -> None:
-        """Count a new connection; too many of them cost the oldest its place, those first that have not asked yet.
-
-        Who gets a descriptor that is for files has to go as well: the next one finds the place that was made.
+        """Count a new connection; if there are too many, the oldest is cut, first those without a complete request. A
+        connection whose descriptor is reserved for files is closed as well: the next one uses the freed descriptor.
         """
         self._by_transport[transport] = connection
         if self._is_reserved_descriptor(transport.get_extra_info("socket").fileno()):
@@ -113,17 +111,17 @@ class HttpConnections:
         self._by_transport.pop(transport, None)
 
     def has_asked(self, transport: Hashable) -> None:
-        """Note that a whole request has come on a connection."""
+        """Note that a complete request has arrived on a connection."""
         if (connection := self._by_transport.get(transport)) is not None:
             connection.note_asked()
 
     def is_answered(self, transport: Hashable) -> None:
-        """Note that a request has been worked on: its answer is next."""
+        """Note that a request has been processed: its response is sent next."""
         if (connection := self._by_transport.get(transport)) is not None:
             connection.note_answered()
 
     def holds_page(self, transport: Hashable) -> None:
-        """A large answer is made for this connection; too many of them cost the oldest its place."""
+        """Note that a large response is built for this connection; if there are too many, the oldest is cut."""
         if (connection := self._by_transport.get(transport)) is not None:
             connection.holds_page = True
         holders = [other for other in self._by_transport.values() if other.holds_page]
@@ -131,8 +129,8 @@ class HttpConnections:
             oldest.close_for(f"more than {PAGES_MAX} connections ask for /metrics and do not read it")
 
     async def body(self, request: web.Request, bytes_max: int) -> bytes:
-        """The body of a request; a large one counts until the request is answered. While all of them together are too
-        much, one is read on, and the others wait. One that is encoded counts as what it may become.
+        """The body of a request; a large one counts until the request is answered. While all of them together exceed
+        the limit, one is read on, and the others wait. An encoded body counts with its maximum decoded size.
 
         Raises: BodyTooLarge, web.RequestPayloadError.
         """
@@ -153,7 +151,7 @@ class HttpConnections:
         return bytes(body)
 
     def bound_unread(self) -> None:
-        """Somebody does not read an answer: where all that is not read is too much, the oldest of them are cut."""
+        """A response is not being read: if all unread responses exceed the limit, cut the oldest connections."""
         unread = {other: other.unread_bytes for other in self._by_transport.values() if other.is_unread}
         excess = sum(unread.values()) - UNREAD_BYTES_MAX
         for oldest in list(unread)[:-1]:
@@ -164,7 +162,7 @@ class HttpConnections:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection: hands one whole request on to aiohttp's protocol, and cuts the connection at its deadline."""
+    """One connection: passes one complete request to aiohttp's protocol, and cuts the connection at its deadline."""
 
     def __init__(self, connections: HttpConnections, protocol: asyncio.Protocol) -> None:
         self.has_asked = False
@@ -184,7 +182,7 @@ class HttpConnection(asyncio.Protocol):
         return asyncio.get_running_loop().call_later(self._connections.bounds.exchange_timeout_s, self._time_out)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no subclass
         self._host = peer_host(transport)
         self._protocol.connection_made(transport)
         self._connections.admit(self._transport, self)
@@ -196,11 +194,11 @@ class HttpConnection(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what comes until the one request's head is whole, then hand on that, its body where requests have any,
-        and nothing that comes after it.
+        """Buffer data until the head of the one request is complete, then pass it on, with the body if requests have
+        any, but nothing that follows.
 
-        aiohttp would keep whatever it is sent: each request of a connection that sends them without end, and each piece
-        of what is no request, with an exception.
+        aiohttp would buffer everything it is sent: each of an endless series of requests, and each piece of invalid
+        data, with an exception.
         """
         if self._has_head:
             if self._has_body and not self.has_asked:
@@ -242,7 +240,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """How much of its answer the peer has not taken."""
+        """The bytes of the response that the client has not read."""
         return self._transport.get_write_buffer_size()
 
     def pause_for_budget(self) -> None:
@@ -252,19 +250,19 @@ class HttpConnection(asyncio.Protocol):
         self.has_room.set()
 
     def note_asked(self) -> None:
-        """The request is whole; what it asks for may take longer than the deadline, where requests may wait."""
+        """The request is complete; if requests may wait, the response may take longer than the deadline."""
         self.has_asked = True
         if self._connections.bounds.may_wait:
             self._deadline.cancel()
 
     def note_answered(self) -> None:
-        """The answer is next, and there is a deadline for the peer to take it."""
+        """The response is sent next, with a new deadline for the client to read it."""
         self._connections.bodies.report(self, 0)
         self._deadline.cancel()
         self._deadline = self._new_deadline()
 
     def close_for(self, reason: str) -> None:
-        """Cut the connection and tell why."""
+        """Cut the connection and log the reason."""
         logger.info("closing an HTTP connection from %s: %s", self._host, reason)
         self._connections.discard(self._transport)
         self._transport.abort()
@@ -274,7 +272,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 def _spoken_instead(first_bytes: bytes) -> str | None:
-    """What a peer speaks whose first bytes are those of a client that has taken the port for another one."""
-    if first_bytes[:1] == b"\x00":  # of the length of a request below 16 MiB: no client begins with a larger one
+    """The other protocol that a client's first bytes belong to, None if they may be HTTP."""
+    if first_bytes[:1] == b"\x00":  # of the length of a Kafka request below 16 MiB: no client begins with a larger one
         return "Kafka's protocol (clients connect to what `listeners` has)"
     return "TLS" if foreign_protocol(first_bytes) == "TLS" else None

@@ -1,6 +1,6 @@
-"""The page /metrics: what the broker counted and what it knows about itself, in Prometheus's text formats.
+"""The page /metrics: the broker's counters and gauges, in Prometheus's text formats.
 
-A page is made in two steps: `take_snapshot` reads the broker inside its event loop (numbers and names only, no I/O),
+A page is built in two steps: `take_snapshot` reads the broker inside its event loop (numbers and names only, no I/O),
 `MetricsPage.render` turns them into text in a thread, because a broker with many partitions fills megabytes.
 """
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 GROUPS_TEXT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""How many bytes of the page groups and their offsets may take, whose number and names anybody chooses; the page says
-how many groups are left out."""
+"""The limit of the page's bytes about groups and their offsets, whose number and names clients choose; the page
+contains the number of groups left out."""
 
 TOPICS_MAX: Final = 1_000
-"""How many topics have counters of their own, the first that this broker hosts; the page says how many others there
-are."""
+"""The number of topics with counters of their own, the first that this broker hosts; the page contains the number of
+the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,7 @@ class PartitionFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationFigures:
-    """The partitions that this broker leads, and how often their in-sync replicas have changed; those that it
-    follows."""
+    """The partitions that this broker leads, with the number of changes of their ISRs, and those that it follows."""
 
     under_replicated: int = 0
     at_min_isr: int = 0
@@ -87,7 +86,7 @@ class ReplicationFigures:
 
 @dataclass(frozen=True, slots=True)
 class ControllerFigures:
-    """The controller of this broker; `offline_partitions` is 0 where another one is the active."""
+    """The controller of this broker; `offline_partitions` is 0 if another one is active."""
 
     is_active: bool
     epoch: int
@@ -100,7 +99,7 @@ class ControllerFigures:
 
 @dataclass(frozen=True, slots=True)
 class PeerFigures:
-    """What another broker was asked, for one purpose."""
+    """The requests to another broker, for one purpose."""
 
     broker_id: int
     purpose: str
@@ -110,7 +109,7 @@ class PeerFigures:
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """What was written to a topic, and read from it, since this broker began to host it."""
+    """The records written to and read from a topic, since this broker began to host it."""
 
     name: str
     messages_in: int
@@ -158,7 +157,7 @@ class UncleanableFigures:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything on the page, read at one moment."""
+    """All figures of the page, read at one moment."""
 
     node_id: int
     cluster_id: str
@@ -185,8 +184,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """The parts of a broker that the page tells of; `activities` gives the upkeep that may have set somebody aside,
-    `peers` gives the connections to other brokers where there are any."""
+    """The parts of a broker whose figures are on the page; `activities` returns the upkeep that may have set logs,
+    groups or the like aside, `peers` returns the connections to other brokers, if any."""
 
     services: Services
     requests: RequestMetrics
@@ -302,7 +301,7 @@ def _peers(sources: MetricSources) -> tuple[PeerFigures, ...]:
 
 
 def _topics(services: Services) -> list[TopicFigures]:
-    """The topics with their figures, in the order in which they came, so that those on the page stay on it."""
+    """The topics with their figures, in the order of their creation here, so that those on the page stay on it."""
     sums: dict[str, list[int]] = {}
     for partition in services.replicas.partitions():
         messages_in, bytes_in = partition.log.appended
@@ -322,7 +321,7 @@ def _uncleanable(sources: MetricSources) -> Iterator[UncleanableFigures]:
 
 
 class MetricsPage(Collector):
-    """Renders snapshots; the process's own figures (CPU, memory, descriptors) come along."""
+    """Renders snapshots, with the process's own figures (CPU, memory, descriptors)."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -337,14 +336,14 @@ class MetricsPage(Collector):
         return encode(self._registry), content_type
 
     def families(self, snapshot: Snapshot) -> Iterator[Metric]:
-        """What the page tells of the snapshot's broker, and then of the process."""
+        """The metrics of the snapshot's broker, and then of the process."""
         self._snapshot = snapshot
         yield from self.collect()
         yield from ProcessCollector(registry=None).collect()
 
     def collect(self) -> Iterator[Metric]:
         snapshot = self._snapshot
-        if snapshot is None:  # the registry asks once when the collector is registered
+        if snapshot is None:  # the registry calls this once when the collector is registered
             return
         yield from _broker_metrics(snapshot)
         yield from _api_metrics(snapshot)
@@ -400,7 +399,7 @@ def _api_metrics(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _topic_metrics(snapshot: Snapshot) -> Iterator[Metric]:
-    """Under Kafka's names for them (BrokerTopicMetrics)."""
+    """Topics' counters, with Kafka's names in their descriptions (BrokerTopicMetrics)."""
     messages_in = CounterMetricFamily(
         "barnabas_topic_messages_in",
         "Records appended to a topic, markers of transactions among them (Kafka's MessagesInPerSec).",
@@ -575,7 +574,7 @@ def _group_metrics(snapshot: Snapshot) -> Iterator[Metric]:
         for topic, partition, offset in group.offsets:
             names = [group.name, topic, str(partition)]
             offsets.add_metric(names, offset)
-            # Known only where the partition lives on this broker.
+            # Known only if the partition is hosted by this broker.
             high_watermark = high_watermarks.get((topic, partition))
             if high_watermark is not None:
                 lag.add_metric(names, max(0, high_watermark - offset))

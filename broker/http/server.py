@@ -1,8 +1,8 @@
 """The HTTP side of a broker, off unless `barnabas.http.address` (--http) is set: /healthz, /readyz and /metrics, and a
 page at / that lists them.
 
-It has no secrets and changes nothing, and like everything else it knows no authentication: bind it where it may be
-read. `connections.py` bounds what strangers can hold of it.
+It has no secrets and changes nothing, and like all of the broker it has no authentication for clients: bind it to an
+address whose users may read it. `connections.py` limits the resources of clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from barnabas.threads import Threads
 logger = logging.getLogger(__name__)
 
 REST_FACTOR: Final = 3
-"""After a page of /metrics the next one waits three times as long as that took to make: whoever asks in a loop gets a
+"""After a /metrics page the next one is delayed by three times the time that it took to build: requests in a loop use a
 quarter of a processor at most.
 """
 
@@ -49,15 +49,13 @@ _OTHER_ADDRESS: Final = "Serve it elsewhere (--http, barnabas.http.address), or 
 _SHUTDOWN_TIMEOUT_S: Final = 1.0
 
 _UNHEARD: Final = logging.Logger("aiohttp.server", logging.CRITICAL + 1)
-"""Where aiohttp's logging ends: it would write a traceback for whatever a stranger sends that is no HTTP. The answer
-tells it to who has to know."""
+"""Discards aiohttp's log lines: it would write a traceback for all invalid data. The response informs the client."""
 
 
 class HttpServer:
     """Serves the pages of the broker that `sources` belong to, from its own event loop: if that hangs, the health check
-    fails, as it should. It listens at `address` of `network`. `metrics_page` makes the page of /metrics,
-    `exchange_timeout_s` is how long a connection may take for its one request, `is_reserved_descriptor` is as in
-    `Environment`.
+    fails, as it should. It listens at `address` of `network`. `metrics_page` builds the page of /metrics,
+    `exchange_timeout_s` is the deadline of a connection's one request, `is_reserved_descriptor` is as in `Environment`.
     """
 
     def __init__(
@@ -87,7 +85,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port in use; the one asked for until `start` is done."""
+        """The port in use; the configured one until `start` is done."""
         return self._port
 
     async def start(self) -> None:
@@ -119,7 +117,7 @@ class HttpServer:
         logger.info("HTTP on %s:%d: /healthz, /readyz, /metrics", self._host or "*", self._port)
 
     async def _listen(self) -> None:
-        """On every address that the host has, where there is one."""
+        """Listen on every address of the host, or on all without a host."""
         hosts = [None] if self._host is None else await self._network.addresses(self._host)
         for host in hosts:
             bound = self._network.bind(host, self._port)
@@ -127,7 +125,7 @@ class HttpServer:
             await bound.listen(self.connections.new)
 
     async def stop(self) -> None:
-        """Stop listening; running answers get a second."""
+        """Stop listening; responses in progress get a second."""
         self.joining.stop()
         for bound in self._bound:
             bound.close()
@@ -139,7 +137,7 @@ class HttpServer:
     async def _one_request(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Tell that a request has come, and have its answer be the connection's last."""
+        """Note that a request has arrived, and close the connection after its response."""
         self.connections.has_asked(request.transport)
         try:
             response = await handler(request)
@@ -153,7 +151,7 @@ class HttpServer:
         return response
 
     async def _index(self, request: web.Request) -> web.Response:
-        """The page that says who this is, and which pages there are."""
+        """The page about this broker, with links to the other pages."""
         services = self._sources.services
         page = _INDEX.format(
             version=barnabas.__version__,
@@ -164,13 +162,13 @@ class HttpServer:
         return web.Response(text=page, content_type="text/html")
 
     async def _healthz(self, request: web.Request) -> web.Response:
-        """The process lives and its event loop turns."""
+        """The process lives and its event loop runs."""
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        """Clients are accepted, and since the start all replicas have been in sync: who restarts brokers one after the
-        other may go on to the next. Replicas that fall behind later do not count, nor do those of partitions without a
-        leader, which may wait for the next broker. A full log directory is told, and changes nothing: what is there is
+        """Clients are accepted, and since the start all replicas have been in sync: a rolling restart may proceed to
+        the next broker. Replicas that fall behind later do not count, nor do those of partitions without a leader,
+        which may wait for the next broker. A full log directory is reported, and changes nothing: its records are
         served, and other brokers need not wait for it."""
         if not self._sources.is_ready():
             return web.Response(text="not ready\n", status=503)
@@ -187,7 +185,7 @@ class HttpServer:
         async with self._rendering:
             await asyncio.sleep(self._next_page_at - loop.time())
             if request.transport is None:
-                return web.Response()  # to nobody: who asks and goes would have pages made for a long time otherwise
+                return web.Response()  # the client has gone: otherwise pages would be built for no one for a long time
             started = loop.time()
             snapshot = take_snapshot(self._sources)
             accept = request.headers.get("Accept", "")

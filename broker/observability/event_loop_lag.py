@@ -1,4 +1,4 @@
-"""How late the event loop runs a timer that is due: what every request waits at least."""
+"""Measures how late the event loop runs a due timer: the minimum wait of every request."""
 
 import asyncio
 from typing import Final
@@ -9,14 +9,14 @@ CHECK_INTERVAL_S: Final = 1.0
 
 
 class EventLoopLag:
-    """Measures `loop` by its own time, and tells `metrics`."""
+    """Measures `loop` by its own time, and reports to `metrics`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, metrics: RequestMetrics) -> None:
         self._loop = loop
         self._metrics = metrics
 
     def start(self) -> None:
-        """Look now, and then once a second."""
+        """Measure from now on, once a second."""
         self._look(self._loop.time())
 
     def stop(self) -> None:

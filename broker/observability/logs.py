@@ -1,8 +1,8 @@
 """Logging: one set-up, one formatter, to standard error; and the levels of loggers under Kafka's names for them.
 
-Text that came from a peer (topic names, client ids) reaches log lines unchanged; the formatter escapes what could
-forge a line or drive a terminal, so that no caller has to think of it. Python's logging knows no TRACE and FATAL:
-they are DEBUG and CRITICAL.
+Text from clients (topic names, client ids) is passed to log lines unchanged; the formatter escapes characters that
+could forge a line or control a terminal, so that no caller has to. Python's logging has no TRACE and FATAL: they are
+DEBUG and CRITICAL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KAFKA_LEVELS: Final[Mapping[str, int]] = {
     "ERROR": logging.ERROR,
     "FATAL": logging.CRITICAL,
 }
-"""The levels that AlterConfigs takes (LogLevelConfig.java)."""
+"""The levels that AlterConfigs accepts (LogLevelConfig.java)."""
 
 ROOT_LOGGER: Final = "root"
 
@@ -34,21 +34,22 @@ _NAMES: Final = {
     logging.CRITICAL: "FATAL",
 }
 
-# C0 and C1 controls, the line and paragraph separators, and the bidirectional controls that reorder what a person sees.
+# C0 and C1 controls, the line and paragraph separators, and the bidirectional controls that reorder displayed text.
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_BUT_LINES: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 
 MESSAGE_LENGTH_MAX: Final = 8_192
-"""How many characters of a message are written; a hostile name may be 32 KiB long."""
+"""The maximum length of a message in characters; a hostile name may be 32 KiB long."""
 
 
 LINES_PER_SECOND_MAX: Final = 100
-"""How many lines of one cause `RateLimitedHandler` writes."""
+"""The limit of lines of one cause in `RateLimitedHandler`."""
 
 REPEATS_PERIOD_S: Final = 60.0
 REPEATED_LINES_MAX: Final = 1_000
 REPEATED_LENGTH_MAX: Final = 1_000
-"""So many different lines are remembered, of so many characters each; others are told each time."""
+"""The maximum number of different lines that are remembered, and the maximum length of each; others are written each
+time."""
 
 
 def escape(text: str) -> str:
@@ -64,7 +65,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 class TextFormatter(logging.Formatter):
     """One line per record: time (local, with milliseconds), level, logger, message; a traceback follows, indented. A
-    `label` stands before the logger: whose line it is, where several write to one place."""
+    `label` before the logger names the process, if several write to one place."""
 
     def __init__(self, label: str = "") -> None:
         super().__init__()
@@ -74,15 +75,14 @@ class TextFormatter(logging.Formatter):
         time = f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')}.{int(record.msecs):03d}"
         line = f"{time} {_level_name(record.levelno):<5} {self._label}{record.name}: {escape(record.getMessage())}"
         if record.exc_info:
-            # Each line of a traceback stands for itself; what an exception's message contains may not start one.
+            # Each line of a traceback is separate; text in an exception's message must not start a new one.
             trace = _UNSAFE_BUT_LINES.sub(_escaped, self.formatException(record.exc_info))
             line += "".join(f"\n    {part}" for part in trace.split("\n"))
         return line
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (UTC, RFC 3339), level, logger, message, exception and `label` where there is
-    one."""
+    """One JSON object per line: time (UTC, RFC 3339), level, logger, message, exception and `label`, if any."""
 
     def __init__(self, label: str = "") -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def _level_name(level: int) -> str:
 
 
 class _Repeats:
-    """How often a line came again since it was told, or since that was."""
+    """How often a line was repeated since it was last written, or its repetitions were."""
 
     __slots__ = ("count", "since")
 
@@ -121,13 +121,13 @@ class _Repeats:
 
 
 class RateLimitedHandler(logging.StreamHandler[TextIO]):
-    """Keeps what happens often from filling the log; what it leaves out is counted and told.
+    """Keeps frequent lines from filling the log; omitted lines are counted and reported.
 
-    A warning, or anything worse, that comes again word for word within a minute is told once, and at the end of each
-    minute how often it was repeated. Of each cause, which is a logger and its message before arguments are put in, at
-    most LINES_PER_SECOND_MAX lines a second are written. Peers decide how often most causes occur.
+    A warning, or a more severe line, that is repeated word for word within a minute is written once, and the number of
+    repetitions at the end of each minute. Of each cause, a logger and its message before arguments are inserted, at
+    most LINES_PER_SECOND_MAX lines a second are written. Clients determine the frequency of most causes.
 
-    What is due is told by the next line, or by `tell_what_is_due`, whichever comes first.
+    Due reports are written by the next line, or by `tell_what_is_due`, whichever comes first.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -151,7 +151,8 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
             super().emit(record)
 
     def _is_repeated(self, record: logging.LogRecord) -> bool:
-        """Whether the line was told less than a minute ago; counted if so, else remembered, if there is room."""
+        """Whether the line was written less than a minute ago; if so it is counted, else remembered, if
+        there is room."""
         line = (record.name, record.levelno, record.getMessage())
         repeats = self._repeats.get(line)
         if repeats is not None:
@@ -162,8 +163,8 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         return False
 
     def tell_what_is_due(self, now_s: float, *, is_end: bool = False) -> None:
-        """Tell what was left out up to a moment, in seconds since the epoch; at the end without waiting for the minute
-        to be over. Any thread.
+        """Report omitted lines up to a moment, in seconds since the epoch; at the end without waiting for the minute to
+        be over. Any thread.
         """
         with self.lock or contextlib.nullcontext():
             self._tell_what_is_due(now_s, is_end=is_end)
@@ -193,8 +194,8 @@ def _record(name: str, level: int, message: str, arguments: tuple[object, ...]) 
 
 
 def tell_what_is_due(now_s: float, *, is_end: bool = False) -> None:
-    """As `RateLimitedHandler.tell_what_is_due`, if there is such a handler: to be called every few seconds, lest a log
-    that has become silent keeps what was left out of it."""
+    """As `RateLimitedHandler.tell_what_is_due`, if there is such a handler: called every few seconds, so that reports
+    are written even if the log has become silent."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, RateLimitedHandler):
             handler.tell_what_is_due(now_s, is_end=is_end)
@@ -203,14 +204,14 @@ def tell_what_is_due(now_s: float, *, is_end: bool = False) -> None:
 def configure(
     level: str = "INFO", log_format: str = "text", stream: TextIO | None = None, *, label: str = ""
 ) -> logging.Handler:
-    """Send all log lines from `level` up to `stream` (standard error); returns the handler that does it. `label` says
-    whose lines they are."""
+    """Send all log lines from `level` up to `stream` (standard error); returns the handler. `label`
+    names the process."""
     handler = RateLimitedHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(label) if log_format == "json" else TextFormatter(label))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    # A broken pipe on standard error must not become a traceback on it.
+    # A broken pipe on standard error must not cause a traceback on it.
     logging.raiseExceptions = False
     return handler
 
@@ -225,6 +226,6 @@ def logger_levels() -> dict[str, str]:
 
 
 def set_logger_level(name: str, level: str | None) -> None:
-    """Set one logger to one of KAFKA_LEVELS; None gives it its parent's level again."""
+    """Set one logger to one of KAFKA_LEVELS; None resets it to its parent's level."""
     logger = logging.getLogger() if name == ROOT_LOGGER else logging.getLogger(name)
     logger.setLevel(logging.NOTSET if level is None else KAFKA_LEVELS[level])

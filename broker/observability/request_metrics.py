@@ -1,6 +1,6 @@
-"""What the broker counts about its requests: plain integers on the hot path, read by /metrics when somebody asks.
+"""Counters of the broker's requests: plain integers on the hot path, read by /metrics.
 
-Nothing here knows Prometheus; `metrics_page` turns these numbers, and what the broker can tell about itself, into text.
+Nothing here depends on Prometheus; `metrics_page` turns these numbers, and other figures of the broker, into text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ DURATION_BOUNDS_NS: Final = tuple(
         *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
     )
 )
-"""Upper ends of the latency histogram's buckets, inclusive, in nanoseconds; one more bucket holds what is above."""
+"""Upper bounds of the latency histogram's buckets, inclusive, in nanoseconds; one more bucket counts
+longer requests."""
 
 
 class ApiMetrics:
@@ -35,8 +36,8 @@ class ApiMetrics:
 class RequestMetrics:
     """Counters of one broker, owned by the event loop.
 
-    `errors` has the error codes that responses carried, one for each entry, by API key and code (Kafka's
-    ErrorsPerSec, without NONE).
+    `errors` has the error codes of responses, one for each entry, by API key and code (Kafka's ErrorsPerSec, without
+    NONE).
     """
 
     __slots__ = ("apis", "errors", "event_loop_lag_seconds")
@@ -47,7 +48,7 @@ class RequestMetrics:
         self.event_loop_lag_seconds = 0.0
 
     def record(self, api_key: int, duration_ns: int, bytes_in: int, bytes_out: int) -> None:
-        """Count one request, from its decoding to its encoded reply; sizes are those of frames. Well under 1 us."""
+        """Count one request, from its decoding to its encoded response; sizes are those of frames. Well under 1 us."""
         api = self.apis.get(api_key)
         if api is None:
             api = self.apis[api_key] = ApiMetrics()
@@ -58,5 +59,5 @@ class RequestMetrics:
         api.buckets[bisect_left(DURATION_BOUNDS_NS, duration_ns)] += 1
 
     def count_error(self, api_key: int, code: int) -> None:
-        """Count an error that an entry of a response carries."""
+        """Count an error of an entry in a response."""
         self.errors[api_key, code] = self.errors.get((api_key, code), 0) + 1

@@ -1,9 +1,9 @@
-"""What one entry of a request raised that nobody foresaw: that entry gets an error, the others are served.
+"""Handles unexpected exceptions in single entries of a request: such an entry gets an error, the others are served.
 
-A request names many partitions, groups or transactional ids. Whatever is wrong with one of them is told in its own
-answer, as in Kafka (`ReplicaManager.readFromLog` and `appendToLocalLog` catch every Throwable), but with an error that
-clients retry: UNKNOWN_SERVER_ERROR would end a producer. Without cost where nothing raises: the handlers have such a
-boundary for each entry anyway.
+A request names many partitions, groups or transactional ids. An error of one of them is in its own result, as in Kafka
+(`ReplicaManager.readFromLog` and `appendToLocalLog` catch every Throwable), but with an error that clients retry:
+UNKNOWN_SERVER_ERROR would end a producer. There is no cost without an exception: the handlers have such a boundary for
+each entry anyway.
 """
 
 import logging
@@ -16,12 +16,12 @@ from barnabas.wire.errors import ApiError, ErrorCode
 logger = logging.getLogger(__name__)
 
 _SILENCE_MS: Final = 60_000
-"""The same error about the same entry is told again after this time: clients ask ten times a second."""
+"""The time after which the same error of the same entry is logged again: clients retry ten times a second."""
 _TOLD_MAX: Final = 1_000
 
 
 class UnforeseenErrors:
-    """Turns exceptions into the errors of single entries, and tells them; `count` is that of those that are no
+    """Turns exceptions into the errors of single entries, and logs them; `count` is the number of those that are no
     ApiError, since the start."""
 
     def __init__(self, clock: Clock) -> None:
@@ -30,9 +30,9 @@ class UnforeseenErrors:
         self._told: dict[str, int] = {}
 
     def refusal(self, error: Exception, name: str, index: int = -1) -> ApiError:
-        """The error that an entry is answered with: its own, or for an exception that nobody foresaw
-        KAFKA_STORAGE_ERROR (a partition, with its `index`) or UNKNOWN_SERVER_ERROR (anything else). A disk's failure
-        and such an exception are logged."""
+        """The error of an entry: its own or, for an unexpected exception, KAFKA_STORAGE_ERROR (for a partition, with
+        its `index`) or UNKNOWN_SERVER_ERROR (for anything else). Failures of a disk and unexpected exceptions are
+        logged."""
         if isinstance(error, ApiError):
             if isinstance(error, StorageError):
                 self._tell(error, name, index, trace=None)

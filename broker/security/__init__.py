@@ -1,1 +1,1 @@
-"""Who somebody is, and what clients may do."""
+"""Authentication, and the operations that clients may perform."""

@@ -1,11 +1,11 @@
-"""How brokers of a cluster tell each other from strangers: each shows a secret when it connects to another one.
+"""Authentication between the brokers of a cluster: each sends a secret when it connects to another one.
 
 With ZooKeeper, where brokers may share their listener with clients, each process makes a secret of its own, and its
-registration has the digest of that: who can read ZooKeeper finds nothing to show. A broker whose registration has none,
-as one of Apache Kafka, is believed without; whoever can connect can say that he is that one.
+registration has the digest of it: ZooKeeper does not contain the secret itself. A broker whose registration has no
+digest, as one of Apache Kafka, is believed without a secret; any client that can connect can claim to be that broker.
 
-Brokers that a parent has started (`serve --brokers`) have the parent's secret, all the same one, and a listener on
-which nobody asks for anything who has not shown it. Why: docs/decisions/0017-brokers-know-brokers.md.
+Brokers that a parent has started (`serve --brokers`) share the parent's secret, and have a listener on which no request
+is served without it. Reasons: docs/decisions/0017-brokers-know-brokers.md.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ _USERNAME: Final = re.compile(r"broker-(\d{1,10})", re.ASCII)
 
 
 def credentials_of_broker(broker_id: int, secret: str) -> Credentials:
-    """What a broker shows to another one."""
+    """The credentials of a broker for another one."""
     return Credentials(f"broker-{broker_id}", secret)
 
 
 def broker_of_username(username: str) -> int:
-    """The broker that a name is of; -1 where it is of none."""
+    """The broker that a username names; -1 if it names none."""
     named = _USERNAME.fullmatch(username)
     return -1 if named is None else int(named[1])
 
 
 def digest_of(secret: str) -> str:
-    """What a registration tells of a secret. It is random and long, so that it needs neither salt nor many rounds."""
+    """The digest of a secret, for its registration. The secret is random and long, so that it needs neither salt nor
+    many rounds."""
     return sha256(secret.encode()).hexdigest()
 
 
 class BrokerSecrets(Protocol):
-    """Knows who is a broker; owned by the event loop."""
+    """Identifies brokers; owned by the event loop."""
 
     async def is_shown(self, broker_id: int, secret: str) -> bool:
-        """Whether `secret` shows that it is this broker's. Raises: CoordinationError, where that cannot be read."""
+        """Whether `secret` is this broker's. Raises: CoordinationError if its registration cannot be read."""
         ...
 
     def believes(self, broker_id: int) -> bool:
-        """Whether a broker is there that need not show anything."""
+        """Whether a broker is registered that needs no secret."""
         ...
 
     def believes_anybody(self) -> bool:
@@ -55,21 +56,21 @@ class BrokerSecrets(Protocol):
         ...
 
     def believes_another(self) -> bool:
-        """Whether there is one beside this one."""
+        """Whether there is such a broker other than this one."""
         ...
 
     async def look_up(self, broker_id: int) -> None:
-        """See whether a broker is there of which nothing was known so far. Raises: CoordinationError."""
+        """Read the registration of a broker that is unknown so far. Raises: CoordinationError."""
         ...
 
 
 class RegisteredSecrets:
-    """Goes by the digests of registrations.
+    """Uses the digests of registrations.
 
     Args:
-        node_id: this broker, which asks itself for nothing over a connection.
-        digests: those of the registrations as this broker knows them, by broker; "" where one has none.
-        look_up: read one registration anew. Raises CoordinationError.
+        node_id: this broker, which has no connection to itself.
+        digests: those of the known registrations, by broker; "" where one has none.
+        look_up: reads one registration again. Raises CoordinationError.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class RegisteredSecrets:
         digest = digest_of(secret)
         if self._is_registered(broker_id, digest):
             return True
-        await self._look_up(broker_id)  # it may be a new life of that broker, of which this one has not heard yet
+        await self._look_up(broker_id)  # the broker may have restarted, with a registration that is not known yet here
         return self._is_registered(broker_id, digest)
 
     def _is_registered(self, broker_id: int, digest: str) -> bool:
@@ -104,7 +105,7 @@ class RegisteredSecrets:
 
 
 class SharedSecret:
-    """Goes by the one secret that all brokers have from their parent."""
+    """Uses the shared secret that all brokers have from their parent."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret

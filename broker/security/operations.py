@@ -1,11 +1,11 @@
-"""Bit fields of allowed operations, as told to clients that ask for them (KIP-430).
+"""Bit fields of allowed operations, for clients that request them (KIP-430).
 
 Without an authorizer every operation that a resource type supports is allowed (AuthHelper.authorizedOperations,
 AclEntry.supportedOperations); bit n stands for AclOperation code n.
 """
 
 NOT_ASKED = -(2**31)
-"""What replies carry when the client did not ask."""
+"""The value in responses when the client did not request it."""
 
 (
     _READ,

@@ -1,6 +1,6 @@
-"""SASL's mechanism PLAIN: a name and a password, as they are.   RFC 4616.
+"""SASL's mechanism PLAIN: a name and a password in clear text.   RFC 4616.
 
-Source: PlainSaslServer of Kafka, which takes an authorization id only where it is the name.
+Source: PlainSaslServer of Kafka, which accepts an authorization id only if it equals the name.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 MECHANISM: Final = "PLAIN"
 
 MESSAGE_BYTES_MAX: Final = 4096
-"""How long a message may be: more than any name and password of ours."""
+"""The maximum length of a message: more than any name and password of ours."""
 
 
 class Credentials(NamedTuple):
-    """What somebody shows to be let in. The password is in no text of it that a log could have."""
+    """A username and a password. The password is in no text form of it, which a log could contain."""
 
     username: str
     password: str
@@ -29,7 +29,7 @@ def encode(credentials: Credentials) -> bytes:
 
 
 def decode(message: bytes) -> Credentials | None:
-    """What a client's message shows; None where it is none of this mechanism, or asks to act for somebody else."""
+    """The credentials in a client's message; None if it is invalid, or requests to act for another user."""
     if len(message) > MESSAGE_BYTES_MAX:
         return None
     try:
