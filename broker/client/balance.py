@@ -1,9 +1,9 @@
-"""Which replicas have to move so that brokers have the same load: a pure decision, made before anything is moved.
+"""Plans the moves of replicas that give all brokers the same load: a pure decision, made before anything is moved.
 
-Replicas, preferred leaders and bytes of all brokers are brought within 10 % of each other, as far as partitions, which
-cannot be divided, and racks allow it. In rounds, until nothing is left to do: replicas move from those who have many to
-those who have few, then replicas of different sizes change places, then leaders are exchanged, which costs nothing
-where both have a replica.
+Replicas, preferred leaders and bytes of all brokers are brought within 10 % of each other, as far as indivisible
+partitions and racks allow it. This happens in rounds, until nothing is left to do: first replicas move from brokers
+with many to brokers with few, then replicas of different sizes are exchanged, then leaders, which costs nothing where
+both brokers have a replica.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from barnabas.broker.client.placement import Placement
 from barnabas.broker.client.placement_plans import Loads, Replicas, check_none_away
 
 SLACK: Final = 0.1
-"""By what part of the greatest the smallest may be less."""
+"""The permitted difference between the smallest and the greatest load, as a fraction of the greatest."""
 
 _ROUNDS_MAX: Final = 8
 _NEIGHBOURS: Final = 6
-"""How many replicas of about the right size are tried."""
+"""The number of replicas of about the right size that are tried."""
 
 
 def is_even(values: Iterable[int], unit: int = 0) -> bool:
-    """Whether numbers are within 10 % of each other, or within one `unit` of what cannot be divided."""
+    """Whether numbers are within 10 % of each other, or within one indivisible `unit`."""
     found = list(values)
     return not found or max(found) - min(found) <= max(unit, SLACK * max(found))
 
 
 def plan_rebalance(placement: Placement) -> dict[TopicPartition, Replicas]:
-    """The replicas of those partitions that change. Errors: ClientError while a broker that has replicas is away."""
+    """The new replicas of the partitions that change. Errors: ClientError while a broker with replicas is down."""
     check_none_away(placement.away())
     if not placement.brokers or not placement.partitions:
         return {}
@@ -44,7 +44,7 @@ def plan_rebalance(placement: Placement) -> dict[TopicPartition, Replicas]:
 
 
 class _Balance:
-    """A placement while it is changed: the replicas of each partition, and what each broker has of them."""
+    """A placement while it is changed: the replicas of each partition, and the loads of each broker."""
 
     def __init__(self, placement: Placement) -> None:
         self.brokers = list(placement.brokers)
@@ -59,10 +59,10 @@ class _Balance:
                 self.hosted[broker].add(partition)
 
     def unevenness(self) -> tuple[int, int, int]:
-        """How far replicas, leaders and bytes are from even, 0 where they are: what has to get less by any change.
+        """How far replicas, leaders and bytes are from even, 0 if they are: the value that every plan must reduce.
 
-        Where racks or sizes make it impossible to be even, rounds could go on changing one for another; a plan counts
-        only if it makes this less, so that a second one finds nothing to do.
+        If racks or sizes make an even load impossible, rounds could go on exchanging one for another; a plan counts
+        only if it reduces this value, so that a second one finds nothing to do.
         """
         units = ((self.loads.replicas, 1), (self.loads.leaders, 1), (self.loads.bytes, 0))
         found = [([load[broker] for broker in self.brokers], unit) for load, unit in units]
@@ -72,7 +72,7 @@ class _Balance:
         return replicas, leaders, sizes
 
     def improve(self) -> bool:
-        """Rounds until nothing is left to do, or too many; whether anything has changed."""
+        """Do rounds until nothing is left to do, or there were too many; returns whether anything has changed."""
         number = 0
         while number < _ROUNDS_MAX and self._round(keep_leaders=number > 1):
             number += 1
@@ -92,7 +92,7 @@ class _Balance:
                 changed = True
         return changed
 
-    # --- what is changed --------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     def _set(self, partition: TopicPartition, new: Replicas) -> None:
         old = self.replicas[partition]
@@ -111,7 +111,7 @@ class _Balance:
         self._set(partition, self._moved(partition, source, target))
 
     def _hand_over(self, partition: TopicPartition, source: int, target: int) -> None:
-        """Have two brokers change places in the replicas of a partition that both have."""
+        """Exchange two brokers' places in the replicas of a partition that both have."""
         places = {source: target, target: source}
         self._set(partition, tuple(places.get(each, each) for each in self.replicas[partition]))
 
@@ -135,7 +135,7 @@ class _Balance:
         return len(after) >= len(before)
 
     def _pairs(self, loads: Mapping[int, int], least_gap: float) -> Iterator[tuple[int, int]]:
-        """Brokers that have much and that have little, the widest apart first."""
+        """Pairs of brokers with much and with little, the greatest difference first."""
         ranked = sorted(self.brokers, key=lambda each: (loads[each], each))
         pairs = [(loads[low] - loads[high], high, low) for high in ranked for low in ranked]
         for gap, high, low in sorted(pairs):
@@ -181,7 +181,7 @@ class _Balance:
                 if 0 < moved < gap
             ]
             if changes:
-                # Of those that are enough the cheapest, else the one after which the least is left.
+                # Of the sufficient changes the cheapest, else the one that leaves the smallest difference.
                 enough = [each for each in changes if each[0] <= allowed]
                 best = min(enough, key=lambda each: each[1]) if enough else min(changes, key=lambda each: each[:2])
                 self._move(best[2], source, target)
@@ -193,7 +193,8 @@ class _Balance:
     def _exchanges(
         self, source: int, target: int, gap: int, keep_leaders: bool
     ) -> Iterator[tuple[int, int, TopicPartition, TopicPartition | None]]:
-        """What could go from `source`, and come back for it: how many bytes less it then has, and bytes to copy."""
+        """Possible moves from `source`, with a replica in return or not: by how much `source` gets smaller, the bytes
+        to copy, and both partitions."""
         going, coming = self._movable(source, target), self._movable(target, source)
         order = [self.size[each] for each in coming]
         counts = self.loads.replicas
@@ -222,7 +223,8 @@ class _Balance:
         return any(self._exchange_leader(source, target) for source, target in self._pairs(leaders, 2))
 
     def _hand_over_along_a_path(self, source: int, enough: int) -> bool:
-        """Have `source` lead one less and a broker that leads `enough` at most one more, through others if need be."""
+        """Reduce the leaders of `source` by one and increase those of a broker that leads `enough` at most, through
+        others if needed."""
         came_by: dict[int, tuple[int, TopicPartition]] = {}
         border, seen = [source], {source}
         while border:
@@ -248,7 +250,7 @@ class _Balance:
             end = before
 
     def _exchange_leader(self, source: int, target: int) -> bool:
-        """A replica that leads goes, one that follows comes back, of sizes as like as can be."""
+        """Exchange a leading replica for a following one, of sizes as similar as possible."""
         going = [each for each in self._movable(source, target) if self._leads(each, source)]
         coming = [each for each in self._movable(target, source) if not self._leads(each, target)]
         gap = self.loads.bytes[source] - self.loads.bytes[target]

@@ -1,7 +1,7 @@
-"""A small Kafka client for the command line: connections, version negotiation, metadata, and who to ask what.
+"""A small Kafka client for the command line: connections, version negotiation, metadata, and routing of requests.
 
-It works with any Kafka-compatible broker. Everything is bounded: response sizes, waiting times, retries. What goes
-wrong is a `ClientError` whose text is meant for the person at the terminal.
+It works with any Kafka-compatible broker. Everything is bounded: response sizes, waiting times, retries. Errors are
+`ClientError`s with a text for the user at the terminal.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from barnabas.wire.schema import Message
 RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
 RETRY_BACKOFF_S: Final = 0.1
 ANSWER_S: Final = 5.0
-"""So long the answer may take that a request was not done within the time which it names."""
+"""The additional time for the response that a request was not completed within its own timeout."""
 SETUP_S: Final = 10.0
-"""So long one address may take to be connected to, and then for its first answer, while there are others to be tried;
-Kafka's socket.connection.setup.timeout.ms."""
+"""The timeout of connecting to one address, and then of its first response, while there are others to be tried; Kafka's
+socket.connection.setup.timeout.ms."""
 
 DEFAULT_PORT: Final = 9092
 
@@ -43,28 +43,28 @@ _API_VERSIONS: Final = 18
 _LENGTH: Final = struct.Struct(">i")
 _HTTP: Final = int.from_bytes(b"HTTP")
 _TLS_ALERT: Final = 0x1503
-"""An alert (21) of TLS, or of SSL 3: the answer to a request that is no handshake. The next byte is the minor version,
-which is different in each."""
-"""Where the length of a response would be, if a server of web pages answers."""
+"""An alert (21) of TLS, or of SSL 3: the response to a request that is no handshake. The next byte is the minor
+version, which differs between them."""
+"""The first four bytes of a web server's response, read as the length of a response."""
 
 R = TypeVar("R", bound=Message)
 
 
 def no_partition(topic: str, missing: Iterable[int], count: int) -> str:
-    """That a topic of `count` partitions lacks some."""
+    """The message that a topic of `count` partitions lacks some."""
     there = "the only one is 0" if count == 1 else f"they are 0 to {count - 1}"
     return f"{topic} has no partition {', '.join(map(str, sorted(missing)))}: {there}"
 
 
 def similar(name: str, others: Collection[str]) -> list[str]:
-    """The one of the other names that is most like this one, or none."""
-    import difflib  # commands that succeed need not wait for it
+    """The other name that is most similar to this one, in a list, or none."""
+    import difflib  # commands that succeed need not load it
 
     return difflib.get_close_matches(name, others, n=1)
 
 
 def parse_bootstrap_servers(text: str) -> list[tuple[str, int]]:
-    """HOST[:PORT],... as clients take it. Errors: ClientError."""
+    """Parse HOST[:PORT],... as in clients. Errors: ClientError."""
     addresses = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
         bare = entry if ":" in entry.rpartition("]")[2] else f"{entry}:{DEFAULT_PORT}"
@@ -98,9 +98,8 @@ class BrokerConnection:
         return self._writer is not None and not self._writer.is_closing()
 
     async def open(self, limit_s: float | None = None) -> None:
-        """Connect and ask which versions the broker speaks, each within `limit_s`, or as long as any request may take.
-
-        Errors: BrokerUnavailable.
+        """Connect and negotiate versions, each within `limit_s`, by default within the timeout of requests. Errors:
+        BrokerUnavailable.
         """
         limit_s = self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)
         try:
@@ -109,11 +108,11 @@ class BrokerConnection:
         except TimeoutError as error:
             raise BrokerUnavailable(f"no broker answers at {self.address} (waited {limit_s:g} s)") from error
         except OSError as error:
-            # asyncio words errors for programmers; unknown hosts have no errno of the system's.
+            # asyncio's messages are for programmers; unknown hosts have no errno of the system's.
             number = error.errno or 0
             reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
             raise BrokerUnavailable(f"no broker answers at {self.address} ({reason})") from error
-        except (OverflowError, UnicodeError) as error:  # what a broker says of another one may be anything
+        except (OverflowError, UnicodeError) as error:  # the address of another broker in a response may be anything
             raise BrokerUnavailable(f"no broker can be at {self.address:.300}: that is no address") from error
         self._receiving = asyncio.create_task(self._receive(reader), name=f"responses of {self.address}")
         await self._negotiate(limit_s)
@@ -124,7 +123,7 @@ class BrokerConnection:
         )
         for version in (3, 0):
             body, position = await self._exchange(request, version, limit_s)
-            # A broker that does not know version 3 answers in version 0, with this error (KIP-511).
+            # A broker without version 3 responds in version 0, with this error (KIP-511).
             if version and _error_code(body, position) == ErrorCode.UNSUPPORTED_VERSION:
                 continue
             response: ApiVersionsResponse = await self._decode(request, version, body, position)
@@ -133,7 +132,7 @@ class BrokerConnection:
             return
 
     def version_of(self, request_class: type[Message], max_version: int | None = None) -> int:
-        """The highest version that both sides know. Errors: ClientError where there is none."""
+        """The highest version that both sides support. Errors: ClientError if there is none."""
         ours, name = request_class.VALID_VERSIONS, request_class.__name__.removesuffix("Request")
         theirs = self._versions.get(request_class.API_KEY)
         if theirs is None:
@@ -148,10 +147,10 @@ class BrokerConnection:
         return highest
 
     async def send(self, request: Message, *, max_version: int | None = None, wait_s: float = 0.0) -> Any:
-        """The response to `request`. `wait_s` is how long the broker may take on purpose (fetches, joins); what names
-        its own timeout may be answered when that is over.
+        """The response to `request`. `wait_s` is how long the broker may delay it on purpose (fetches, joins); a
+        request with its own timeout may be answered after that.
 
-        Errors: BrokerUnavailable (closed, silent), ClientError (no common version, nonsense).
+        Errors: BrokerUnavailable (closed, no response), ClientError (no common version, an invalid response).
         """
         version = self.version_of(type(request), max_version)
         limit_s = max(self._timeout_s + wait_s, getattr(request, "timeout_ms", 0) / 1000 + ANSWER_S)
@@ -188,7 +187,7 @@ class BrokerConnection:
             await self.close()
             raise BrokerUnavailable(f"the broker at {self.address} closed the connection") from error
         finally:
-            # Where not the answer ended the wait, nobody else asks what became of it, of which asyncio would complain.
+            # If the wait ended without the response, its exception has to be retrieved, or asyncio would complain.
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()
 
@@ -239,7 +238,8 @@ class BrokerConnection:
             answer.set_result((frame, position))
 
     async def close(self) -> None:
-        """Close the connection; requests under way fail, also those that the broker has not taken whole."""
+        """Close the connection; requests in flight fail, including those that the broker has not
+        received completely."""
         if self._writer is not None:
             self._writer.transport.abort()
         if self._receiving is not None and self._receiving is not asyncio.current_task():
@@ -260,7 +260,8 @@ def _error_code(body: memoryview, position: int) -> int:
 
 
 class KafkaClient:
-    """A cluster: where its brokers are, who leads what; use it as `async with KafkaClient("HOST:PORT") as client`.
+    """A cluster: the addresses of its brokers, and its controller; use it as `async with KafkaClient("HOST:PORT") as
+    client`.
 
     Owned by one task; parts of the command may run in tasks of their own, as nothing here waits while it changes state.
     """
@@ -307,10 +308,11 @@ class KafkaClient:
         return await connection.send(request, max_version=max_version, wait_s=wait_s)
 
     async def send_to_controller(self, request: Message, *, wait_s: float = 0.0, may_repeat: bool = True) -> Any:
-        """The response of the controller, or of any broker where nobody knows it. Errors: ClientError.
+        """The response of the controller, or of any broker if no controller is known. Errors: ClientError.
 
-        Who is the controller is asked again while that one is away, or is it no more. Without `may_repeat` not where it
-        was sent the request and went: it may have done it, and the next one would find that it is done already.
+        If the controller is unavailable, or has changed, it is looked up again. Without `may_repeat` the request is not
+        repeated once it was sent and the connection broke: it may have been carried out, and a second one would fail
+        for that reason.
         """
         patience = Patience(self._timeout_s)
         while True:
@@ -336,13 +338,13 @@ class KafkaClient:
         return (await self._connection(node_id)).version_of(request_class) >= version
 
     def node_ids(self) -> list[int]:
-        """The brokers of the last metadata."""
+        """The brokers in the last metadata."""
         return sorted(self._addresses)
 
     async def metadata(
         self, topics: Collection[str] | None, *, allow_auto_topic_creation: bool = False
     ) -> MetadataResponse:
-        """What the cluster says about itself and `topics` (None: all of them). Errors: ClientError."""
+        """The metadata of the cluster and of `topics` (None: all of them). Errors: ClientError."""
         request = MetadataRequest(
             topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=allow_auto_topic_creation,
@@ -354,7 +356,7 @@ class KafkaClient:
         return response
 
     async def check_topic(self, name: str, code: int) -> None:
-        """Raise ResponseError unless `code` is 0; of a topic that is not there it tells which may have been meant."""
+        """Raise ResponseError unless `code` is 0; for a missing topic it suggests a similar name."""
         message = None
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             message = "There is no topic of this name"
@@ -364,8 +366,8 @@ class KafkaClient:
         check(code, f"topic {name}", message)
 
     async def coordinator(self, key: str, key_type: int = GROUP_COORDINATOR, *, timeout_s: float | None = None) -> int:
-        """The broker that coordinates a consumer group, or a transactional id; waits for it to be elected, for as long
-        as for an answer unless told otherwise. Errors: ClientError.
+        """The coordinator of a consumer group, or a transactional id; waits for it to be elected, by default for the
+        timeout of requests. Errors: ClientError.
         """
         deadline = asyncio.get_running_loop().time() + (self._timeout_s if timeout_s is None else timeout_s)
         while True:
@@ -388,7 +390,7 @@ class KafkaClient:
             await asyncio.sleep(RETRY_BACKOFF_S)
 
     async def _connection(self, node_id: int | None) -> BrokerConnection:
-        # One task opens, the others wait for it: two connections to a broker could reorder what is sent to it.
+        # One task opens, the others wait for it: two connections to a broker could reorder requests.
         async with self._opening.setdefault(node_id, asyncio.Lock()):
             connection = self._connections.get(node_id)
             if connection is not None and connection.is_open:

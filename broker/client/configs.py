@@ -1,4 +1,4 @@
-"""Configs over the wire, for the commands: describe and change, each resource asked of the broker that knows it."""
+"""Describes and changes configs, for the commands; each request is sent to the broker that has the resource."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _KINDS: Final = {TOPIC: "topic", BROKER: "broker", BROKER_LOGGER: "loggers of br
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 RESOURCES_MAX: Final = 200
-"""So many resources are asked for at once: a broker refuses larger replies than 32 MiB, and has no turn for others
-while it makes one."""
+"""The number of resources in one request: a broker refuses responses larger than 32 MiB, and serves no other request
+while it builds one."""
 
 ConfigResource = tuple[int, str]
 
 
 def resource_text(resource: ConfigResource) -> str:
-    """A resource as messages to people name it."""
+    """A resource's name in messages."""
     kind, name = resource
     return f"{_KINDS.get(kind, kind)} {name}" if name else "all brokers"
 
 
 def meant_instead(code: int, keys: Iterable[str]) -> str:
-    """Of keys of a topic that were refused: which may have been meant in place of those that nobody knows."""
+    """A suggestion of similar keys for unknown keys of a topic that were refused."""
     if code != ErrorCode.INVALID_CONFIG:
         return ""
-    from barnabas.broker.configuration.topics import TOPIC_KEYS  # commands that succeed need not wait for it
+    from barnabas.broker.configuration.topics import TOPIC_KEYS  # commands that succeed need not load it
 
     found = [other for key in keys if key not in TOPIC_KEYS for other in similar(key, TOPIC_KEYS)]
     return f"; did you mean {', '.join(found)}?" if found else ""
@@ -63,7 +63,7 @@ async def describe_configs(
     *,
     include_documentation: bool = False,
 ) -> dict[ConfigResource, list[DescribeConfigsResourceResult]]:
-    """Configs of some resources: those of these keys, or all. Errors: ClientError."""
+    """The configs of some resources: of these keys, or all. Errors: ClientError."""
     by_node: dict[int | None, list[ConfigResource]] = {}
     for resource in resources:
         by_node.setdefault(_node_of(resource), []).append(resource)
@@ -94,7 +94,7 @@ def _question(resources: Sequence[ConfigResource], keys: Collection[str] | None)
 def _told(
     response: DescribeConfigsResponse, keys: Collection[str] | None
 ) -> dict[ConfigResource, list[DescribeConfigsResourceResult]]:
-    """What a response tells of each resource. Errors: ClientError where one cannot be described."""
+    """The configs of each resource in a response. Errors: ClientError if one cannot be described."""
     found = {}
     for result in response.results:
         resource = (result.resource_type, result.resource_name)
@@ -115,7 +115,7 @@ async def alter_configs(
     subtract: Mapping[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Change some configs of one resource, all or none of them, or only ask whether it would work.
+    """Change some configs of one resource, all or none of them, or only validate the change.
 
     Errors: ClientError.
     """

@@ -30,7 +30,7 @@ READ_COMMITTED: Final = 1
 
 _NO_TOPIC_ID: Final = bytes(16)
 _NOT_THERE: Final = frozenset((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
-"""Passes where a topic is being created; nobody reads those."""
+"""A passing error while a topic is being created; consumers treat it as final."""
 
 TopicPartition = tuple[str, int]
 
@@ -45,15 +45,15 @@ class ConsumedBatch(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """Who leads a partition; -1 where nobody does, or where the broker does not tell the epoch."""
+    """The leader of a partition; -1 if there is none, or if the broker does not send the epoch."""
 
     node_id: int
     epoch: int
 
 
 class Positions:
-    """Topics' leaders and ids, as of the last refresh that told nothing older than what was known: a broker that was
-    cut off, and does not know it, may take itself for the leader (KIP-320).
+    """Topics' leaders and ids, as of the last refresh that was not older than the known state: a broker that was cut
+    off, and does not know it, may take itself for the leader (KIP-320).
     """
 
     def __init__(self, client: KafkaClient, timeout_s: float = 30.0) -> None:
@@ -63,7 +63,7 @@ class Positions:
         self._leaders: dict[tuple[str, bytes, int], Leader] = {}
 
     async def refresh(self, topics: Collection[str]) -> None:
-        """Ask for `topics` until none of them has a passing trouble. Errors: ClientError."""
+        """Request the metadata of `topics` until none of them has a passing error. Errors: ClientError."""
         patience = Patience(self._timeout_s, final=_NOT_THERE)
         while True:
             try:
@@ -73,7 +73,8 @@ class Positions:
                 await patience.after(error)
 
     async def look(self, topics: Collection[str]) -> None:
-        """Ask for `topics` once; what was known stays where one of them has a trouble. Errors: ClientError."""
+        """Request the metadata of `topics` once; if one of them has an error, the known state is kept. Errors:
+        ClientError."""
         metadata = await self.client.metadata(sorted(topics))
         errors = [(topic.name or "", ErrorCode.of(topic.error_code)) for topic in metadata.topics if topic.error_code]
         for name, error in sorted(errors, key=lambda one: one[1].retriable and one[1] not in _NOT_THERE):
@@ -87,12 +88,12 @@ class Positions:
                 key = (topic.name or "", topic.topic_id, partition.partition_index)
                 told = Leader(partition.leader_id, partition.leader_epoch)
                 known = self._leaders.get(key)
-                # Without ids (before Kafka 2.8) a topic that was made anew would look older than the one before.
+                # Without ids (before Kafka 2.8) a topic that was created again would look older than the one before.
                 if known is None or told.epoch >= known.epoch or topic.topic_id == _NO_TOPIC_ID:
                     self._leaders[key] = told
 
     def leader(self, partition: TopicPartition) -> Leader:
-        """The leader of a partition, as far as one is known."""
+        """The leader of a partition, if one is known."""
         name, index = partition
         return self._leaders.get((name, self.topic_id(name), index), Leader(-1, -1))
 
@@ -123,7 +124,7 @@ class Positions:
     async def offsets(
         self, partitions: Collection[TopicPartition], timestamp: int, *, isolation_level: int = 0
     ) -> dict[TopicPartition, int]:
-        """Each partition's offset for EARLIEST, LATEST or a timestamp in ms (-1 where nothing is that late).
+        """Each partition's offset for EARLIEST, LATEST or a timestamp in ms (-1 if no record is that late).
 
         Errors: ClientError, when a partition has no leader for too long.
         """
@@ -172,8 +173,8 @@ class Positions:
 class Fetcher:
     """Reads partitions from given positions on; `positions` holds the next offset of each.
 
-    `drained` holds the partitions that had nothing more when the last answer about them came. Brokers that are away,
-    all of them perhaps, are asked again for ever; `on_delay` is told of it once until they answer.
+    `drained` holds the partitions that had no more records as of the last response about them. Unavailable brokers,
+    perhaps all of them, are retried for ever; `on_delay` is called once until they respond.
     """
 
     def __init__(
@@ -192,10 +193,10 @@ class Fetcher:
         self._problem: ClientError | None = None
 
     async def fetch(self, max_wait_ms: int, max_records: int | None = None) -> AsyncIterator[ConsumedBatch]:
-        """The records that are there, or that come within `max_wait_ms`; ends after one round over all leaders.
+        """The records that are available, or arrive within `max_wait_ms`; ends after one round over all leaders.
 
-        Not more than `max_records`: positions are then behind the last one that was handed out. Errors: ClientError.
-        A position that no longer exists moves to the earliest one.
+        Returns at most `max_records`: positions are then behind the last returned one. Errors: ClientError. A position
+        that no longer exists moves to the earliest one.
         """
         by_leader = self._where.by_leader(self.positions)
         tasks = [
@@ -237,7 +238,8 @@ class Fetcher:
         return None
 
     async def _again(self, problem: ClientError, *, waits: bool) -> None:
-        """Look who leads what by now. Where nobody tells, the next fetch fails, too, and the one after it is later."""
+        """Look up the leaders again. If no broker responds, the next fetch fails, too, and the following one waits
+        longer."""
         if waits:
             await self._patience.after(problem)
         else:
@@ -273,7 +275,7 @@ class Fetcher:
         return response
 
     async def _batches(self, response: FetchResponse) -> AsyncIterator[ConsumedBatch]:
-        # While there is something for others, a partition without any may only have found no room.
+        # While other partitions have records, a partition without any may only have found no room.
         is_empty = not any(answer.records for topic in response.responses for answer in topic.partitions)
         for topic in response.responses:
             name = topic.topic or self._where.topic_name(topic.topic_id)
@@ -295,14 +297,14 @@ class Fetcher:
                     self.drained.add(partition)
 
     async def _handle_error(self, partition: TopicPartition, error: ErrorCode) -> None:
-        """What passes is a problem that others may know more of. Errors: ClientError for what does not pass."""
+        """Note a passing error as the problem of this round. Errors: ClientError for a final one."""
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
             found = await self._where.offsets([partition], EARLIEST)
             self.positions[partition] = found[partition]
             return
         what = f"cannot read {partition[0]}-{partition[1]}"
         if error is ErrorCode.FENCED_LEADER_EPOCH:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # it has another one by now, as far as it matters here
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # there is another leader by now, which is the same here
         if not error.retriable:
             check(error, what)
         self._problem = ResponseError(error, what)
@@ -322,7 +324,7 @@ class Fetcher:
                 if records and records[0].offset < position:
                     records = [record for record in records if record.offset >= position]
                 if records:
-                    # Before they are handed out: the caller may stop right after them.
+                    # Before they are returned: the caller may stop right after them.
                     self.positions[partition] = records[-1].offset + 1
                     yield ConsumedBatch(*partition, header.timestamp_type, records)
             self.positions[partition] = max(self.positions[partition], header.next_offset)

@@ -1,4 +1,4 @@
-"""What ends a command, in words for the person at the terminal."""
+"""The errors that end a command, with a text for the user at the terminal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from barnabas.wire.errors import ErrorCode
 
 
 class ClientError(Exception):
-    """Something that ends a command; the text says what, in words for people."""
+    """Ends a command; the text is for users."""
 
 
 class BrokerUnavailable(ClientError):
-    """No answer from an address: refused, unknown host, closed, or silent for too long."""
+    """No response from an address: refused, unknown host, closed, or timed out."""
 
 
 class ResponseError(ClientError):
@@ -22,11 +22,11 @@ class ResponseError(ClientError):
 
 
 def timed_out(code: int, what: str) -> str:
-    """What to add to the text of a change that was not done in time: nobody knows whether it will be."""
+    """The addition to the text of a change that timed out: whether it will be carried out is unknown."""
     return f"; {what}" if code == ErrorCode.REQUEST_TIMED_OUT else ""
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
-    """Raise ResponseError unless `code` is 0; `what` tells what was being done."""
+    """Raise ResponseError unless `code` is 0; `what` names the failed action."""
     if code:
         raise ResponseError(ErrorCode.of(code), what, message)

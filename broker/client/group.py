@@ -1,6 +1,6 @@
-"""A member of a classic consumer group, for the command line: joins, shares partitions by range, commits, leaves.
+"""A member of a classic consumer group, for the command line: joins, assigns partitions by range, commits, leaves.
 
-Works beside members of other clients, as long as they know the assignor `range`.
+Works together with members of other clients, if they support the assignor `range`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ SESSION_TIMEOUT_MS: Final = 45_000
 REBALANCE_TIMEOUT_MS: Final = 60_000
 HEARTBEAT_INTERVAL_S: Final = 3.0
 COORDINATOR_TIMEOUT_S: Final = 60.0
-"""So long a coordinator may be away while offsets are looked up, or committed for the last time."""
+"""How long a coordinator may be unavailable while offsets are looked up, or committed for the last time."""
 
 REJOIN_BACKOFF_S: Final = 0.1
 
-# From version 10 on offsets are asked for by topic id; the names serve us as well.
+# From version 10 on topics are named by id; names suffice here.
 OFFSETS_BY_NAME_MAX: Final = 9
 
 _REJOIN: Final = frozenset((ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID))
@@ -68,9 +68,9 @@ def assign_range(
 
 
 class GroupMember:
-    """One member; `join` before anything else, and again when `must_rejoin`. Owned by one task.
+    """One member; call `join` first, and again when `must_rejoin`. Owned by one task.
 
-    `on_delay` is told once what keeps it from joining, which is tried for ever.
+    `on_delay` is called once with the error that keeps it from joining, which is retried for ever.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class GroupMember:
         self._heartbeats: asyncio.Task[None] | None = None
 
     async def join(self) -> list[TopicPartition]:
-        """Take part in a rebalance; returns the partitions that are ours. Errors: ClientError."""
+        """Take part in a rebalance; returns the assigned partitions. Errors: ClientError."""
         await self._stop_heartbeats()
         patience = Patience(None, self._on_delay)
         while True:
@@ -118,7 +118,7 @@ class GroupMember:
                 return partitions
 
     async def _rebalance(self) -> list[TopicPartition]:
-        node_id = await self._client.coordinator(self.group, timeout_s=0)  # `join` tries again, and tells why
+        node_id = await self._client.coordinator(self.group, timeout_s=0)  # `join` retries, and reports the error
         joined = await self._join(node_id)
         self._generation = joined.generation_id
         protocol_name = joined.protocol_name or RANGE
@@ -163,7 +163,7 @@ class GroupMember:
             )
             self._member_id = response.member_id or self._member_id
             if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-                continue  # KIP-394: come back with the id that was just given
+                continue  # KIP-394: join again with the id just received
             check(response.error_code, f"cannot join group {self.group}")
             return response
 
@@ -177,17 +177,17 @@ class GroupMember:
                     node_id,
                 )
             except ClientError:
-                continue  # the next one may get through; if not, the session ends and a commit will say so
+                continue  # the next one may succeed; if not, the session ends and a commit will fail
             self.must_rejoin = response.error_code in _REJOIN
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Offsets that the group committed earlier; partitions without one are left out. Errors: ClientError."""
+        """The committed offsets of the group, without partitions that have none. Errors: ClientError."""
         return await patiently(lambda: fetch_committed(self._client, self.group, partitions), COORDINATOR_TIMEOUT_S)
 
     async def commit(self, offsets: Mapping[TopicPartition, int], timeout_s: float = COORDINATOR_TIMEOUT_S) -> None:
-        """Store positions; while the coordinator is away, try again for so long.
+        """Commit offsets; while the coordinator is unavailable, retry for `timeout_s`.
 
-        Errors: ClientError; a rebalance is none: `must_rejoin` is set.
+        Errors: ClientError, except for a rebalance: `must_rejoin` is set.
         """
         if offsets:
             await patiently(lambda: self._commit(offsets), timeout_s)
@@ -206,11 +206,11 @@ class GroupMember:
                     check(partition.error_code, f"cannot commit {topic.name}-{partition.partition_index}")
 
     async def forget(self) -> None:
-        """Be a member no more without a word: the session ends by itself."""
+        """Stop being a member without a LeaveGroup request: the session expires."""
         await self._stop_heartbeats()
 
     async def leave(self) -> None:
-        """Let the others have our partitions at once. Never fails: the session would end anyway."""
+        """Leave the group, so that others get its partitions at once. Never fails: the session would expire anyway."""
         await self._stop_heartbeats()
         request = LeaveGroupRequest(group_id=self.group)
         try:
@@ -230,7 +230,7 @@ class GroupMember:
 async def fetch_committed(
     client: KafkaClient, group: str, partitions: Sequence[TopicPartition] | None
 ) -> dict[TopicPartition, int]:
-    """The committed offsets of a group, of all partitions where `partitions` is None. Errors: ClientError."""
+    """The committed offsets of a group, of all partitions if `partitions` is None. Errors: ClientError."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions or ():
         by_topic.setdefault(topic, []).append(index)
@@ -269,7 +269,7 @@ async def fetch_committed(
 def commit_request(
     group: str, offsets: Mapping[TopicPartition, int], generation: int = -1, member_id: str = ""
 ) -> OffsetCommitRequest:
-    """An OffsetCommit of these positions; without generation and member it is an administrator's."""
+    """An OffsetCommit request of these offsets; without generation and member it is an administrator's."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (topic, index), offset in offsets.items():
         entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic))
@@ -307,7 +307,7 @@ def _decode_assignment(assignment: bytes) -> list[TopicPartition]:
 
 
 def describe_assignment(assignment: bytes) -> list[TopicPartition]:
-    """The partitions in a member's assignment as DescribeGroups shows it; empty where it cannot be read."""
+    """The partitions in a member's assignment in DescribeGroups; empty if it cannot be decoded."""
     try:
         return _decode_assignment(assignment)
     except (ProtocolError, ValueError):

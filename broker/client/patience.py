@@ -1,5 +1,5 @@
-"""How the client goes on when brokers are away, or answer with errors that pass: it tries again, each time somewhat
-later, until a deadline or for ever, and tells once what it is that it waits for.
+"""Retries of the client when brokers are unavailable, or respond with passing errors: each after a longer delay, until
+a deadline or for ever, with one report of the cause.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ FIRST_BACKOFF_MS: Final = 100
 LONGEST_BACKOFF_MS: Final = 1000
 
 DELAY_TOLD_AFTER_S: Final = 1.0
-"""Elections and the like are over by then."""
+"""Elections and similar delays are usually over by then."""
 
 T = TypeVar("T")
 
 TellDelay = Callable[[ClientError, float | None], None]
-"""Told what is wrong, and for how many seconds that will be tried again; None: for as long as it takes."""
+"""Called with the error, and for how many more seconds it will be retried; None: without a limit."""
 
 
 def tell_nobody(_error: ClientError, _left_s: float | None) -> None:
-    """For those whose delays nobody wants to know."""
+    """For callers that do not report delays."""
 
 
 def passes(error: ClientError) -> bool:
-    """Whether another attempt may work: nobody answered, or the error is one that Kafka calls retriable."""
+    """Whether a retry may succeed: there was no response, or the error is one that Kafka calls retriable."""
     return isinstance(error, BrokerUnavailable) or (isinstance(error, ResponseError) and error.error.retriable)
 
 
 class Patience:
-    """For how long one thing is tried again: `timeout_s` from now on, or for ever (None). `final` are errors that end
-    it although others would try again. Owned by one task.
+    """The retries of one action: for `timeout_s` from now on, or for ever (None). `final` are errors that end it
+    although they are retriable otherwise. Owned by one task.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Patience:
         return 0.0 if self._begun_s is None else now_s - self._begun_s
 
     def note(self, error: ClientError) -> None:
-        """Have failed once more. Errors: the error itself, where no other attempt is to be made."""
+        """Note another failure. Errors: the error itself, if there is to be no other attempt."""
         is_final = isinstance(error, ResponseError) and error.error in self._final
         if is_final or not passes(error) or self.is_over:
             raise error
-        if self._begun_s is None:  # nothing was wrong until now
+        if self._begun_s is None:  # the first failure
             self._begun_s = asyncio.get_running_loop().time()
         waited_s = self._waited_s()
         if waited_s > DELAY_TOLD_AFTER_S and not self._has_told:
@@ -70,19 +70,20 @@ class Patience:
             self._tell(error, None if self._timeout_s is None else self._timeout_s - waited_s)
 
     async def after(self, error: ClientError) -> None:
-        """Wait before the next attempt. Errors: the error itself, where no other attempt is to be made."""
+        """Wait before the next attempt. Errors: the error itself, if there is to be no other attempt."""
         self.note(error)
         await asyncio.sleep(self._backoff.next_ms() / 1000)
 
     def reset(self) -> None:
-        """It works again: what fails later begins anew, and is told anew. For what is tried for ever."""
+        """The action succeeded: a later failure starts again, with a new report. For actions that are
+        retried for ever."""
         self._begun_s = None
         self._has_told = False
         self._backoff.reset()
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]], timeout_s: float) -> T:
-    """What `attempt` returns, tried again while errors pass, for so long. Errors: ClientError."""
+    """The result of `attempt`, which is retried while its errors pass, for `timeout_s`. Errors: ClientError."""
     patience = Patience(timeout_s)
     while True:
         try:

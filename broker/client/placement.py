@@ -1,4 +1,4 @@
-"""Where the partitions of a cluster are: which brokers have replicas of them, who leads, how many bytes they are."""
+"""The placement of a cluster's partitions: replicas by broker, leaders, and sizes in bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from barnabas.wire.messages.metadata import MetadataResponse
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlace:
-    """A broker that is registered: where clients reach it, and its rack."""
+    """A registered broker: its address for clients, and its rack."""
 
     host: str
     port: int
@@ -23,7 +23,7 @@ class BrokerPlace:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
-    """A partition: its replicas, of which the first should lead, those in sync, and the leader (-1: none)."""
+    """A partition: its replicas, the preferred one first, its ISR, and its leader (-1: none)."""
 
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
@@ -39,13 +39,13 @@ class Placement:
     brokers: Mapping[int, BrokerPlace]
     partitions: Mapping[TopicPartition, PartitionPlace]
     replica_bytes: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
-    """The size of each replica, by topic, partition and broker, as far as brokers tell."""
+    """The size of each replica, by topic, partition and broker, as far as brokers report it."""
 
     problems: tuple[str, ...] = ()
-    """Brokers that do not tell, and log directories that cannot be read, in words."""
+    """Brokers that do not report sizes, and log directories that cannot be read, as text."""
 
     silent: frozenset[int] = frozenset()
-    """The brokers that do not tell."""
+    """The brokers that do not report sizes."""
 
     def away(self) -> list[int]:
         """Brokers that have replicas, but are not registered."""
@@ -53,7 +53,7 @@ class Placement:
 
 
 async def read_placement(client: KafkaClient) -> Placement:
-    """Ask the cluster, and each broker for the sizes of its logs. Errors: ClientError."""
+    """Read the metadata of the cluster, and the sizes of logs from each broker. Errors: ClientError."""
     metadata = await client.metadata(None)
     sizes, problems, silent = await _replica_bytes(client, [broker.node_id for broker in metadata.brokers])
     return Placement(

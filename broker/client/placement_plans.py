@@ -1,7 +1,7 @@
-"""Which replicas partitions shall have: pure decisions about a placement, made before anything is moved.
+"""Plans new replicas of partitions: pure decisions about a placement, made before anything is moved.
 
-Racks count when all brokers that may get replicas have one, as with Kafka: then the replicas of a partition stand in as
-many racks as before, or more.
+Racks count if all brokers that may get replicas have one, as in Kafka: then the replicas of a partition are in as many
+racks as before, or more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Replicas = tuple[int, ...]
 
 
 class Loads:
-    """How many replicas, preferred leaders and bytes each broker has, while a plan is made."""
+    """The numbers of replicas, preferred leaders and bytes of each broker, while a plan is made."""
 
     def __init__(self, placement: Placement, brokers: Collection[int]) -> None:
         self.placement = placement
@@ -29,7 +29,7 @@ class Loads:
             self.add(partition, place.replicas)
 
     def add(self, partition: TopicPartition, replicas: Replicas, sign: int = 1) -> None:
-        """Count a partition's replicas, or no longer (-1)."""
+        """Add a partition's replicas, or remove them (-1)."""
         size = self.placement.partitions[partition].bytes
         for broker in replicas:
             self.replicas[broker] += sign
@@ -38,7 +38,7 @@ class Loads:
             self.leaders[broker] += sign
 
     def least_loaded(self, brokers: Collection[int], beside: Collection[int]) -> int:
-        """The broker that should get the next replica of a partition which has others on the brokers `beside`."""
+        """The broker that should get the next replica of a partition with other replicas on the brokers `beside`."""
         taken = {self.racks.get(each) for each in beside}
         return min(
             brokers,
@@ -52,13 +52,13 @@ class Loads:
 
 
 def racks(placement: Placement, brokers: Collection[int]) -> dict[int, str]:
-    """The rack of each broker; none of any if one of `brokers` has none."""
+    """The rack of each broker; empty if one of `brokers` has none."""
     known = {broker: place.rack for broker, place in placement.brokers.items() if place.rack is not None}
     return known if all(broker in known for broker in brokers) else {}
 
 
 def check_brokers(placement: Placement, brokers: Collection[int]) -> None:
-    """Brokers that may get replicas are there. Errors: ClientError."""
+    """Check that brokers that may get replicas are registered. Errors: ClientError."""
     unknown = sorted(set(brokers) - placement.brokers.keys())
     if away := [each for each in unknown if each in placement.away()]:
         raise ClientError(f"{_are_away(away)}: start {_them(away)} again first")
@@ -68,7 +68,7 @@ def check_brokers(placement: Placement, brokers: Collection[int]) -> None:
 
 
 def check_none_away(away: Sequence[int]) -> None:
-    """Errors: ClientError that says what to do about a broker that has replicas and is away."""
+    """Errors: ClientError with the remedy for a broker that has replicas and is down."""
     if away:
         raise ClientError(
             f"broker {away[0]} has replicas and is away: start it again, or have others get what it has"
@@ -85,12 +85,12 @@ def plan_spread(
     keeping: Collection[int] = (),
     away: Sequence[int] = (),
 ) -> dict[TopicPartition, Replicas]:
-    """Have the partitions on these brokers alone, with as many replicas as they have or as are wanted. Replicas that
-    may stay do, in their order, also those on brokers that are `keeping` what they have and get nothing; those that are
-    missing go where there is least. Only partitions that change.
+    """Place the partitions on these brokers alone, with their present number of replicas or the given one. Replicas
+    that may stay do, in their order, including those on brokers that are `keeping` their replicas and get none; missing
+    ones go to the least loaded brokers. Returns only partitions that change.
 
-    Errors: ClientError where there are too few brokers, or one is not there. It names brokers that are `away`, which
-    would count if they were there.
+    Errors: ClientError if there are too few brokers, or one is not registered. It names brokers that are `away`, which
+    would count if they were up.
     """
     check_brokers(placement, brokers)
     _check_enough(placement, partitions, brokers, replication_factor, keeping, away)
@@ -116,7 +116,7 @@ def _check_enough(
     keeping: Collection[int],
     away: Sequence[int],
 ) -> None:
-    """Errors: ClientError that names what stands in the way, and what to do."""
+    """Errors: ClientError that names the obstacle, and the remedy."""
     hindered: dict[TopicPartition, tuple[int, int, list[int]]] = {}
     for partition in sorted(partitions):
         old = placement.partitions[partition].replicas
@@ -170,10 +170,10 @@ def _spread(
     place = loads.placement.partitions[partition]
     may_stay = {*brokers, *kept}
     staying = [each for each in old if each in may_stay]
-    while len(staying) > count:  # whoever is not in sync goes first, then whoever is not preferred
+    while len(staying) > count:  # replicas out of sync are removed first, then those that are not preferred
         behind = [each for each in staying if each not in place.in_sync]
         staying.remove(behind[-1] if behind else staying[-1])
-    # A replica that has to go is replaced in its place, so that the order of the others stays.
+    # A removed replica is replaced in its place, so that the order of the others stays.
     new = [each if each in staying else None for each in old if each in staying or each not in may_stay][:count]
     new += [None] * (count - len(new))
     added = []
@@ -183,7 +183,7 @@ def _spread(
             new[number] = loads.least_loaded([other for other in brokers if other not in taken], taken)
             added.append(new[number])
     replicas = [each for each in new if each is not None]
-    if replicas[0] in added:  # another one has to be preferred: who is so least often
+    if replicas[0] in added:  # another one has to be preferred: the broker with the fewest preferred leaders
         first = min(replicas, key=lambda each: (loads.leaders[each], replicas.index(each)))
         replicas.remove(first)
         replicas.insert(0, first)
@@ -191,7 +191,7 @@ def _spread(
 
 
 def copied_bytes(placement: Placement, targets: Mapping[TopicPartition, Replicas]) -> int:
-    """How many bytes are copied when partitions get these replicas."""
+    """The number of bytes that are copied when partitions get these replicas."""
     return sum(
         placement.partitions[partition].bytes * len(set(new) - set(placement.partitions[partition].replicas))
         for partition, new in targets.items()

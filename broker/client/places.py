@@ -1,4 +1,4 @@
-"""Places in partitions as people name them (the first record, 10 before the end, since noon) and their offsets."""
+"""Positions in partitions as users name them (the first record, 10 before the end, since noon) and their offsets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from barnabas.wire.errors import ErrorCode
 
 
 class Place:
-    """A place in a partition: one of the classes below."""
+    """A position in a partition: one of the classes below."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Earliest(Place):
-    """The first record that is kept."""
+    """The first available record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +30,21 @@ class BeforeEnd(Place):
 
 @dataclass(frozen=True, slots=True)
 class Offset(Place):
-    """The offset of that number."""
+    """The offset with that number."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Since(Place):
-    """The first record that is not older than a moment (ms since 1970); the end where there is none."""
+    """The first record that is not older than a time (ms since 1970); the end if there is none."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """An offset that a partition does not have, and the nearer end of the partition that is taken instead."""
+    """An offset outside of a partition, and the nearer end of the partition that replaces it."""
 
     topic: str
     partition: int
@@ -57,7 +57,7 @@ class Moved:
 
 
 async def named_partitions(positions: Positions, wanted: Mapping[str, Collection[int] | None]) -> list[TopicPartition]:
-    """The partitions of some topics, all of a topic where None is wanted. Errors: ClientError for one that is not."""
+    """The partitions of some topics, all of a topic if its value is None. Errors: ClientError for a missing one."""
     await positions.refresh(wanted)
     known = positions.partitions()
     for name, chosen in wanted.items():
@@ -68,7 +68,7 @@ async def named_partitions(positions: Positions, wanted: Mapping[str, Collection
 
 
 async def existing_topics(client: KafkaClient, names: Collection[str]) -> set[str]:
-    """The topics of these names that the cluster knows. Errors: ClientError."""
+    """The existing topics among these names. Errors: ClientError."""
     response = await client.metadata(names)
     return {topic.name or "" for topic in response.topics if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
@@ -76,9 +76,9 @@ async def existing_topics(client: KafkaClient, names: Collection[str]) -> set[st
 async def offsets_at(
     positions: Positions, partitions: Collection[TopicPartition], place: Place, *, isolation_level: int = 0
 ) -> tuple[dict[TopicPartition, int], list[Moved]]:
-    """The offset of a place in each partition, and those that were moved to an end. Errors: ClientError.
+    """The offset of a position in each partition, and the offsets that were moved to an end. Errors: ClientError.
 
-    More than there is before the end is no move: the last N of fewer are all.
+    A distance greater than the partition's length is no move: the last N of fewer records are all records.
     """
     match place:
         case Earliest():
@@ -100,7 +100,7 @@ async def offsets_at(
 async def ends(
     positions: Positions, partitions: Collection[TopicPartition], *, isolation_level: int = 0
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """First offsets, and those behind the last record that may be read. Errors: ClientError."""
+    """The first offsets, and those after the last record that may be read. Errors: ClientError."""
     return (
         await positions.offsets(partitions, EARLIEST),
         await positions.offsets(partitions, LATEST, isolation_level=isolation_level),
@@ -112,7 +112,7 @@ def within(
     first: Mapping[TopicPartition, int],
     last: Mapping[TopicPartition, int],
 ) -> tuple[dict[TopicPartition, int], list[Moved]]:
-    """Offsets moved to the nearer end where a partition does not have them, as Kafka's `--reset-offsets` does."""
+    """Move offsets outside of a partition to its nearer end, as Kafka's `--reset-offsets` does."""
     taken = {partition: min(max(offset, first[partition]), last[partition]) for partition, offset in wanted.items()}
     moved = [
         Moved(*partition, wanted[partition], offset)

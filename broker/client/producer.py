@@ -27,10 +27,10 @@ BATCH_BYTES: Final = 256 * 1024
 """A batch is sent when its keys and values reach this size."""
 
 CREATION_TIMEOUT_S: Final = 3.0
-"""How long a topic may be unknown before we believe that nobody creates it."""
+"""How long a topic may be unknown before it counts as missing."""
 
 QUEUED_BATCHES_MAX: Final = 2
-"""Batches that wait per partition before `send` waits."""
+"""The number of batches that wait per partition before `send` waits."""
 
 _MASK: Final = 0xFFFF_FFFF
 _SEQUENCES: Final = 1 << 31
@@ -59,7 +59,7 @@ def partition_for(key: bytes, partition_count: int) -> int:
 
 
 class _Partition:
-    """What is collected for one partition, and its queue of batches to send."""
+    """The collected records of one partition, and its queue of batches to send."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -72,9 +72,9 @@ class _Partition:
 class Producer:
     """Writes to one topic; `async with Producer(...)` sends everything before it ends. Owned by one task.
 
-    Records without a key fill one batch after the other, partition by partition. acks=all; retries do not duplicate.
-    `on_delay` is told what keeps batches from being written, and for how many seconds that will be tried again: once,
-    until all of them are written.
+    Records without a key fill one batch after the other, partition by partition. acks=all; retries do not duplicate
+    records. `on_delay` is called with the error that delays batches, and for how many seconds it will be retried: once,
+    until all batches are written.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Producer:
         timestamp_ms: int,
         partition: int | None = None,
     ) -> None:
-        """Take one record; waits while too much is unsent. Errors: ClientError, also for earlier records."""
+        """Accept one record; waits while too many are unsent. Errors: ClientError, also for earlier records."""
         if self._error is not None:
             raise self._error
         target = self._target(key, partition)
@@ -161,13 +161,13 @@ class Producer:
         return self._partitions[self._keyless % count if key is None else partition_for(key, count)]
 
     async def push(self) -> None:
-        """Send what was taken without waiting for batches to fill. Errors: ClientError, for earlier records."""
+        """Send the collected records without waiting for full batches. Errors: ClientError, for earlier records."""
         for partition in self._partitions:
             if partition.records:
                 await self._dispatch(partition)
 
     async def flush(self) -> None:
-        """Send what was taken, and wait until all of it is acknowledged. Errors: ClientError."""
+        """Send the collected records, and wait until all of them are acknowledged. Errors: ClientError."""
         await self.push()
         for partition in self._partitions:
             await partition.queue.join()
@@ -208,7 +208,7 @@ class Producer:
                 break
             except ClientError as error:
                 if isinstance(error, ResponseError) and error.error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                    break  # an earlier try was stored, only its answer got lost
+                    break  # an earlier attempt was stored, and its response was lost
                 await patience.after(error)
             await self._refresh(patience)
         self._delayed.discard(partition.index)
@@ -258,7 +258,7 @@ class Producer:
                 if not isinstance(error, ResponseError) or error.error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     await patience.after(error)
                     continue
-                # One that is being created is not known yet; where the broker does not create any it never will be.
+                # A topic that is being created is not known yet; without automatic creation it never will be.
                 creation = creation or Patience(CREATION_TIMEOUT_S)
                 if creation.is_over:
                     await self._client.check_topic(self.topic, error.error)

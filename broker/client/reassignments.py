@@ -1,4 +1,4 @@
-"""Partitions that move to other brokers: what is under way, starting, cancelling, throttling and waiting for it."""
+"""Reassignments of partitions: listing, starting, cancelling, throttling and waiting for them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ UNCLEAN: Final = 1
 
 POLL_S: Final = 0.25
 TROUBLE_S_MAX: Final = 60.0
-"""So long the cluster may be without a controller, or out of reach, while somebody waits."""
+"""How long the cluster may be without a controller, or unreachable, during a wait."""
 
 _TIMEOUT_MS: Final = 30_000
 _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 _CONFIG_LENGTH_MAX: Final = 32_767
-"""A config's value is a string of the protocol, whose size is an int16 in older versions."""
+"""A config's value is a string of the protocol, whose length is an int16 in older versions."""
 
 _ADVICE: Final = {
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: ": start the broker of its first replica, or wait until that is in sync"
@@ -41,15 +41,15 @@ _ADVICE: Final = {
 }
 
 _SET_AT_RUN_TIME: Final = {TOPIC: 1, BROKER: 2}
-"""The source of a config that somebody has set for this topic, this broker."""
+"""The source of a config that was set for this topic or broker."""
 
 Targets = Mapping[TopicPartition, Sequence[int]]
-"""The replicas that partitions shall have, the first of which should lead."""
+"""The target replicas of partitions; the first one is preferred."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition that is under way: all replicas that it has meanwhile, those it gets and those it loses."""
+    """A reassignment in progress: all present replicas, the adding and the removing ones."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -57,17 +57,17 @@ class Reassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas that the partition has in the end."""
+        """The replicas of the partition after the reassignment."""
         return tuple(each for each in self.replicas if each not in self.removing)
 
 
 def partition_text(partition: TopicPartition) -> str:
-    """A partition as people read it: `flights-3`."""
+    """A partition's name for users: `flights-3`."""
     return f"{partition[0]}-{partition[1]}"
 
 
 async def reassignments(client: KafkaClient) -> dict[TopicPartition, Reassignment]:
-    """All reassignments that are under way. Errors: ClientError."""
+    """All reassignments in progress. Errors: ClientError."""
     response = await client.send_to_controller(ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS))
     check(response.error_code, "cannot list the reassignments", response.error_message)
     return {
@@ -82,7 +82,7 @@ async def reassignments(client: KafkaClient) -> dict[TopicPartition, Reassignmen
 async def reassign(
     client: KafkaClient, targets: Mapping[TopicPartition, Sequence[int] | None]
 ) -> dict[TopicPartition, str | None]:
-    """Have partitions move, or no longer (None); what keeps each from it, or None. Errors: ClientError."""
+    """Start reassignments, or cancel them (None); returns the error of each, or None. Errors: ClientError."""
     topics: dict[str, ReassignableTopic] = {}
     for (name, index), replicas in targets.items():
         topic = topics.setdefault(name, ReassignableTopic(name=name))
@@ -105,9 +105,9 @@ async def elect(
     *,
     wait_s: float = 0.0,
 ) -> dict[TopicPartition, str | None]:
-    """Have partitions (None: all) led by their first replicas, or by any that is left (UNCLEAN). What keeps each from
-    it, or None; those that need no election are left out. So long it is tried again where the first replica is not in
-    sync: it may have lagged behind for a moment. Errors: ClientError."""
+    """Elect the preferred replicas of partitions (None: all) as leaders, or any that is left (UNCLEAN). Returns the
+    error of each, or None, without those that need no election. For `wait_s` the election is repeated if the preferred
+    replica is not in sync: it may have lagged for a moment. Errors: ClientError."""
     loop = asyncio.get_running_loop()
     found = answers = await _elect(client, partitions, election_type)
     until_s = loop.time() + wait_s
@@ -148,7 +148,7 @@ def _words(code: int, message: str | None) -> str | None:
 # --- waiting -------------------------------------------------------------------------------------
 
 Tell = Callable[[int, int, int], None]
-"""Told how many bytes are copied, of how many, and how many partitions are still under way."""
+"""Called with the copied bytes, the bytes to copy, and the number of partitions in progress."""
 
 
 async def wait_for(
@@ -157,8 +157,8 @@ async def wait_for(
     tell: Tell,
     tell_away: Callable[[int, list[TopicPartition]], None],
 ) -> None:
-    """Wait until none of the partitions is under way. `tell_away` hears once of each broker that is to get partitions
-    and is not there. Errors: ClientError when the cluster is away for too long.
+    """Wait until none of the partitions is being reassigned. `tell_away` is called once for each broker that is to get
+    partitions and is down. Errors: ClientError when the cluster is unavailable for too long.
     """
     loop = asyncio.get_running_loop()
     sizes: dict[TopicPartition, int] = {}
@@ -166,7 +166,7 @@ async def wait_for(
     last_s = loop.time()
     while True:
         try:
-            await client.metadata([])  # whoever is the controller by now
+            await client.metadata([])  # looks up the controller
             found = await reassignments(client)
             left = {each: found[each] for each in partitions if each in found}
             if not left:
@@ -189,7 +189,8 @@ async def wait_for(
 async def _copied(
     client: KafkaClient, left: Mapping[TopicPartition, Reassignment], sizes: dict[TopicPartition, int]
 ) -> int:
-    """How many bytes the new replicas have; `sizes` learns how many each partition has to copy."""
+    """The number of bytes that the new replicas have; `sizes` is updated with the bytes that each partition has to
+    copy."""
     topics: dict[str, DescribableLogDirTopic] = {}
     for name, index in left:
         topics.setdefault(name, DescribableLogDirTopic(topic=name)).partitions.append(index)
@@ -212,10 +213,10 @@ async def _copied(
 
 
 async def throttle(client: KafkaClient, rate: int, moves: Mapping[TopicPartition, Reassignment]) -> None:
-    """Have the replicas that move fetched with so many bytes per second and broker at most (KIP-73).
+    """Limit the bytes per second at which each broker's moving replicas are fetched (KIP-73).
 
-    Whatever is left behind when this is interrupted, one broker has a rate: that is how `unthrottle` knows.
-    Brokers that have just died are asked until the cluster knows it. Errors: ClientError.
+    If this is interrupted, at least one broker has a rate: by that `unthrottle` finds the throttle. Brokers that have
+    just died are retried until the cluster knows it. Errors: ClientError.
     """
     await patiently(lambda: _throttle(client, rate, moves), TROUBLE_S_MAX)
 
@@ -231,10 +232,9 @@ async def _throttle(client: KafkaClient, rate: int, moves: Mapping[TopicPartitio
 
 
 def throttled_replicas(moves: Mapping[TopicPartition, Reassignment]) -> dict[str, tuple[str, str]]:
-    """The lists of throttled replicas of each topic, of those that send and of those that come, as
-    kafka-reassign-partitions writes them: but all the topic's (`*`) where a list would be longer than a config may be,
-    with some 1,700 partitions of three replicas. Then a replica of the topic that lags behind without moving is held up
-    with the others.
+    """The lists of throttled replicas of each topic, of leaders and of followers, as kafka-reassign-partitions writes
+    them; but all of the topic's (`*`) if a list would exceed the length of a config, with some 1,700 partitions of
+    three replicas. Then other lagging replicas of the topic are throttled, too.
     """
     lists: dict[str, tuple[list[str], list[str]]] = {}
     for (name, index), one in moves.items():
@@ -252,7 +252,7 @@ def _throttled_list(replicas: Sequence[str]) -> str:
 
 
 async def throttled_rate(client: KafkaClient, brokers: Collection[int]) -> int | None:
-    """The least rate that one of the brokers has, whoever has set it; None without any. Errors: ClientError."""
+    """The lowest rate of one of the brokers, whichever tool has set it; None without any. Errors: ClientError."""
     return await patiently(lambda: _throttled_rate(client, brokers), TROUBLE_S_MAX)
 
 
@@ -265,9 +265,11 @@ async def _throttled_rate(client: KafkaClient, brokers: Collection[int]) -> int 
 
 
 async def unthrottle(client: KafkaClient) -> bool:
-    """Take away the throttles of all brokers that are there and of all topics; whether there were any.
-    kafka-reassign-partitions --verify does the same. Brokers that have just died are asked until the cluster knows it.
-    Errors: ClientError."""
+    """Remove the throttles of all live brokers and of all topics; returns whether there were any.
+
+    kafka-reassign-partitions --verify does the same. Brokers that have just died are retried until the cluster knows
+    it. Errors: ClientError.
+    """
     return await patiently(lambda: _unthrottle(client), TROUBLE_S_MAX)
 
 
@@ -284,7 +286,7 @@ async def _unthrottle(client: KafkaClient) -> bool:
 
 
 def _with_own(described: Mapping[tuple[int, str], Sequence[Any]]) -> dict[Any, list[str]]:
-    """The resources for which some of the keys that were asked for were set."""
+    """The resources with those of the requested keys that were set."""
     own = {
         (kind, name): [config.name for config in configs if config.config_source == _SET_AT_RUN_TIME[kind]]
         for (kind, name), configs in described.items()
