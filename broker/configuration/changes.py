@@ -1,8 +1,8 @@
 """Changes of dynamic configs, for AlterConfigs and IncrementalAlterConfigs: checks first, then a write per resource.
 
-Each resource of a request succeeds or fails by itself. Broker configs are checked by the broker they are meant for,
+Each resource of a request succeeds or fails by itself. Broker configs are checked by the broker that they belong to,
 topic configs against the table of topic keys. Source: ConfigAdminManager.scala, ConfigurationControlManager.java and
-DynamicBrokerConfig.java of Kafka 4.3.0, whose codes and wording clients see here.
+DynamicBrokerConfig.java of Kafka 4.3.0, whose error codes and messages are used here.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ OPERATION_NAMES: Final = ("SET", "DELETE", "APPEND", "SUBTRACT")
 
 _VALUE_LENGTH_MAX: Final = 32_767
 OVERRIDES_MAX: Final = 1_000
-"""How many overrides a topic, a broker, or the default of all brokers may have: names that nobody knows are stored,
-too, as in Kafka."""
+"""The limit of overrides of a topic, a broker, or the default of all brokers: unknown names are stored, too, as in
+Kafka."""
 OVERRIDES_BYTES_MAX: Final = 512 * 1024
-"""How many bytes the overrides of a topic, a broker or the default of all brokers may take; ZooKeeper takes a
-megabyte."""
+"""The limit of bytes of the overrides of a topic, a broker or the default of all brokers; ZooKeeper
+accepts a megabyte."""
 ALL_OVERRIDES_BYTES_MAX: Final = 64 * 1024 * 1024
-"""How many bytes all overrides of all topics and brokers may take together, as `stored_bytes` estimates them: those of
+"""The limit of bytes of all overrides of all topics and brokers together, as `stored_bytes` estimates them: those of
 50,000 topics with half a dozen each."""
 RESOURCES_PER_TURN: Final = 16
-"""Requests of others have their turn after so many resources."""
+"""The number of resources after which other requests have their turn."""
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
 Overrides = Mapping[str, str]
@@ -73,8 +73,8 @@ ResourceType = TypeVar("ResourceType", bound=Resource)
 
 
 class ConfigChanges:
-    """Changes the configs that the metadata store keeps, of topics (those in `topics`) and of brokers, on behalf of
-    broker `node_id`."""
+    """Changes the configs in the metadata store, of topics (those in `topics`) and of brokers, on behalf of broker
+    `node_id`."""
 
     def __init__(
         self, node_id: int, topic_configs: TopicConfigs, repository: ConfigRepository, topics: Container[str]
@@ -94,8 +94,8 @@ class ConfigChanges:
     ) -> list[ApiError | None]:
         """Change the configs of every resource that can be changed; one outcome per resource, None for success.
 
-        `new_overrides(resource, current)` computes what a resource's overrides become; it raises ApiError.
-        `alter_loggers` handles resources of type BROKER_LOGGER; without it they are refused.
+        `new_overrides(resource, current)` computes a resource's new overrides; it raises ApiError. `alter_loggers`
+        handles resources of type BROKER_LOGGER; without it they are refused.
         """
         seen: dict[tuple[int, str], int] = {}
         for resource in resources:
@@ -200,8 +200,8 @@ class ConfigChanges:
 
 
 def check_room(current: Overrides, overrides: Mapping[str, str | None], held_bytes: int) -> None:
-    """Whether there is room for an entity's overrides instead of its `current` ones; less than those always fits.
-    `held_bytes` is what all entities have. Errors: POLICY_VIOLATION.
+    """Check that an entity's new overrides fit in place of its `current` ones; smaller ones always fit. `held_bytes` is
+    the size of all entities' overrides. Errors: POLICY_VIOLATION.
     """
     if len(overrides) > max(OVERRIDES_MAX, len(current)):
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"More than {OVERRIDES_MAX} configs of one resource are not kept.")
@@ -256,8 +256,8 @@ def _asks_for_security(name: str) -> bool:
 def apply_operations(resource: Any, current: Overrides) -> Overrides:
     """The overrides after the SET, DELETE, APPEND and SUBTRACT operations of an incremental change.
 
-    Appending to a list that is not set starts from its default; what is there already is not added twice.
-    Errors: INVALID_CONFIG for APPEND and SUBTRACT on keys that are no lists, INVALID_REQUEST for unknown operations.
+    Appending to a list that is not set starts from its default; existing items are not added twice. Errors:
+    INVALID_CONFIG for APPEND and SUBTRACT on keys that are no lists, INVALID_REQUEST for unknown operations.
     """
     keys = BROKER_KEYS if resource.resource_type == BROKER else TOPIC_KEYS
     overrides = dict(current)
@@ -282,7 +282,7 @@ def _appended(items: list[str], added: list[str]) -> list[str]:
 
 
 def _subtracted(items: list[str], removed: list[str]) -> list[str]:
-    """Without as many of each item, from the front, as are removed."""
+    """The list without as many of each item, from the front, as are removed."""
     left = Counter(removed)
     kept = []
     for item in items:

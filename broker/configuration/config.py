@@ -1,9 +1,9 @@
-"""The broker's configuration as it was started: Kafka's keys, read from five places, checked together, one frozen
-object. What is changed at run time lies over it in `LiveConfig` (`live_config.py`).
+"""The broker's configuration at its start: Kafka's keys, read from five places, checked together, one frozen object.
+Changes at run time are in `LiveConfig` (`live_config.py`).
 
 Precedence, highest first: command-line options, `--override KEY=VALUE`, `KAFKA_...` environment variables, the
-properties file, defaults. `resolve` never stops at the first mistake: a `Resolution` lists every error and warning, and
-carries a `BrokerConfig` only when there is no error.
+properties file, defaults. `resolve` never stops at the first error: a `Resolution` lists every error and warning, and
+has a `BrokerConfig` only when there is no error.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ DEFAULTS_WITH_ZOOKEEPER: Final[Mapping[str, ConfigValue]] = MappingProxyType(
         "transaction.state.log.min.isr": 2,
     }
 )
-"""Kafka's defaults, where there may be several brokers; one that is alone for good has those of the table."""
+"""Kafka's defaults, for clusters that may have several brokers; a broker that is always alone has those
+of the table."""
 
 _NO_ZOOKEEPER_SECURITY: Final = "connections to ZooKeeper are plain, without TLS, ACLs or migration to KRaft"
 
@@ -68,10 +69,10 @@ class BrokerConfig(BrokerKeys):
 
     Args:
         values: by the names of the attributes.
-        raw: what was set anywhere, by key, as text.
-        sources: where that was, by key.
-        defaults: those that depend on the surroundings (log.dir) and replace the table's.
-        warnings: what is wrong with the configuration and does not keep the broker from starting.
+        raw: all values that were set, by key, as text.
+        sources: the places where they were set, by key.
+        defaults: those that depend on the environment (log.dir) and replace the table's.
+        warnings: problems of the configuration that do not keep the broker from starting.
     """
 
     raw: Mapping[str, str]
@@ -114,21 +115,21 @@ class BrokerConfig(BrokerKeys):
         return self.sources.get(key, DEFAULT)
 
     def current_value(self, key: str, dynamic: Mapping[str, str]) -> ConfigValue:
-        """The value of `key` where `dynamic` holds what was changed at run time."""
+        """The value of `key`, where `dynamic` holds the changes at run time."""
         if key in dynamic:
             try:
                 return parse(BROKER_KEYS[key], dynamic[key])
             except ConfigValueError:
-                pass  # Written around the checks, straight into the store: the value from before stays in force.
+                pass  # Written directly to the store, without the checks: the former value stays in force.
         return self.value(key)
 
     def check_dynamic(self, dynamic: Mapping[str, str]) -> tuple[str, ...]:
-        """What is wrong with this configuration once `dynamic` is laid over it: rules that join several keys, too."""
+        """The errors of this configuration with `dynamic` applied, including rules that join several keys."""
         return resolve(options={**self.raw, **_of_consequence(dynamic)}).errors
 
 
 def _of_consequence(dynamic: Mapping[str, str]) -> dict[str, str]:
-    """Without names that nobody knows: whoever starts a broker is told what they may have meant, nobody else is."""
+    """Without unknown names: suggestions for these are only for the user who starts a broker."""
     return {
         name: text
         for name, text in dynamic.items()
@@ -142,8 +143,8 @@ _UNIT_MS: Final = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 
 
 def effective_value(name: str, value: Callable[[str], ConfigValue]) -> Any:
-    """What a broker goes by: the value of a key, or of the first of its synonyms that is set, in the key's own unit and
-    as its attribute has it. `value(name)` gives what one key says by itself.
+    """The effective value of a key: its own, or that of the first of its synonyms that is set, in the key's own unit
+    and as its attribute has it. `value(name)` returns the value of one key by itself.
     """
     key = BROKER_KEYS[name]
     for synonym in key.synonyms and (name, *key.synonyms):
@@ -157,7 +158,7 @@ def effective_value(name: str, value: Callable[[str], ConfigValue]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What came of reading a configuration: everything wrong with it, and the result when nothing is."""
+    """The result of reading a configuration: all errors, and the configuration when there are none."""
 
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -166,7 +167,7 @@ class Resolution:
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; `problems` holds one sentence per mistake."""
+    """A configuration that cannot be used; `problems` holds one sentence per error."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -180,7 +181,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> BrokerConfig:
-    """`resolve`, for callers that only go on with a good configuration. Errors: ConfigError."""
+    """`resolve`, for callers that need a valid configuration. Errors: ConfigError."""
     resolution = resolve(options=options, overrides=overrides, environ=environ, properties=properties)
     if resolution.config is None:
         raise ConfigError(resolution.errors)
@@ -197,8 +198,8 @@ def resolve(
 ) -> Resolution:
     """Merge and check a configuration. The arguments map Kafka's keys to text; `environ` is the process environment.
 
-    Besides `KAFKA_...`, `environ` is asked for CLUSTER_ID, XDG_DATA_HOME and HOME. `options_as_given` has what was
-    typed for each of `options`, `--http foo`, say: what is wrong with its value is said of that.
+    Besides `KAFKA_...`, CLUSTER_ID, XDG_DATA_HOME and HOME of `environ` are used. `options_as_given` has the text that
+    the user typed for each of `options`, for example `--http foo`: errors of its value name that.
     """
     environ = environ or {}
     return _Resolver(
@@ -217,8 +218,8 @@ def resolve(
 def environment_configs(environ: Mapping[str, str]) -> dict[str, str]:
     """The keys set by `KAFKA_...` variables, as in the official image: `_` is a dot, `__` an underscore, `___` a dash.
 
-    `KAFKA_CFG_...`, as in Bitnami's image, is the same, and counts where the other form is not set. CLUSTER_ID, by
-    which the official image formats its storage, becomes the cluster id. Source: KafkaDockerWrapper.scala, libkafka.sh.
+    `KAFKA_CFG_...`, as in Bitnami's image, is the same, and counts if the other form is not set. CLUSTER_ID, with which
+    the official image formats its storage, becomes the cluster id. Source: KafkaDockerWrapper.scala, libkafka.sh.
     """
     configs = {}
     for variable, text in sorted(environ.items(), key=lambda item: not item[0].startswith(_BITNAMI)):
@@ -235,7 +236,7 @@ def environment_configs(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_address(text: str) -> tuple[str | None, int]:
-    """HOST:PORT, [IPV6]:PORT or :PORT (all addresses, host None). Errors: ValueError that says what is expected."""
+    """Parse HOST:PORT, [IPV6]:PORT or :PORT (all addresses, host None). Errors: ValueError with the expected form."""
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match[3]) > PORT_MAX:
         raise ValueError(f"{text!r} is not HOST:PORT with a port of 0 to {PORT_MAX}")
@@ -244,7 +245,7 @@ def parse_address(text: str) -> tuple[str | None, int]:
 
 
 def default_data_directory(environ: Mapping[str, str], node_id: int) -> str:
-    """Where a broker keeps its logs when nobody says: `$XDG_DATA_HOME/barnabas/NODE_ID`."""
+    """The default directory of a broker's logs: `$XDG_DATA_HOME/barnabas/NODE_ID`."""
     base = environ.get("XDG_DATA_HOME") or os.path.join(
         environ.get("HOME") or os.path.expanduser("~"), ".local", "share"
     )
@@ -252,7 +253,7 @@ def default_data_directory(environ: Mapping[str, str], node_id: int) -> str:
 
 
 class _Resolver:
-    """One run of `resolve`; collects errors and warnings as it goes."""
+    """One run of `resolve`; collects errors and warnings."""
 
     def __init__(
         self,
@@ -264,19 +265,19 @@ class _Resolver:
         self.environ = environ
         self.options_as_given = options_as_given
         self.lines = lines
-        """Of the file, by key."""
+        """The lines of the file, by key."""
         self.errors: list[str] = []
         self.warnings: list[str] = []
         self.notes: list[str] = []
         self.judged: set[str] = set()
-        """Keys with an error or a warning: each key gets one verdict, the gravest."""
+        """Keys with an error or a warning: only the most severe one of each key is reported."""
         self.raw: dict[str, str] = {}
         self.sources: dict[str, str] = {}
         for source, configs in layers:
             self._merge(source, configs)
 
     def _merge(self, source: str, configs: Mapping[str, str]) -> None:
-        # The layer that sets either name of the node id wins as a whole.
+        # The layer that sets either name of the node id replaces both.
         if ("node.id" in configs) != ("broker.id" in configs):
             for name in _NODE_ID_NAMES:
                 self.raw.pop(name, None)
@@ -320,7 +321,7 @@ class _Resolver:
         return Resolution((), config.warnings, tuple(self.notes), config)
 
     def value(self, key: str) -> ConfigValue:
-        """The value of one key so far: parsed, or its default (also after an error, so that checking can go on)."""
+        """The value of one key so far: parsed, or its default (also after an error, so that checking can continue)."""
         if key in self.values:
             return self.values[key]
         return self.defaults[key] if key in getattr(self, "defaults", ()) else BROKER_KEYS[key].default
@@ -340,7 +341,7 @@ class _Resolver:
     def fail(self, key: str, reason: str) -> None:
         where = self.sources.get(key)
         if where == OPTION and key in self.options_as_given:
-            # Whoever typed an option may never have heard of the key.
+            # A user who typed an option may not know the key.
             reason = f"{self.options_as_given[key]}: {reason.rpartition(f' for configuration {key}: ')[2]}"
         elif where in (FILE, ENVIRONMENT, OVERRIDE):
             reason = f"{reason} (from {'' if where == OVERRIDE else 'the '}{where}{self._line(key)})"
@@ -348,14 +349,14 @@ class _Resolver:
         self.judged.add(key)
 
     def _warn(self, key: str, what: str) -> None:
-        """What is wrong with a key that nothing worse was said of."""
+        """Add a warning about a key without an error or another warning."""
         if key not in self.judged:
             line = self._line(key)
             self.warnings.append(f"{key} {what} (the file{line})" if line else f"{key} {what}")
             self.judged.add(key)
 
     def _line(self, key: str) -> str:
-        """Where a key stands, if what counts of it is the file's."""
+        """The line of a key, if its value comes from the file."""
         return f", line {self.lines[key][-1]}" if self.sources.get(key) == FILE and key in self.lines else ""
 
     def _check_repetitions(self) -> None:
@@ -423,7 +424,7 @@ class _Resolver:
     def _unify_node_id(self) -> None:
         node_id, broker_id = self.raw.get("node.id"), self.raw.get("broker.id")
         if broker_id is not None and broker_id.strip() == "-1":
-            # 3.9's "generate one": the default is as good.
+            # "Generate one" in 3.9: the default is as good.
             del self.raw["broker.id"]
             broker_id = None
         if node_id is None and broker_id is not None:
@@ -484,10 +485,11 @@ class _Resolver:
         for key, holds, sentence in rules:
             if not holds:
                 self.fail(key, sentence)
-                self.judged.update(sentence.split())  # which names all keys that the rule joins
+                self.judged.update(sentence.split())  # this includes all keys that the rule joins
 
     def _check_replication(self) -> None:
-        """What Kafka takes and a broker that is alone cannot keep. Of internal topics InternalTopics tells."""
+        """Warn of settings that are valid in Kafka, but impossible for a broker that is alone. InternalTopics handles
+        internal topics."""
         if self.text("zookeeper.connect") is not None:
             return
         for key, consequence in (
@@ -507,7 +509,7 @@ class _Resolver:
             self.fail(key, f"Invalid value {address} for configuration {key}: {error}")
 
     def _check_zookeeper(self) -> None:
-        """Kafka's `zookeeper.connect`: HOST:PORT,HOST:PORT/chroot, the port 2181 where it is left out."""
+        """Kafka's `zookeeper.connect`: HOST:PORT,HOST:PORT/chroot, with the default port 2181."""
         key = "zookeeper.connect"
         text = self.raw.get(key, "").strip()
         if self.value("zookeeper.set.acl") is True:

@@ -1,6 +1,6 @@
-"""The vocabulary of Kafka's configuration: what a key is, types, validators, and the text form of values.
+"""The elements of Kafka's configuration: the definition of a key, types, validators, and the text form of values.
 
-The keys themselves are the rows of `tables/`: `broker.py` has those that the broker obeys, `topics.py` those of topics,
+The keys themselves are the rows of `tables/`: `broker.py` has those with an effect, `topics.py` those of topics,
 `other.py` and `security.py` those that are only accepted. Source: ConfigDef.java and the CONFIG_DEF tables of Apache
 Kafka 4.3.0, with 3.9.1's limits where 4.x only narrowed them.
 """
@@ -21,7 +21,7 @@ DOUBLE: Final = 6
 LIST: Final = 7
 CLASS: Final = 8
 PASSWORD: Final = 9
-"""The types of keys, in the numbers that DescribeConfigs v3+ puts on the wire (DescribeConfigsResponse.ConfigType)."""
+"""The types of keys, as numbers in the DescribeConfigs v3+ response (DescribeConfigsResponse.ConfigType)."""
 
 TYPE_NAMES: Final = ("UNKNOWN", "BOOLEAN", "STRING", "INT", "SHORT", "LONG", "DOUBLE", "LIST", "CLASS", "PASSWORD")
 
@@ -33,10 +33,12 @@ READ_ONLY: Final = "read-only"
 PER_BROKER: Final = "per-broker"
 CLUSTER_WIDE: Final = "cluster-wide"
 NOT_AT_RUN_TIME: Final = True
-"""Last in the row of a key that Kafka can change in a running broker, and this broker cannot (`ConfigKey.is_fixed`)."""
+"""The last element in the row of a key that Kafka can change in a running broker, and this broker cannot
+(`ConfigKey.is_fixed`)."""
 
 INTERNAL: Final = "internal"
-"""Marks a key that works but is listed only where it is set (Kafka's defineInternal, and its dynamic-only quotas)."""
+"""Marks a key that has an effect but is listed only where it is set (Kafka's defineInternal, and its dynamic-only
+quotas)."""
 
 INT_MAX: Final = 2_147_483_647
 LONG_MAX: Final = 9_223_372_036_854_775_807
@@ -47,15 +49,15 @@ Validator = tuple[Any, ...] | None
 
 _INTEGER_LIMITS: Final = {SHORT: 1 << 15, INT: 1 << 31, LONG: 1 << 63}
 _TRIMMED: Final = "".join(map(chr, range(33)))
-"""What Java's String.trim takes off both ends."""
+"""The characters that Java's String.trim removes at both ends."""
 _INTEGER: Final = re.compile(r"[+-]?\d+")
-"""Integer.parseInt and Long.parseLong take the decimal digits of every script."""
+"""Integer.parseInt and Long.parseLong accept the decimal digits of every script."""
 _DOUBLE: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
 _HEXADECIMAL_DOUBLE: Final = re.compile(
     r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
 )
 _INFINITY: Final = re.compile(r"([+-]?)Infinity")
-"""The grammar of Double.valueOf, but for NaN (docs/deviations.md)."""
+"""The grammar of Double.valueOf, except NaN (docs/deviations.md)."""
 _LIST_SEPARATOR: Final = re.compile(r"\s*,\s*")
 _THROTTLED_REPLICA: Final = re.compile(r"(?:[0-9]+:[0-9]+)?")
 
@@ -68,7 +70,7 @@ class ConfigKey(Generic[Value]):
 
     As an attribute of a class (`BrokerKeys`) it has its name from there, with dots for underscores, and gives objects
     of that class a typed attribute: `BrokerConfig.num_partitions` is this row, `config.num_partitions` an int, the
-    value. Values stand in the object's `__dict__`, so reading one costs no call.
+    value. Values are in the object's `__dict__`, so reading one costs no call.
 
     Args:
         type: BOOLEAN, STRING, INT, ...
@@ -76,11 +78,11 @@ class ConfigKey(Generic[Value]):
         validator: None, or a tuple whose first element names the rule (`_validate`).
         importance: HIGH, MEDIUM or LOW.
         mode: READ_ONLY, PER_BROKER or CLUSTER_WIDE: whether the value of a running broker may change.
-        documentation: a sentence for people; empty where a topic's key, which inherits this one, has it.
+        documentation: a sentence for users; empty if a topic's key, which inherits this one, has it.
         visibility: INTERNAL, or empty.
-        is_fixed: whether Kafka can change it in a running broker, as `mode` says, and Barnabas cannot.
-        synonyms: keys that are asked in turn where this one is not set (DynamicBrokerConfig.brokerConfigSynonyms).
-        convert: makes the attribute's value of the key's.
+        is_fixed: whether Kafka can change it in a running broker, according to `mode`, and Barnabas cannot.
+        synonyms: keys that are used in turn if this one is not set (DynamicBrokerConfig.brokerConfigSynonyms).
+        convert: converts the key's value to the attribute's.
         name: for rows that are no attribute of a class.
     """
 
@@ -144,12 +146,13 @@ class ConfigKey(Generic[Value]):
 
     @property
     def attribute(self) -> str:
-        """The name of the attribute that has its value: that of the key, with underscores."""
+        """The name of the attribute with its value: the key's name, with underscores."""
         return self.name.replace(".", "_")
 
 
 class ConfigValueError(ValueError):
-    """A value that a key does not accept; the text names key, value and what is allowed (ConfigException.java)."""
+    """A value that a key does not accept; the text has the key, the value and the accepted ones
+    (ConfigException.java)."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
         super().__init__(f"Invalid value {value} for configuration {name}: {reason}")
@@ -181,7 +184,7 @@ def _parse_type(name: str, kind: int, text: str) -> ConfigValue:
     if kind == DOUBLE:
         return _parse_double(name, text)
     if kind == LIST:
-        # Kafka drops what is listed twice and keeps the first place of each.
+        # Kafka removes duplicates and keeps the first place of each.
         return tuple(dict.fromkeys(_LIST_SEPARATOR.split(text))) if text else ()
     return text
 
@@ -200,8 +203,8 @@ def _parse_double(name: str, text: str) -> float:
 
 
 def _parse_integer(name: str, kind: int, text: str) -> int:
-    # int() by itself would take "1_000" and time quadratic in the length; Java looks at UTF-16 units one by one, so
-    # digits beyond U+FFFF are none.
+    # int() by itself would accept "1_000" and take time quadratic in the length; Java checks UTF-16 units one by one,
+    # so that it accepts no digits beyond U+FFFF.
     if _INTEGER.fullmatch(text) is None or max(text) > "\uffff":
         raise ConfigValueError(name, text, f"Not a number of type {TYPE_NAMES[kind]}")
     digits = "".join(str(int(digit)) for digit in text.lstrip("+-")).lstrip("0")
@@ -265,13 +268,14 @@ def host_limit_entries(text: str) -> list[str]:
 
 
 def limits_by_host(text: str) -> dict[str, int]:
-    """What the key says whose validator is `host_limits`: HOST:LIMIT, comma separated; IPv6 addresses in brackets."""
+    """The value of the key with the validator `host_limits`: HOST:LIMIT, comma separated; IPv6 addresses
+    in brackets."""
     pairs = (entry.rpartition(":") for entry in host_limit_entries(text))
     return {host.strip("[]"): int(limit) for host, _, limit in pairs}
 
 
 def to_text(value: ConfigValue) -> str | None:
-    """A typed value as Kafka writes it in a DescribeConfigs reply (ConfigDef.convertToString)."""
+    """A typed value in the form of Kafka's DescribeConfigs response (ConfigDef.convertToString)."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -282,7 +286,7 @@ def to_text(value: ConfigValue) -> str | None:
 
 
 def _double_to_text(value: float) -> str:
-    """As Java's Double.toString: decimal between 10^-3 and 10^7, else scientific notation (0.5, 1.0E10); what is too
+    """As Java's Double.toString: decimal between 10^-3 and 10^7, else scientific notation (0.5, 1.0E10); a value too
     large for a double is Infinity.
     """
     if math.isinf(value):
@@ -297,7 +301,7 @@ def _double_to_text(value: float) -> str:
 
 
 def choices(key: ConfigKey[Any]) -> tuple[str, ...]:
-    """The only values that a key takes, or, of a list, its items do; nothing where they are too many to be listed."""
+    """The only values that a key, or the items of a list, may have; empty if they are too many to be listed."""
     if key.type == BOOLEAN:
         return ("true", "false")
     rule, *arguments = key.validator or ("",)
@@ -305,7 +309,7 @@ def choices(key: ConfigKey[Any]) -> tuple[str, ...]:
 
 
 def expected_text(key: ConfigKey[Any]) -> str:
-    """What an option of the command line that stands for a key expects, for people who never heard of the key."""
+    """The accepted values of a command-line option for a key, for users who do not know the key."""
     if values := choices(key):
         return f"one of {', '.join(values)}"
     if key.type in _INTEGER_LIMITS and key.validator is not None and key.validator[0] == "min":
@@ -314,7 +318,7 @@ def expected_text(key: ConfigKey[Any]) -> str:
 
 
 def allowed_text(key: ConfigKey[Any]) -> str:
-    """What a key accepts, in words for people: type and rule."""
+    """The accepted values of a key, as text for users: type and rule."""
     kind = TYPE_NAMES[key.type].lower()
     if key.validator is None:
         return kind

@@ -1,5 +1,5 @@
-"""Tables of broker keys as a whole: those of Kafka, what stands in for what, and what becomes of keys that cannot be
-obeyed. One key's definition is a row of `tables/`.
+"""Tables of broker keys as a whole: those of Kafka, their synonyms, and the treatment of keys that are not supported.
+One key's definition is a row of `tables/`.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ UNUSED_KEYS: Final = frozenset(row[0] for rows in (UNUSED_ROWS, OTHER_ROWS) for 
 """Keys that are accepted and have no effect; some of their values are refused."""
 
 CONFIG_SYNONYMS: Final = tuple((key.name, *key.synonyms) for key in OBEYED_KEYS if key.synonyms)
-"""Keys that stand in for each other, the first that is set wins."""
+"""Synonymous keys: the first that is set counts."""
 
-# Keys of 3.9 that 4.x removed. They change nothing here, so that a file written for 3.9 still starts.
+# Keys of 3.9 that 4.x removed. They have no effect here, so that a file written for 3.9 still starts.
 REMOVED_KEYS: Final[Mapping[str, str]] = {
     "auto.include.jmx.reporter": "there is no JMX",
     "broker.id.generation.enable": "set node.id",
@@ -75,7 +75,7 @@ REMOVED_KEYS: Final[Mapping[str, str]] = {
     "reserved.broker.max.id": "set node.id",
 }
 
-# Keys whose promise cannot be kept: better not to start than to run without it.
+# Keys that cannot be supported: a start without their effect would be worse than none.
 REFUSED_KEYS: Final[Mapping[str, str]] = {
     "alter.config.policy.class.name": "Java policy classes cannot be loaded",
     "client.quota.callback.class": "Java quota classes cannot be loaded",
@@ -123,8 +123,7 @@ _INHERITED_DOCUMENTATION: Final = {row[5]: row[6] for row in TOPIC_ROWS if row[5
 
 
 def broker_documentation(name: str) -> str:
-    """What a broker key means; for parts of Kafka that Barnabas does not have, which part it belongs to.
-
+    """The documentation of a broker key; for keys of parts of Kafka that Barnabas does not have, the name of the part.
     Errors: KeyError for unknown keys.
     """
     documentation = BROKER_KEYS[name].documentation or _INHERITED_DOCUMENTATION.get(name)

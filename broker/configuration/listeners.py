@@ -1,4 +1,4 @@
-"""The listeners of a configuration: `listeners`, `advertised.listeners` and what goes with them, checked together.
+"""The listeners of a configuration: `listeners`, `advertised.listeners` and related keys, checked together.
 
 Source: AbstractKafkaConfig.java, SocketServerConfigs.java.
 """
@@ -17,7 +17,7 @@ NO_SECURITY: Final = "TLS, SASL and ACLs are not supported yet, and Barnabas doe
 PORT_MAX: Final = 65_535
 
 BROKERS_LISTENER: Final = "BARNABAS_BROKERS"
-"""On which the brokers of a parent speak to each other (`serve --brokers`), whatever else is configured."""
+"""The listener for connections between the brokers of a parent (`serve --brokers`), besides the configured ones."""
 
 _LISTENER: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 _PLAINTEXT: Final = "PLAINTEXT"
@@ -26,7 +26,7 @@ _LOOPBACK: Final = ("127.", "localhost", "::1")
 
 
 class Endpoint(NamedTuple):
-    """An address that clients can reach a broker under."""
+    """An address at which clients can reach a broker."""
 
     host: str
     port: int
@@ -34,11 +34,10 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address to listen on, and the address that clients of this listener are told.
+    """One address to listen on, and the advertised address for clients of this listener.
 
-    `host` None binds all addresses. `advertised_host` None stands for this machine's name, `advertised_port` None for
-    the port that was bound (`port` may be 0: any free one). `advertised` is False where `advertised.listeners`
-    leaves it out.
+    `host` None binds all addresses. `advertised_host` None means this machine's name, `advertised_port` None the bound
+    port (`port` may be 0: any free one). `advertised` is False if `advertised.listeners` does not contain the listener.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Listener:
 
 
 class Settings(Protocol):
-    """A configuration that is being resolved; mistakes are told to it."""
+    """A configuration that is being resolved; collects errors."""
 
     raw: dict[str, str]
     errors: list[str]
@@ -93,7 +92,7 @@ class ListenerResolver:
         return protocols
 
     def _endpoints(self, key: str) -> dict[str, tuple[str | None, int]]:
-        """Listener name -> (host or None for all addresses, port); the controllers' listeners are left out."""
+        """Listener name -> (host or None for all addresses, port), without the controllers' listeners."""
         controllers = {name.upper() for name in self._names("controller.listener.names")}
         endpoints: dict[str, tuple[str | None, int]] = {}
         for entry in self._names(key):
@@ -117,7 +116,7 @@ class ListenerResolver:
         return endpoints
 
     def listeners(self) -> tuple[Listener, ...]:
-        """What to listen on, and what of it clients are told."""
+        """The listeners, with their advertised addresses."""
         bound = self._endpoints("listeners")
         if not bound and not self._settings.errors:
             self._fail("listeners", "listeners names no listener for clients (all belong to controller.listener.names)")
@@ -158,7 +157,7 @@ class ListenerResolver:
                 self._fail("listeners", f"listener {name} asks for {protocol}: {NO_SECURITY}")
 
     def _check_ports(self, bound: Mapping[str, tuple[str | None, int]]) -> None:
-        """Two listeners share a port only where one is IPv4 and the other IPv6 (AbstractKafkaConfig.validate)."""
+        """Two listeners may share a port only if one is IPv4 and the other IPv6 (AbstractKafkaConfig.validate)."""
         by_port: dict[int, list[str | None]] = {}
         for host, port in bound.values():
             if port:
@@ -181,7 +180,7 @@ class ListenerResolver:
             self._fail(key, f"{key} names no listener for clients")
 
     def inter_broker_listener_name(self, listeners: tuple[Listener, ...]) -> str:
-        """The listener for other brokers."""
+        """The name of the listener for other brokers."""
         names = [listener.name for listener in listeners if listener.advertised]
         wanted = self._text("inter.broker.listener.name")
         if wanted not in (None, BROKERS_LISTENER) and "security.inter.broker.protocol" in self._settings.raw:

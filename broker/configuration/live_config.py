@@ -1,4 +1,4 @@
-"""The configuration of a running broker, and who follows which of its keys."""
+"""The configuration of a running broker, and the followers of its keys."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DYNAMIC_KEYS: Final = tuple(key for key in OBEYED_KEYS if key.mode != READ_ONLY)
 
 
 class LiveConfig(BrokerConfig):
-    """What a broker goes by now: the configuration it was started with, and over it what was changed at run time.
+    """The present configuration of a broker: the one at its start, with the changes at run time.
 
-    Whoever holds it and reads an attribute when the value is needed has nothing else to do. Who must act on a change,
-    or may not know this class (storage, the controller), has a follower called: `follow`. `raw`, `value` and `source`
-    stay what the process was started with: DescribeConfigs tells the two apart. Owned by the event loop.
+    A part that reads an attribute when it needs the value has nothing else to do. A part that must act on a change, or
+    may not depend on this class (storage, the controller), registers a follower: `follow`. `raw`, `value` and `source`
+    stay as at the start: DescribeConfigs distinguishes the two. Owned by the event loop.
     """
 
     _dynamic: Mapping[str, str]
@@ -31,9 +31,8 @@ class LiveConfig(BrokerConfig):
         vars(self).update(vars(static), _dynamic={}, _followers=[])
 
     def follow(self, key: ConfigKey[Value], follower: Callable[[Value], object]) -> None:
-        """Call `follower` with the value of `key`, say `BrokerConfig.max_connections`, after each change of it.
-
-        It must not raise; if it does, the other followers are called before the exception goes on.
+        """Call `follower` with the value of `key`, for example `BrokerConfig.max_connections`, after each change of it.
+        It must not raise; if it does, the other followers are called before the exception is raised.
         """
         self.follow_any([key], lambda: follower(getattr(self, key.attribute)))
 
@@ -42,14 +41,14 @@ class LiveConfig(BrokerConfig):
         self._followers.append((frozenset(key.name for key in keys), follower))
 
     def followed(self) -> frozenset[str]:
-        """The names of all keys that somebody follows."""
+        """The names of all keys with a follower."""
         return frozenset().union(*(names for names, _ in self._followers))
 
     def change(self, dynamic: Mapping[str, str]) -> None:
-        """Go by `dynamic`, the texts of all keys that are changed at run time now, instead of those of the last call.
+        """Apply `dynamic`, the texts of all keys that are now changed at run time, in place of those of the last call.
 
-        Only keys whose text differs are looked at. Texts that do not parse (written around the checks, straight into
-        the metadata store) are left out: the value that the process was started with holds.
+        Only keys whose text differs are processed. Texts that cannot be parsed (written directly to the metadata store,
+        without the checks) are skipped: the value at the start holds.
         """
         before, vars(self)["_dynamic"] = self._dynamic, dynamic
         differing = {name for name in before.keys() | dynamic.keys() if before.get(name) != dynamic.get(name)}
@@ -57,7 +56,7 @@ class LiveConfig(BrokerConfig):
         for key in changed:
             vars(self)[key.attribute] = effective_value(key.name, lambda name: self.current_value(name, dynamic))
         names = {key.name for key in changed}
-        with contextlib.ExitStack() as stack:  # which calls them all, whatever one of them raises, the last one first
+        with contextlib.ExitStack() as stack:  # calls all of them, even if some raise, the last one first
             for followed, follower in reversed(self._followers):
                 if not names.isdisjoint(followed):
                     stack.callback(follower)

@@ -22,14 +22,14 @@ _SEPARATOR: Final = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 
 
 class Properties(dict[str, str]):
-    """Keys and values. `lines`: at which each key stands, the last one of which counts."""
+    """Keys and values. `lines` has the lines of each key, the last of which counts."""
 
     def __init__(self) -> None:
         self.lines: dict[str, list[int]] = {}
 
 
 class PropertiesError(ValueError):
-    """A malformed escape; the text tells the line."""
+    """A malformed escape; the text has the line."""
 
 
 def decode_properties(data: bytes) -> str:
@@ -62,7 +62,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, 1):
         rest = line.lstrip(_BLANKS)
         if not joined:
-            # Also after a line that held nothing but a backslash: Java is then still at the start of a logical line.
+            # Also after a line with nothing but a backslash: Java is then still at the start of a logical line.
             if not rest or rest[0] in "#!":
                 continue
             first = number

@@ -1,5 +1,5 @@
-"""Settings: a dataclass with those keys that one part of the broker obeys, and whatever else it goes by. What a key is
-when it is not set stands in its row alone."""
+"""Settings: a dataclass with the keys that one part of the broker uses, and its constants. The default of a key is only
+in its row."""
 
 from dataclasses import field, fields
 from typing import Any, TypeVar, cast
@@ -16,6 +16,6 @@ def from_key(key: ConfigKey[int]) -> int:
 
 
 def settings_of(kind: type[Settings], config: BrokerKeys) -> Settings:
-    """What the configuration says in the fields that are keys, and the defaults of the others."""
+    """The configuration's values of the fields that are keys, and the defaults of the others."""
     keys = [each.name for each in fields(cast(Any, kind)) if "key" in each.metadata]
     return kind(**{name: getattr(config, name) for name in keys})

@@ -1,4 +1,4 @@
-"""Topic configs: what a topic may override, what it inherits from the broker, and how both become a `LogConfig`.
+"""Topic configs: overrides of a topic, values inherited from the broker, and their combination in a `LogConfig`.
 
 Source: LogConfig.java, ServerTopicConfigSynonyms.java, KafkaConfigSchema.java and ConfigHelper.scala of Kafka 4.3.0.
 """
@@ -38,13 +38,13 @@ DYNAMIC_DEFAULT_BROKER_CONFIG: Final = 3
 STATIC_BROKER_CONFIG: Final = 4
 DEFAULT_CONFIG: Final = 5
 DYNAMIC_BROKER_LOGGER_CONFIG: Final = 6
-"""Where a value comes from, in the numbers of DescribeConfigs v1+ (DescribeConfigsResponse.ConfigSource)."""
+"""The source of a value, as numbers of DescribeConfigs v1+ (DescribeConfigsResponse.ConfigSource)."""
 
 
 class TopicKey(ConfigKey[Any]):
     """One topic key. `broker_key` is the broker's key that sets the default for all topics, None if there is none.
-    `deletes`: records are removed according to it; where its value cannot be read, the topic has those of
-    `KEPT_WHERE_BROKEN` instead, with which none are."""
+    `deletes` means that records are removed according to it; if its value cannot be parsed, the topic has the values of
+    `KEPT_WHERE_BROKEN` instead, with which no records are removed."""
 
     __slots__ = ("broker_key", "deletes")
 
@@ -81,7 +81,7 @@ DEFAULTS_OF_TOPICS: Final = (
     *(key for key in OBEYED_KEYS if key.name in {names[0] for names in TOPIC_SYNONYMS.values()}),
     BrokerConfig.barnabas_validate_records,
 )
-"""Broker keys from which the settings of logs follow."""
+"""Broker keys that affect the settings of logs."""
 
 _DELETING_KEYS: Final = frozenset(name for name, key in TOPIC_KEYS.items() if key.deletes)
 
@@ -119,7 +119,7 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One config as DescribeConfigs and CreateTopics v5+ report it."""
+    """One config in the responses of DescribeConfigs and CreateTopics v5+."""
 
     name: str
     value: str | None
@@ -133,7 +133,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLevels:
-    """The three levels of broker configuration that lie under a topic's own: static, cluster-wide and this broker's.
+    """The three levels of broker configuration below a topic's own: static, cluster-wide and this broker's.
 
     `cluster_wide` and `per_broker` are the overrides of `brokers/<default>` and `brokers/ID`.
     """
@@ -142,8 +142,8 @@ class BrokerLevels:
     cluster_wide: Mapping[str, str]
     per_broker: Mapping[str, str]
     known: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    """Both dynamic levels without the names that are no key of a broker: made once, so that nobody who asks for each
-    topic or partition pays for what strangers have set."""
+    """Both dynamic levels without unknown names: computed once, so that the number of unknown names does not affect the
+    cost of a request for each topic or partition."""
 
     def __post_init__(self) -> None:
         known = {name: text for name, text in self.dynamic().items() if name in BROKER_KEYS}
@@ -156,8 +156,8 @@ class BrokerLevels:
     def synonyms(self, key: str, names: Collection[str], *, is_sensitive: bool) -> tuple[ConfigSynonym, ...]:
         """All places that set `key` or one of its `names`, strongest first, from the first that sets `key` itself.
 
-        What comes before that is dropped: Kafka does so (ConfigHelper.configSynonyms), and so a `retention.ms` that
-        `log.retention.hours` sets is reported as a default.
+        Stronger places before that are dropped, as in Kafka (ConfigHelper.configSynonyms), so that a `retention.ms` set
+        by `log.retention.hours` is reported as a default.
         """
         found = [
             ConfigSynonym(name, None if is_sensitive else text, source)
@@ -179,7 +179,7 @@ class BrokerLevels:
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """The broker keys that stand in for `name`, itself included."""
+    """The synonyms of the broker key `name`, itself included."""
     for synonyms in CONFIG_SYNONYMS:
         # The scheduler interval is only a fallback: it does not take its value from log.flush.interval.ms.
         if name in synonyms and name != "log.flush.scheduler.interval.ms":
@@ -190,10 +190,10 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 def validate_topic_configs(
     configs: Mapping[str, str | None], config: BrokerConfig | None = None, dynamic: Mapping[str, str] | None = None
 ) -> ApiError | None:
-    """Whether a topic may have these overrides; None when it may.
+    """The error of a topic's overrides; None when they are valid.
 
-    `config` and `dynamic` supply what the topic does not set (rules that join two keys). Errors: INVALID_CONFIG.
-    Source: LogConfig.validate.
+    `config` and `dynamic` supply the values that the topic does not set (rules that join two keys). Errors:
+    INVALID_CONFIG. Source: LogConfig.validate.
     """
     nulls = [name for name, text in configs.items() if text is None]
     if nulls:
@@ -233,7 +233,7 @@ def _check_compaction_lags(
 
 
 def topic_default(config: BrokerConfig, dynamic: Mapping[str, str], name: str) -> ConfigValue:
-    """What a topic that does not set `name` gets from the broker. `dynamic` holds broker keys changed at run time."""
+    """The broker's value for a topic that does not set `name`. `dynamic` holds broker keys changed at run time."""
     synonyms = TOPIC_SYNONYMS.get(name)
     if synonyms is None:
         return TOPIC_KEYS[name].default
@@ -245,8 +245,8 @@ def topic_default(config: BrokerConfig, dynamic: Mapping[str, str], name: str) -
 def topic_values(
     config: BrokerConfig, dynamic: Mapping[str, str], overrides: Mapping[str, str]
 ) -> dict[str, ConfigValue]:
-    """The typed value of every topic key; overrides that do not parse are left out. Where that could delete records,
-    nothing is deleted (`KEPT_WHERE_BROKEN`): nobody knows what was meant.
+    """The typed value of every topic key; overrides that cannot be parsed are skipped. If that could delete records,
+    nothing is deleted (`KEPT_WHERE_BROKEN`), since the intended value is unknown.
     """
     if not _DELETING_BROKER_KEYS.isdisjoint(broken_overrides(BROKER_KEYS, dynamic)):
         dynamic = {**dynamic, **KEPT_WHERE_BROKEN["brokers"]}
@@ -262,8 +262,8 @@ def topic_values(
 
 
 def broken_overrides(keys: Mapping[str, ConfigKey[Any]], overrides: Mapping[str, str]) -> dict[str, str]:
-    """What is wrong with each override that does not parse: somebody wrote it around the checks, straight into the
-    metadata store."""
+    """The error of each override that cannot be parsed: it was written directly to the metadata store, without the
+    checks."""
     broken = {}
     for name, text in overrides.items():
         if name in keys:
@@ -281,7 +281,7 @@ def _complaint(keys: Mapping[str, ConfigKey[Any]], deleting: Collection[str], ov
 
 
 def log_config(config: BrokerConfig, dynamic: Mapping[str, str], overrides: Mapping[str, str]) -> LogConfig:
-    """A topic's settings as storage takes them.
+    """A topic's settings for storage.
 
     `dynamic` holds broker keys changed at run time (`BrokerLevels.dynamic()`), `overrides` the topic's own.
     """
@@ -300,7 +300,7 @@ def log_config(config: BrokerConfig, dynamic: Mapping[str, str], overrides: Mapp
 
 
 def internal_topic_configs(config: BrokerConfig, topic: str) -> dict[str, str]:
-    """The overrides that Kafka gives its own topics when it creates them; empty for users' topics.
+    """The overrides with which Kafka creates its own topics; empty for users' topics.
 
     Source: GroupCoordinatorService.groupMetadataTopicConfigs, TransactionCoordinator.transactionStateTopicConfigs.
     """
@@ -329,12 +329,12 @@ def topic_config_entries(
     include_synonyms: bool = False,
     include_documentation: bool = False,
 ) -> list[ConfigEntry]:
-    """A topic's configs as DescribeConfigs answers them; `keys` None or empty asks for all."""
+    """A topic's configs for the DescribeConfigs response; `keys` None or empty requests all."""
     values = topic_values(levels.static, levels.known, overrides)
     entries = []
     for name in _listed_names(overrides, keys):
         key = TOPIC_KEYS.get(name)
-        # What we do not know may be a secret: it is not shown (KafkaConfig.maybeSensitive).
+        # An unknown config may be a secret: it is not shown (KafkaConfig.maybeSensitive).
         is_sensitive = key is None or key.type == PASSWORD
         value = None if is_sensitive else to_text(values[name])
         synonyms: tuple[ConfigSynonym, ...] = ()
@@ -359,7 +359,7 @@ def topic_config_entries(
 
 
 def created_topic_configs(levels: BrokerLevels, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """A new topic's configs as CreateTopics v5+ answers them, by name, each from its strongest source.
+    """A new topic's configs for the CreateTopics v5+ response, by name, each from its strongest source.
 
     Source: KafkaConfigSchema.resolveEffectiveTopicConfigs.
     """
@@ -387,13 +387,13 @@ def _strongest(levels: BrokerLevels, overrides: Mapping[str, str], name: str) ->
 
 
 class Overrides(Protocol):
-    """Where overrides are kept (`ConfigRepository`); entity types are "topics" and "brokers"."""
+    """The stored overrides (`ConfigRepository`); entity types are "topics" and "brokers"."""
 
     def overrides(self, entity_type: str, name: str) -> Mapping[str, str]: ...
 
 
 class TopicConfigs:
-    """The configs of all topics of one broker: its static configuration and the stored overrides, brought together.
+    """The configs of all topics of one broker, from its static configuration and the stored overrides.
 
     `change_lock` is held while overrides are checked and written: the next ones are checked against these.
     """
@@ -407,7 +407,7 @@ class TopicConfigs:
         self.change_lock = asyncio.Lock()
 
     def levels(self) -> BrokerLevels:
-        """The broker configuration that lies under the topics' own overrides now; one object until it changes."""
+        """The present broker configuration below the topics' own overrides; one object until it changes."""
         cluster_wide = self._repository.overrides("brokers", DEFAULT_ENTITY)
         per_broker = self._repository.overrides("brokers", str(self._static.node_id))
         if cluster_wide is not self._levels.cluster_wide or per_broker is not self._levels.per_broker:
@@ -421,7 +421,7 @@ class TopicConfigs:
         return self.levels().known
 
     def log_config(self, topic: str) -> LogConfig:
-        """A topic's settings as storage takes them; topics with equal settings share one object."""
+        """A topic's settings for storage; topics with equal settings share one object."""
         dynamic = self.dynamic_broker_configs()
         overrides = self._repository.overrides("topics", topic)
         key = tuple(sorted(overrides.items()))
@@ -440,7 +440,7 @@ class TopicConfigs:
         return config
 
     def _tell(self, whom: str, wrong: str) -> None:
-        """Log what is `wrong` with the settings of `whom` (empty: nothing), unless that was logged last."""
+        """Log the error in the settings of `whom` (empty: none), unless it was logged last."""
         if wrong != self._told.get(whom, ""):
             self._told[whom] = wrong
             if wrong:
@@ -451,17 +451,17 @@ class TopicConfigs:
         return internal_topic_configs(self._static, topic)
 
     def validate(self, configs: Mapping[str, str | None]) -> ApiError | None:
-        """Whether a topic may have these overrides; None when it may."""
+        """The error of a topic's overrides; None when they are valid."""
         return validate_topic_configs(configs, self._static, self.dynamic_broker_configs())
 
     def created(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-        """A new topic's configs as CreateTopics v5+ answers them."""
+        """A new topic's configs for the CreateTopics v5+ response."""
         return created_topic_configs(self.levels(), overrides)
 
     def describe(
         self, topic: str, keys: Collection[str] | None, *, include_synonyms: bool, include_documentation: bool
     ) -> list[ConfigEntry]:
-        """A topic's configs as DescribeConfigs answers them; `keys` None or empty asks for all."""
+        """A topic's configs for the DescribeConfigs response; `keys` None or empty requests all."""
         return topic_config_entries(
             self.levels(),
             self._repository.overrides("topics", topic),

@@ -1,9 +1,9 @@
-"""The keys that a broker obeys: listeners, sockets, logs, groups, transactions, ZooKeeper, and our own.
+"""The broker keys with an effect: listeners, sockets, logs, groups, transactions, ZooKeeper, and our own.
 
 A row is all that a new key takes: its name with underscores is the attribute of `BrokerConfig` that has its value, of
-the type that the annotation names; what stands in parentheses is type, default, validator, importance, update mode and
-what it means (`ConfigKey`). Where the last is missing, it is that of the topic key which inherits it
-(`tables/topics.py`). A key that may change in a running broker (CLUSTER_WIDE, PER_BROKER) is followed by who uses it:
+the type that the annotation names; the values in parentheses are type, default, validator, importance, update mode and
+documentation (`ConfigKey`). Without documentation, that of the topic key which inherits it is used
+(`tables/topics.py`). Parts that use a key that may change in a running broker (CLUSTER_WIDE, PER_BROKER) follow it:
 `LiveConfig`. Keys that are only accepted and listed are rows of `tables/other.py` and `tables/security.py`.
 
 Defaults are Kafka's, except: it listens on 127.0.0.1, a lone broker has internal topics of one replica and does not
@@ -45,11 +45,11 @@ RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSe
 
 
 class BrokerKeys:
-    """A row per key; objects of classes below this one have the values.
+    """A row per key; objects of subclasses have the values.
 
-    Attributes are what the broker goes by: `log_retention_ms`, `log_roll_ms`, `log_roll_jitter_ms` and
+    Attributes are the effective values: `log_retention_ms`, `log_roll_ms`, `log_roll_jitter_ms` and
     `log_flush_interval_ms` after their synonyms (-1 or LONG_MAX mean without limit, as in Kafka), `log_dirs` after
-    `log.dir`, `listeners` after all keys about listeners. `BrokerConfig.value` gives what one key says by itself.
+    `log.dir`, `listeners` after all keys about listeners. `BrokerConfig.value` returns the value of one key by itself.
     """
 
     # fmt: off

@@ -1,8 +1,8 @@
 """Broker keys without an effect: accepted, and listed with Kafka's defaults.
 
-A row is name, type, default, validator, importance, update mode, INTERNAL where Kafka does not list it, what there is
-to say about it besides, and NOT_AT_RUN_TIME where Kafka can change
-it in a running broker. A key that comes to be obeyed moves to `tables/broker.py`.
+A row is name, type, default, validator, importance, update mode, INTERNAL if Kafka does not list it, additional
+documentation, and NOT_AT_RUN_TIME if Kafka can change it in a running broker. A key that gets an effect moves to
+`tables/broker.py`.
 """
 
 from typing import Any, Final
@@ -73,7 +73,7 @@ UNUSED_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("zookeeper.set.acl", BOOLEAN, False, None, HIGH, READ_ONLY, INTERNAL,
      "Must be false: ACLs in ZooKeeper are not supported."),
 )
-"""Keys of parts of Kafka that Barnabas has, too, but made so that there is nothing for these keys to set."""
+"""Keys of parts of Kafka that Barnabas has, too, but designed so that these keys have nothing to set."""
 # fmt: on
 
 OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
@@ -258,4 +258,4 @@ PARTS_OF_KAFKA: Final = (
     (("telemetry.", "metric", "kafka.metrics."), "Kafka's own metrics reporting"),
     (("quota.", "replication.quota.", "controller.quota.", "alter.log.dirs."), "Quotas"),
 )
-"""Beginnings of keys without an effect, and which part of Kafka they belong to."""
+"""Prefixes of keys without an effect, and the part of Kafka that they belong to."""

@@ -1,7 +1,7 @@
-"""Broker keys that ask for TLS, SASL, delegation tokens or an authorizer.
+"""Broker keys that request TLS, SASL, delegation tokens or an authorizer.
 
-Listed with Kafka's defaults; any other value is an error at start-up, because it would promise a protection that is not
-there.
+Listed with Kafka's defaults; any other value is an error at start-up, because it would promise a protection that does
+not exist.
 """
 
 from typing import Any, Final

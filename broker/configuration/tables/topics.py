@@ -1,10 +1,10 @@
-"""Topic keys, a row each: name, type, default, validator, importance, the broker key that sets the default (None if
-no key does), what it means, and a mark: INTERNAL where Kafka does not list it, DELETES where records are removed
-according to it: in `controller.configs.KEPT_WHERE_BROKEN` it has a value with which none are, unless another key's
-value there sees to that.
+"""Topic keys, a row each: name, type, default, validator, importance, the broker key that sets the default (None if no
+key does), documentation, and a mark: INTERNAL if Kafka does not list it, DELETES if records are removed according to
+it. A key with DELETES has a value in `controller.configs.KEPT_WHERE_BROKEN` with which no records are removed, unless
+another key's value there ensures that.
 
-A row is all that a new key takes to be accepted, kept, checked and described; a field of its name in `LogConfig`
-(`storage/config.py`), with underscores, brings its value to the logs.
+A row is all that a new key needs to be accepted, stored, checked and described; a field of its name in `LogConfig`
+(`storage/config.py`), with underscores, passes its value to the logs.
 
 `segment.bytes` keeps 3.9's lower limit of 14 bytes; 4.x only narrowed it.
 """
