@@ -1,4 +1,4 @@
-"""The commands beside `serve`: a typer application, and how its errors end."""
+"""The commands besides `serve`: a typer application, and its error handling."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from barnabas.broker.client.client import ClientError
 
 
 class Commands(Group):
-    """Commands in the order in which people need them; a name is taken in the singular and in the plural."""
+    """Commands in the order of their use; a name is accepted in the singular and in the plural."""
 
     ORDER = (
         "serve",
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        sys.stdout = None  # who read it has enough, and Python must not try again
+        sys.stdout = None  # the reader has closed the pipe, and Python must not try again
     except OSError as error:
         if error.errno not in REFUSALS_OF_OUTPUT or error.filename is not None:
             raise

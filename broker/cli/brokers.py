@@ -58,7 +58,7 @@ def list_brokers(bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS
 
 
 def broker_rows(placement: Placement, controller: int) -> list[dict[str, Any]]:
-    """What there is to tell of each broker, those that are away included."""
+    """A row for each broker, including those that are down."""
     rows = []
     for broker in sorted([*placement.brokers, *placement.away()]):
         place = placement.brokers.get(broker)
@@ -130,9 +130,9 @@ def drain(
 
 
 def plan_of_drain(situation: Situation, leaving: Sequence[int]) -> Plan:
-    """Have all partitions of the brokers `leaving` on others. Errors: ClientError, also where another one that has some
-    of them is away: it should be started first. Only where they are away themselves, all may be lost, and others get
-    what they had.
+    """Plan the moves of all partitions from the brokers `leaving` to others. Errors: ClientError, also if another
+    broker with some of these partitions is down: it should be started first. Only if all brokers with a partition are
+    `leaving` and down, they may be lost, and others get their partitions.
     """
     placement = situation.placement
     others = [each for each in placement.brokers if each not in leaving]
@@ -149,7 +149,7 @@ def plan_of_drain(situation: Situation, leaving: Sequence[int]) -> Plan:
     concerned = {
         partition: place
         for partition, place in placement.partitions.items()
-        # there is nothing to copy where nobody leads
+        # a partition without a leader cannot be copied
         if not {*leaving}.isdisjoint(place.replicas) and place.leader >= 0
     }
     there = [each for each in leaving if each in placement.brokers]
@@ -169,7 +169,7 @@ def plan_of_drain(situation: Situation, leaving: Sequence[int]) -> Plan:
 
 
 def _named(brokers: Sequence[int]) -> str:
-    """Brokers in words: `broker 3`, `brokers 3, 4`."""
+    """Brokers as text: `broker 3`, `brokers 3, 4`."""
     return f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, brokers))}"
 
 
@@ -210,7 +210,7 @@ def rebalance(
 
 
 def plan_of_rebalance(situation: Situation) -> Plan:
-    """Have brokers share the load; what is under way is taken as done. Errors: ClientError."""
+    """Plan the rebalance of all brokers; reassignments in progress count as done. Errors: ClientError."""
     placement, moving = situation.placement, situation.moving
     targets = {each: new for each, new in plan_rebalance(placement).items() if each not in moving}
     led_by_others = [
@@ -222,7 +222,7 @@ def plan_of_rebalance(situation: Situation) -> Plan:
 
 
 def uneven_after(plan: Plan) -> list[str]:
-    """What will not be within 10 %, or one partition, of each other: replicas, leaders or bytes."""
+    """The loads that will not be within 10 %, or one partition, of each other: replicas, leaders or bytes."""
     placement = plan.situation.placement
     loads = Loads(placement, list(placement.brokers))
     for partition, new in plan.targets.items():

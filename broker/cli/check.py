@@ -61,7 +61,7 @@ def check(
 
 
 def _below(files: OsFiles, directory: Path) -> str:
-    """The log directories in it, such as those of `serve --brokers N`, to be looked at one by one."""
+    """The log directories below it, such as those of `serve --brokers N`, as a hint to check them one by one."""
     from barnabas.storage.checkpoints import META_PROPERTIES_FILE
 
     folders = (directory / entry.name for entry in files.list(str(directory)) if entry.is_directory)

@@ -1,4 +1,4 @@
-"""`barnabas cluster describe`: who is there, and whether all partitions are well."""
+"""`barnabas cluster describe`: the brokers, and the state of the partitions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What lies in the directories of `serve --brokers N`: `broker1` and so on, one for each broker, and in the first of
-them the metadata store's file, a note of the processes, and what the brokers know each other by."""
+"""The directories of `serve --brokers N`: `broker1` and so on, one for each broker, and in the first of them the
+metadata store's file, a note of the processes, and the brokers' secret."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NOTE_FILE: Final = "brokers.json"
 SECRET_FILE: Final = "brokers.secret"
 
 ADDRESS_KEYS: Final = ("listeners", "barnabas.http.address")
-"""Keys in which port 0 is any free one, which a broker keeps: the note has them."""
+"""Keys in which port 0 means any free port, which a broker keeps: the note has them."""
 
 _META_FILE: Final = "meta.properties"
 _OF_ONE_BROKER: Final = (_META_FILE, "metadata.sqlite")
-"""Files by which a directory is known that one broker has used."""
+"""Files of a directory that a single broker has used."""
 
 _SECRET: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -29,12 +29,12 @@ _BROKER: Final = re.compile(r"broker([0-9]{1,10})")
 
 
 def broker_directory(directory: str, node_id: int) -> str:
-    """Where a broker of the cluster in `directory` has its own."""
+    """The directory of a broker of the cluster in `directory`."""
     return os.path.join(directory, f"broker{node_id}")
 
 
 def is_of_one_broker(directory: str) -> bool:
-    """Whether one broker, which belongs to no cluster of this machine, has used the directory."""
+    """Whether a single broker, which belongs to no cluster of this machine, has used the directory."""
     return any(os.path.exists(os.path.join(directory, name)) for name in _OF_ONE_BROKER)
 
 
@@ -46,14 +46,14 @@ def brokers_in(directory: str) -> list[int]:
 
 
 def options_for(brokers: Collection[int], node_id: int | None) -> str:
-    """The options that start these brokers, where the first one has `node_id`, if any, unless they say otherwise."""
+    """The options that start these brokers. `node_id` is the default of the first one's id, if any."""
     first, last = min(brokers), max(brokers)
     return f"--brokers {last - first + 1}" + (f" --node-id {first}" if first != node_id else "")
 
 
 def not_of_one_broker(directories: Sequence[str], node_id: int, *, has_own_store: bool) -> str | None:
-    """Why a broker must not be started in these directories, in words: it would be a stranger in a cluster's. One that
-    `has_own_store` is none of a cluster's brokers either."""
+    """The reason, as text, why a broker must not be started in these directories: they belong to a cluster. A broker
+    that `has_own_store` is no broker of a cluster either."""
     otherwise = "or choose another one for a single broker (--data-dir)"
     for directory in directories:
         if (brokers := _brokers_of_before(directory)) and not is_of_one_broker(directory):
@@ -74,7 +74,7 @@ def not_of_one_broker(directories: Sequence[str], node_id: int, *, has_own_store
 
 
 def _brokers_of_before(directory: str) -> list[int]:
-    """The brokers that were started there last, as far as anybody knows: others may have been drained."""
+    """The brokers that were started there last, if known: others may have been drained."""
     brokers = brokers_in(directory)
     try:
         noted = [int(each) for each in read_note(Path(directory, NOTE_FILE))] if brokers else []
@@ -84,7 +84,7 @@ def _brokers_of_before(directory: str) -> list[int]:
 
 
 def left_out(directories: Sequence[str], asked: Collection[int]) -> Iterator[str]:
-    """What to do about brokers of before that are not asked for, and still have partitions: a line, or none."""
+    """A hint, if any, about former brokers that are not started now and still have partitions."""
     places = {
         node_id: broker_directory(directory, node_id)
         for directory in directories
@@ -103,8 +103,8 @@ def left_out(directories: Sequence[str], asked: Collection[int]) -> Iterator[str
 
 
 def kept_secret(directory: Path) -> str | None:
-    """What the brokers of a cluster have shown each other so far; None where there is none, it is damaged, or others
-    could read it. A new parent has to give it to brokers beside those that outlived a former one.
+    """The brokers' present secret; None if there is none, it is damaged, or other users could read it. A new parent has
+    to give it to brokers beside those that have survived a former parent.
 
     Raises: OSError.
     """
@@ -119,7 +119,7 @@ def kept_secret(directory: Path) -> str | None:
 
 
 def new_secret(directory: Path, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
-    """Make what the brokers of a cluster show each other from now on, in a file that nobody else can read.
+    """Create a new secret of the brokers, in a file that other users cannot read.
 
     Raises: OSError.
     """
@@ -134,9 +134,9 @@ def new_secret(directory: Path, random_bytes: Callable[[int], bytes] = os.urando
 
 
 def read_note(path: Path) -> dict[str, Any]:
-    """What a former parent noted of its brokers, by their ids: `pid`, `store_port`, the `secret_digest` of what the
-    process was given to show the others, and the addresses that were `asked` for and `given`; nothing if it noted
-    nothing. Errors: OSError, ValueError if it is not as it is written."""
+    """A former parent's note of its brokers, by their ids: `pid`, `store_port`, the `secret_digest` of the secret of
+    the process, and the addresses `asked` for and `given`; empty without a note. Errors: OSError, ValueError if it is
+    malformed."""
     try:
         return {str(int(node_id)): _noted(noted) for node_id, noted in json.loads(path.read_text()).items()}
     except FileNotFoundError:
@@ -157,12 +157,12 @@ def _noted(noted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_partitions(directory: str) -> bool:
-    """Whether there are logs that nobody has deleted: `TOPIC-PARTITION`."""
+    """Whether there are logs that were not deleted: `TOPIC-PARTITION`."""
     return any(re.fullmatch(r".+-[0-9]+", name) for name in _names(directory))
 
 
 def _names(directory: str) -> list[str]:
-    """What is in a directory; nothing where it cannot be read, which is told when it is used."""
+    """The names in a directory; none if it cannot be read, which is reported when it is used."""
     try:
         return os.listdir(directory)
     except OSError:

@@ -1,7 +1,7 @@
-"""A command as typer has it, with help that is read well in a terminal of any width, and the application of commands.
+"""A typer command whose help is readable in a terminal of any width, and the application of commands.
 
-typer keeps the line breaks that a docstring has in the source, puts brackets and dots of its own around those of a
-metavar, calls a flag a <bool> and an argument a <list[str]>.
+typer keeps the line breaks of a docstring in the source, adds brackets and dots to those of a metavar, and shows a flag
+as <bool> and an argument as <list[str]>.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PLAIN: Final = {
     r"is not in the range x>=(\S+)\.": r"is below \1.",
     r"is not in the range x<=(\S+)\.": r"is above \1.",
 }
-"""typer's words for wrong values, by patterns, and ours."""
+"""typer's messages about invalid values, by patterns, and ours."""
 
 
 class Command(TyperCommand):
-    """A command whose help flows, and whose usage line is made of the metavars as they are.
+    """A command whose help is reflowed, and whose usage line consists of the metavars as they are.
 
-    Its arguments are known while the value of an option is being typed: click would forget them.
+    Its arguments are available while the value of an option is being completed: click would drop them.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -36,7 +36,7 @@ class Command(TyperCommand):
         self.help = flowing(self.help or "")
 
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
-        """The arguments that are left, for completion parsed without an option at the end that lacks its value."""
+        """The remaining arguments; for completion parsed without an option at the end that lacks its value."""
         is_dangling = context.resilient_parsing and args and args[-1].startswith("-")
         try:
             return super().parse_args(context, args[:-1] if is_dangling else args)
@@ -45,12 +45,12 @@ class Command(TyperCommand):
             raise
 
     def collect_usage_pieces(self, context: Any) -> list[str]:
-        """What follows the command's name in its usage line."""
+        """The rest of the usage line after the command's name."""
         arguments = (each for each in self.params if each.param_type_name == "argument")
         return ["[OPTIONS]", *(each.metavar or str(each.name).upper() for each in arguments)]
 
     def get_params(self, context: Any) -> list[Any]:
-        """Arguments and options, also those of click and typer."""
+        """Arguments and options, including those of click and typer."""
         return _without_types(super().get_params(context))
 
 
@@ -58,7 +58,7 @@ class Group(TyperGroup):
     """Commands below one name."""
 
     def get_params(self, context: Any) -> list[Any]:
-        """The command's options, also those of click and typer."""
+        """The command's options, including those of click and typer."""
         return _without_types(super().get_params(context))
 
 
@@ -69,32 +69,33 @@ class Application(typer.Typer):
         super().__init__(**{"cls": Group, "no_args_is_help": True, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
-        """Register the function that is decorated as the command of this name."""
+        """Register the decorated function as the command of this name."""
         return super().command(name, **{"cls": Command, **options})
 
 
 def plainly(message: str) -> str:
-    """What is wrong with a value, in plain words where typer has those of a programmer."""
+    """A message about an invalid value, in plain words where typer's are technical."""
     for pattern, words in PLAIN.items():
         message = re.sub(pattern, words, message)
     return message
 
 
 def flowing(text: str) -> str:
-    """A docstring without the line breaks that its paragraphs have in the source; indented lines stay lines."""
+    """A docstring without the line breaks of its paragraphs in the source; indented lines stay lines."""
     flowed = re.sub(r"(?<=\S)\n(?=\S)", " ", text)
-    # typer takes away the indentation that all lines but the first have: an empty one that it does not see as empty.
+    # typer removes the common indentation of all lines but the first: this adds an empty line that typer does not
+    # recognise as empty.
     return flowed.replace("\n\n  ", f"\n{UNSEEN}\n  ")
 
 
 def _without_types(parameters: list[Any]) -> list[Any]:
-    """Have the help of these parameters say no types of Python: flags take nothing, what an argument is called says
-    what it is."""
+    """Remove Python's types from the help of these parameters: flags take no value, and an argument's name is
+    sufficient."""
     for each in parameters:
         if getattr(each, "is_flag", False):
             each.metavar = ""
         elif each.param_type_name == "argument":
-            each.type = copy(each.type)  # that of strings is everybody's
+            each.type = copy(each.type)  # the type of strings is shared
             each.type.get_metavar = _nothing
     return parameters
 

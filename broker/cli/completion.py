@@ -1,7 +1,7 @@
-"""What shells propose for an argument: topics, groups, ids and keys, asked of the broker that the line so far names.
+"""The shells' completions of an argument: topics, groups, ids and keys, requested from the broker in the line so far.
 
-Typer prints these for bash, zsh and fish (`barnabas --install-completion`); choices and commands it knows by itself.
-Whatever goes wrong, nothing is proposed: a line that is being typed is no place for errors.
+Typer prints these for bash, zsh and fish (`barnabas --install-completion`); it completes choices and commands itself.
+In case of any error nothing is proposed: a line that is being typed must not be disturbed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from barnabas.broker.client.client import ClientError, KafkaClient
 ANSWER_TIMEOUT_S = 1.0
 
 Proposals = list[tuple[str, str]]
-"""Words and what they mean."""
+"""Words and their descriptions."""
 
 
 @contextlib.contextmanager
 def bash_words(environ: MutableMapping[str, str]) -> Iterator[None]:
-    """Has typer see words that bash takes apart, and bash what is proposed for the part that it completes."""
+    """Repair the words that bash splits for typer, and print completions for the part that bash completes."""
     begun = repair_bash_words(environ)
     if not begun:
         yield
@@ -40,9 +40,8 @@ def bash_words(environ: MutableMapping[str, str]) -> Iterator[None]:
 
 
 def repair_bash_words(environ: MutableMapping[str, str]) -> str:
-    """Put together what bash has taken apart at `:` and `=`, so that HOST:PORT is one word again, as typer expects.
-
-    Returns what the word at the cursor begins with that bash takes for words of their own.
+    """Join words that bash has split at `:` and `=`, so that HOST:PORT is one word again, as typer expects. Returns the
+    prefix of the word at the cursor that bash takes for separate words.
     """
     words, current = environ.get("COMP_WORDS", "").split("\n"), environ.get("COMP_CWORD", "")
     if not current.isdecimal():
@@ -65,7 +64,7 @@ def repair_bash_words(environ: MutableMapping[str, str]) -> str:
 
 
 def topics(context: typer.Context, incomplete: str) -> Proposals:
-    """Names of topics, the broker's own ones only where their underscores are typed."""
+    """Names of topics, internal ones only after their underscores are typed."""
 
     async def work(client: KafkaClient) -> Proposals:
         return [
@@ -78,7 +77,7 @@ def topics(context: typer.Context, incomplete: str) -> Proposals:
 
 
 def topic_partitions(context: typer.Context, incomplete: str) -> Proposals:
-    """Names of topics; behind a colon, and commas, numbers of partitions."""
+    """Names of topics; after a colon, and commas, numbers of partitions."""
     topic, colon, numbers = incomplete.partition(":")
     if not colon:
         return topics(context, incomplete)
@@ -88,7 +87,7 @@ def topic_partitions(context: typer.Context, incomplete: str) -> Proposals:
 
 
 def partitions(context: typer.Context) -> Proposals:
-    """Numbers of the partitions of the topics that the line names."""
+    """Numbers of the partitions of the topics in the line."""
     named = context.params.get("topics") or context.params.get("topic")
     return _partitions(context, [named] if isinstance(named, str) else list(named or ()))
 
@@ -132,7 +131,7 @@ def transactional_ids(context: typer.Context) -> Proposals:
 
 
 def resources(context: typer.Context, incomplete: str) -> Proposals:
-    """What `configs` may be told the name of: topics or ids of brokers, by the KIND before it."""
+    """The resources for `configs`: topics or ids of brokers, depending on the KIND before it."""
     kind = str(context.params.get("kind") or "")
     if kind == "topic":
         return topics(context, incomplete)
@@ -146,7 +145,7 @@ def resources(context: typer.Context, incomplete: str) -> Proposals:
 
 
 def broker_ids(context: typer.Context, incomplete: str) -> Proposals:
-    """Ids of brokers; behind a comma, further ones."""
+    """Ids of brokers; after a comma, further ones."""
     typed = incomplete.rpartition(",")[0].split(",") if "," in incomplete else []
 
     async def work(client: KafkaClient) -> Proposals:
@@ -158,7 +157,7 @@ def broker_ids(context: typer.Context, incomplete: str) -> Proposals:
 
 
 def topic_keys(incomplete: str) -> Proposals:
-    """Keys of topics as `KEY=`; behind that, the values that a key may have."""
+    """Keys of topics as `KEY=`; after that, the possible values."""
     return _values("topic", incomplete) if "=" in incomplete else _with_values(_topic_keys(), incomplete)
 
 
@@ -168,19 +167,19 @@ def deleted_topic_keys() -> Proposals:
 
 
 def keys(context: typer.Context, incomplete: str) -> Proposals:
-    """Keys of the resource that the line names as `KEY=`; behind that, the values that a key may have."""
+    """Keys of the resource in the line as `KEY=`; after that, the possible values."""
     if "=" in incomplete:
         return _values(str(context.params.get("kind") or ""), incomplete)
     return _with_values(_keys(context), incomplete)
 
 
 def deleted_keys(context: typer.Context) -> Proposals:
-    """Keys of the resource that the line names."""
+    """Keys of the resource in the line."""
     return _keys(context)
 
 
 def broker_keys(incomplete: str) -> Proposals:
-    """Keys of brokers as `KEY=`; behind that, the values that a key may have."""
+    """Keys of brokers as `KEY=`; after that, the possible values."""
     from barnabas.broker.configuration.definitions import to_text
     from barnabas.broker.configuration.keys import BROKER_KEYS
 
@@ -205,7 +204,7 @@ def _keys(context: typer.Context) -> Proposals:
         return []
 
     async def work(client: KafkaClient) -> Proposals:
-        # All brokers have no keys of their own before some are set: one of them has them all.
+        # The default of all brokers has no keys before some are set: any broker has all of them.
         resource = (kinds[kind], str(client.node_ids()[0]) if kind == "brokers" else name)
         found = await describe_configs(client, [resource])
         return [(config.name, config.value or "") for config in found[resource] if not config.read_only]
@@ -214,14 +213,14 @@ def _keys(context: typer.Context) -> Proposals:
 
 
 def _with_values(proposals: Iterable[tuple[str, str]], incomplete: str) -> Proposals:
-    """`KEY=` for keys; the only one left with its value, too, or the shell would go on with a space behind the `=`."""
+    """`KEY=` for keys; a single match also with its value, or the shell would add a space after the `=`."""
     left = [(key, value) for key, value in proposals if key.startswith(incomplete)]
     words = [(f"{key}=", value) for key, value in left]
     return [*words, *((f"{key}={value}", "as it is") for key, value in left if len(left) == 1 and value)]
 
 
 def _values(kind: str, incomplete: str) -> Proposals:
-    """The values that a key of topics, brokers or loggers may have, where there are few; of lists, one more."""
+    """The possible values of a key of topics, brokers or loggers, if there are few; for lists, one more."""
     from barnabas.broker.configuration.definitions import LIST, choices
     from barnabas.broker.configuration.keys import BROKER_KEYS
     from barnabas.broker.configuration.topics import TOPIC_KEYS

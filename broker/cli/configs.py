@@ -1,4 +1,4 @@
-"""`barnabas configs`: what topics, brokers and loggers are set to, and what a file would do."""
+"""`barnabas configs`: the configs of topics, brokers and loggers, and the check of a file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _DEFAULT_CONFIG = 5
 
 
 class ResourceKind(StrEnum):
-    """What has configs; `brokers` are all of them."""
+    """A kind of resource with configs; `brokers` means all of them."""
 
     TOPIC = "topic"
     BROKER = "broker"

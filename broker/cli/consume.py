@@ -1,4 +1,4 @@
-"""`barnabas consume`: records become lines."""
+"""`barnabas consume`: prints records as lines."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from barnabas.broker.client.places import BeforeEnd, Earliest, Place, offsets_at
 FETCH_WAIT_MS = 500
 COMMIT_INTERVAL_S = 5.0
 COMMIT_TRIED_S = 1.0
-"""So long reading stands still for a coordinator that is away."""
+"""How long reading pauses for an unavailable coordinator."""
 
 
 class IsolationLevel(StrEnum):
-    """Whether records of transactions that are not committed are read."""
+    """Whether records of uncommitted transactions are read."""
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
@@ -46,7 +46,7 @@ class IsolationLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What of a partition is read: from where, which records, until when."""
+    """The part of a partition to read: the start, the isolation level, the end."""
 
     start: Place
     isolation_level: int
@@ -66,7 +66,7 @@ class Reading:
         return Fetcher(positions, committed | offsets, isolation_level=self.isolation_level, on_delay=tell_delay)
 
     async def end(self, positions: Positions, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int] | None:
-        """The offsets to stop at: the ends of now; None without `until_end`. Errors: ClientError."""
+        """The offsets to stop at: the present ends; None without `until_end`. Errors: ClientError."""
         if not self.until_end or not partitions:
             return None
         return await positions.offsets(partitions, LATEST, isolation_level=self.isolation_level)
@@ -74,7 +74,8 @@ class Reading:
 
 @dataclass(slots=True)
 class Wanted:
-    """When to stop: after so many records, or when none came for so long. `seen_count` were printed."""
+    """The condition to stop: a number of records, or a time without any. `seen_count` is the number of
+    printed records."""
 
     max_messages: int | None
     timeout_ms: int | None
@@ -189,13 +190,13 @@ def consume(
         with _buffered_output() as out:
             with_client(bootstrap_servers, lambda client: work(client, out))
     except BrokenPipeError:
-        # Whoever read our output has enough (`| head`); nothing more may be written when Python ends.
+        # The reader of the output has closed the pipe (`| head`); Python must write nothing more when it ends.
         sys.stdout = None
 
 
 @contextlib.contextmanager
 def _buffered_output() -> Iterator[BinaryIO]:
-    """Standard output, with a buffer before it where Python runs unbuffered: a system call per record would be slow."""
+    """Standard output, with a buffer if Python runs unbuffered: a system call per record would be slow."""
     out = sys.stdout.buffer
     if not isinstance(out, io.RawIOBase):
         yield out
@@ -205,7 +206,7 @@ def _buffered_output() -> Iterator[BinaryIO]:
         yield buffered
         buffered.flush()
     finally:
-        # Or it would close standard output when it is collected.
+        # Otherwise it would close standard output when it is collected.
         buffered.detach()
 
 
@@ -231,9 +232,8 @@ async def _print_records(
     out: BinaryIO,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Print until there is enough, nothing came for too long, all `end`s are reached, or `interrupted`.
-
-    Returns whether to go on after that.
+    """Print until there are enough records, none arrived for too long, all `end`s are reached, or `interrupted`.
+    Returns whether to continue after that.
     """
     loop = asyncio.get_running_loop()
     last_s = loop.time()
@@ -288,7 +288,7 @@ async def _print_as_member(
                 if not member.must_rejoin:
                     await _commit(member, fetcher, commits, is_last=not goes_on)
     finally:
-        # Also after Ctrl-C: what was printed is committed, and others get the partitions at once.
+        # Also after Ctrl-C: the printed records are committed, and other members get the partitions at once.
         if fetcher is not None and not member.must_rejoin:
             with contextlib.suppress(ClientError):
                 await member.commit(fetcher.positions, timeout_s=0)
@@ -296,7 +296,7 @@ async def _print_as_member(
 
 
 async def _commit(member: GroupMember, fetcher: Fetcher, commits: Patience, *, is_last: bool) -> None:
-    """Commit what was read. While there is more to read, the next commit makes up for one that fails."""
+    """Commit the offsets of printed records. While there is more to read, the next commit replaces one that fails."""
     try:
         await member.commit(fetcher.positions, COORDINATOR_TIMEOUT_S if is_last else COMMIT_TRIED_S)
         commits.reset()
@@ -307,7 +307,7 @@ async def _commit(member: GroupMember, fetcher: Fetcher, commits: Patience, *, i
 
 
 def _tell_where(member: GroupMember, committed: Collection[TopicPartition], all_: Collection[TopicPartition]) -> None:
-    """Say why reading begins elsewhere than was asked for."""
+    """Explain why reading does not begin at the requested offset."""
     which = "" if len(committed) == len(all_) else f" of {len(committed)} of {counted(len(all_), 'partition')}"
     complain(
         f"group {member.group} has committed offsets{which}, and goes on from them; "

@@ -1,4 +1,4 @@
-"""`barnabas topics offsets|sizes|delete-records`: what topics hold, and how to make them hold less."""
+"""`barnabas topics offsets|sizes|delete-records`: the contents of topics, and their deletion."""
 
 from __future__ import annotations
 

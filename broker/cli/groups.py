@@ -48,7 +48,7 @@ _NO_MEMBERS = frozenset(("Empty", _DEAD))
 
 
 class GroupMissing(ClientError):
-    """There is no such group."""
+    """The group does not exist."""
 
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups, help="Id of the group.")]
@@ -189,7 +189,7 @@ async def _described(client: KafkaClient, group_id: str) -> DescribedGroup:
     node_id = await client.coordinator(group_id)
     response = await client.send(DescribeGroupsRequest(groups=[group_id]), node_id)
     group: DescribedGroup = response.groups[0]
-    # Before version 6 a group that does not exist is an empty answer in state Dead.
+    # Before version 6 a missing group is a result without an error in state Dead.
     if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == _DEAD:
         raise GroupMissing(f"group {group_id} does not exist")
     check(group.error_code, f"cannot describe group {group_id}", group.error_message)
@@ -197,7 +197,7 @@ async def _described(client: KafkaClient, group_id: str) -> DescribedGroup:
 
 
 async def _end_offsets(client: KafkaClient, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """The ends of those partitions that still exist."""
+    """The end offsets of the partitions that still exist."""
     existing = await existing_topics(client, {topic for topic, _ in partitions})
     if not existing:
         return {}
@@ -287,9 +287,10 @@ def reset_offsets(
 async def _planned(
     client: KafkaClient, group: str, wanted: Mapping[str, set[int] | None] | None, target: Place | int
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The committed offsets, and those that are to be: at a place, or moved by a number. Tells what is left out.
+    """The committed offsets, and the new ones: at a position, or moved by a number. Prints which partitions are left
+    out.
 
-    Errors: ClientError, also where the group has members, whose own commits would follow.
+    Errors: ClientError, also if the group has members, whose own commits would follow.
     """
     state = await _state(client, group)
     if state not in _NO_MEMBERS:
@@ -321,7 +322,8 @@ async def _state(client: KafkaClient, group: str) -> str:
 async def _committed_partitions(
     positions: Positions, group: str, committed: Collection[TopicPartition]
 ) -> list[TopicPartition]:
-    """The partitions that still exist; the others are told, as their offsets stay. Errors: ClientError if none does."""
+    """The partitions that still exist; the others are printed, as their offsets stay. Errors:
+    ClientError if none does."""
     existing = await existing_topics(positions.client, {topic for topic, _ in committed})
     for topic in sorted({topic for topic, _ in committed} - existing):
         complain(f"topic {topic} does not exist any more: its offsets stay as they are")

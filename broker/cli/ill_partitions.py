@@ -1,4 +1,4 @@
-"""`barnabas topics list --under-replicated|--unavailable|--under-min-isr`: the partitions that are not well."""
+"""`barnabas topics list --under-replicated|--unavailable|--under-min-isr`: the partitions with such a problem."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLUMNS = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "IN SYNC", "MIN ISR", "S
 
 
 async def ill_partitions(client: KafkaClient, wanted: Collection[str]) -> list[dict[str, Any]]:
-    """Partitions, also of internal topics, that are in one of the `wanted` states, with all states that they are in."""
+    """Partitions, including internal topics', that are in one of the `wanted` states, with all of their states."""
     metadata = await client.metadata(None)
     live = {broker.node_id for broker in metadata.brokers}
     topics = sorted((topic for topic in metadata.topics if topic.partitions), key=lambda topic: topic.name or "")
@@ -43,9 +43,8 @@ async def ill_partitions(client: KafkaClient, wanted: Collection[str]) -> list[d
 
 
 def states(row: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a partition, by the measures of Kafka's TopicCommand: a partition that nobody leads is
-    unavailable; one with fewer replicas in sync than min.insync.replicas takes no records with acks=all, unless
-    it has no more replicas at all."""
+    """The problems of a partition, as in Kafka's TopicCommand: a partition without a leader is unavailable; one whose
+    ISR is smaller than min.insync.replicas takes no records with acks=all, unless it has no more replicas at all."""
     found = {
         UNDER_REPLICATED: len(row["isr"]) < len(row["replicas"]),
         UNAVAILABLE: row["leader"] is None,
@@ -55,7 +54,7 @@ def states(row: Mapping[str, Any]) -> list[str]:
 
 
 def print_ill_partitions(rows: list[dict[str, Any]], wanted: Collection[str], as_json: bool) -> None:
-    """Print partitions that are not well as a table, or JSON; one sentence where there is none."""
+    """Print partitions with problems as a table, or JSON; one sentence if there are none."""
     if as_json:
         print_json(rows)
     elif not rows:

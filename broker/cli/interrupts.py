@@ -1,9 +1,9 @@
 """SIGINT and SIGTERM while a command works with brokers: the first one cancels the work, a second one ends the process.
 
-Python runs a handler between two steps of the main thread. A signal that comes after the last of these steps before the
-event loop waits for sockets is not noticed until one of them or a timer ends the wait: after half a minute where the
-broker is silent. The numbers of signals are therefore read by a thread, from a socket that Python writes them to
-wherever the main thread is (`signal.set_wakeup_fd`).
+Python runs a handler between two steps of the main thread. A signal that arrives after the last of these steps before
+the event loop waits for sockets is not noticed until a socket or a timer ends the wait: after half a minute if the
+broker does not respond. The numbers of signals are therefore read by a thread, from a socket to which Python writes
+them wherever the main thread is (`signal.set_wakeup_fd`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 TIDY_S: Final = 3.0
-"""How long work that was cancelled may take to tidy up (its records are written, its member leaves the group) before
-that is cancelled, too."""
+"""How long cancelled work may take to clean up (its records are written, its member leaves the group) before that is
+cancelled, too."""
 
 END_S: Final = 2.0
-"""How long it may take then, before the process ends: a name server may be silent, or nobody reads the output."""
+"""How long the rest may take before the process ends: a name server may not respond, or the output may not be read."""
 
 _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):
-    """Signal `number` came. The cause is what the work had failed with meanwhile, if it had."""
+    """Signal `number` arrived. The cause is the exception of the work, if there was one."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -38,7 +38,7 @@ class Interrupted(Exception):
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]], *, tidy_s: float = TIDY_S, end_s: float = END_S) -> T:
-    """What `work` returns, from an event loop of its own. Raises: Interrupted after a signal, also where the work was
+    """The result of `work`, from an event loop of its own. Raises: Interrupted after a signal, even if the work was
     done by then."""
     signals = _Signals((tidy_s, end_s))
     try:
@@ -58,10 +58,10 @@ def run(work: Callable[[], Coroutine[Any, Any, T]], *, tidy_s: float = TIDY_S, e
 
 
 class _Signals:
-    """What hears signals, from the beginning of the `with` block to its end. `number` is that of the first one, or 0.
+    """Receives signals, from the beginning of the `with` block to its end. `number` is that of the first one, or 0.
 
-    Signals that are ignored stay ignored. `limits_s`: after so long the work is cancelled again, and then the process
-    ends.
+    Ignored signals stay ignored. `limits_s`: the time after which the work is cancelled again, and then the time after
+    which the process ends.
     """
 
     def __init__(self, limits_s: tuple[float, float]) -> None:
@@ -73,7 +73,7 @@ class _Signals:
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
 
     async def cancellable(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What `work` returns; a signal cancels it, one that came before too."""
+        """The result of `work`; a signal cancels it, even one that arrived before."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         if self.number:
             raise asyncio.CancelledError
@@ -82,10 +82,10 @@ class _Signals:
     def __enter__(self) -> None:
         self._numbers, self._written = socket.socketpair()
         self._written.setblocking(False)
-        with _held_back():  # in the thread, too: it inherits that, and signals go to the main thread
+        with _held_back():  # in the thread, too: it inherits the mask, so that signals go to the main thread
             try:
                 self._thread.start()
-            except RuntimeError:  # no thread is to be had: signals end the process at once
+            except RuntimeError:  # no thread is available: signals end the process at once
                 self._numbers.close()
                 self._written.close()
                 return
@@ -102,11 +102,11 @@ class _Signals:
                 signal.signal(number, handler)
             signal.set_wakeup_fd(self._former)
         self._written.close()
-        self._thread.join()  # when it has read the last number
+        self._thread.join()  # after it has read the last number
         self._numbers.close()
 
     def _hear(self, _number: int, _frame: object) -> None:
-        """Have the next signal end the process. The thread cancels the work."""
+        """Let the next signal end the process. The thread cancels the work."""
         with _held_back():
             for each in self._handlers:
                 signal.signal(each, signal.SIG_DFL)
@@ -121,7 +121,7 @@ class _Signals:
                 second = self._next(limit_s)
             except TimeoutError:
                 continue
-            if second:  # the main thread had no step in between, in which it would have heard the first
+            if second:  # the main thread had no step in between, in which it would have received the first
                 os._exit(128 + second)
             return
         os._exit(128 + self.number)
@@ -142,7 +142,7 @@ class _Signals:
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
-    """Signals come when this has ended. Python loses one that comes while its handler is exchanged."""
+    """Signals are delivered when this has ended. Python loses a signal that arrives while its handler is exchanged."""
     former = signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
     try:
         yield

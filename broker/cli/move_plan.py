@@ -1,4 +1,4 @@
-"""What is to move to other brokers: where partitions are, what a command makes of that, and how it is shown."""
+"""Plans of moves to other brokers: the present placement, a command's plan for it, and its output."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from barnabas.broker.client.placement_plans import Replicas, copied_bytes
 from barnabas.broker.client.reassignments import Reassignment, partition_text, reassignments
 
 SHOWN_MAX = 40
-"""Rows of a plan that are printed; --json has all."""
+"""The number of rows of a plan that are printed; --json has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Where partitions are, and, for those that are under way, will be."""
+    """The placement of partitions; for those that are being reassigned, the target."""
 
     placement: Placement
     moving: Mapping[TopicPartition, Reassignment]
@@ -27,8 +27,8 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a command is to do: replicas that partitions get, partitions under way that it waits for, and those that
-    are to be led by their preferred replicas in the end."""
+    """The plan of a command: new replicas of partitions, reassignments in progress to wait for, and partitions whose
+    preferred replicas are to lead in the end."""
 
     situation: Situation
     targets: Mapping[TopicPartition, Replicas]
@@ -41,7 +41,7 @@ class Plan:
         return sorted({*self.to_elect} - {*self.targets, *self.awaited})
 
     def as_document(self) -> dict[str, Any]:
-        """The moves as `--json` prints them: those that are to be begun, and those that were before."""
+        """The moves in the form of `--json`: those to begin, and those in progress."""
         awaited = [
             {"topic": topic, "partition": index, "to": list(self.situation.moving[topic, index].target)}
             for topic, index in self.awaited
@@ -65,12 +65,12 @@ class Plan:
 
 
 def planned(bootstrap_servers: str, prepare: Callable[[Situation], Plan]) -> Plan:
-    """The plan that `prepare` makes of what the cluster is like. Errors: ClientError."""
+    """The plan that `prepare` makes for the present state of the cluster. Errors: ClientError."""
     return prepare(with_client(bootstrap_servers, _situation))
 
 
 async def _situation(client: KafkaClient) -> Situation:
-    """Ask the cluster. Errors: ClientError."""
+    """Read the state of the cluster. Errors: ClientError."""
     moving = await reassignments(client)
     placement = await read_placement(client)
     for problem in placement.problems:
@@ -83,7 +83,7 @@ async def _situation(client: KafkaClient) -> Situation:
 
 
 def check_nobody_else_moves(plan: Plan) -> None:
-    """Errors: ClientError where a partition of the plan is on its way to other brokers."""
+    """Errors: ClientError if a partition of the plan is being reassigned already."""
     for partition in plan.targets:
         if partition in plan.situation.moving:
             to = ids_text(plan.situation.moving[partition].target)
@@ -123,19 +123,19 @@ def show(plan: Plan, *, is_beside: bool) -> None:
 
 
 def ids_text(ids: Sequence[int]) -> str:
-    """Broker ids as people read them: `1,2,3`."""
+    """Broker ids as text: `1,2,3`."""
     return ",".join(map(str, ids))
 
 
 def some_text(partitions: Sequence[TopicPartition]) -> str:
-    """The first partition, and how many others there are."""
+    """The first partition, and the number of the others."""
     more = len(partitions) - 1
     first = partition_text(partitions[0])
     return f"{first} and {more} {'other' if more == 1 else 'others'}" if more else first
 
 
 def as_arguments(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions as commands take them: `flights:0,3 trains:1`."""
+    """Partitions in the form of command arguments: `flights:0,3 trains:1`."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         by_topic.setdefault(topic, []).append(index)

@@ -1,5 +1,5 @@
-"""What commands that move partitions have in common: they show a plan (`move_plan.py`), ask, start it, wait with a bar,
-and go on where they were interrupted."""
+"""The common part of commands that move partitions: they show a plan (`move_plan.py`), ask, start it, wait with a
+progress bar, and continue after an interruption."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from barnabas.broker.client.reassignments import (
 )
 
 SETTLE_S = 5.0
-"""How long brokers may take to tell what the controller has done."""
+"""How long brokers may take to report a change of the controller."""
 
 SETTLE_WHERE_SLOW_S = 30.0
-"""The same, while who is asked tells of partitions as they were when they moved: it has heard nothing since. And how
-long replicas that are to lead may take to be in sync again."""
+"""The same, while a broker still reports partitions in their state during the move, as it has received nothing since;
+also how long preferred replicas may take to be in sync again."""
 
 Throttle = Annotated[
     int | None,
@@ -60,8 +60,8 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast it goes: `rate` is in bytes per second and broker, `at_once` how many partitions move at a time; None
-    means no limit."""
+    """The speed: `rate` is in bytes per second and broker, `at_once` how many partitions move at a time; None means no
+    limit."""
 
     rate: int | None = None
     at_once: int | None = None
@@ -70,15 +70,15 @@ class Pace:
 def carry_out(
     bootstrap_servers: str, plan: Plan, *, pace: Pace, yes: bool, as_json: bool, facts: Mapping[str, Any]
 ) -> bool:
-    """Show a plan, ask, do it and wait; whether it was done. `facts` are told beside it as JSON, by which nobody is
-    asked: without `yes` nothing is done, and with it the plan is shown beside the document, which comes when all is
-    done. Errors: ClientError."""
+    """Show a plan, ask, carry it out and wait; returns whether it was carried out. `facts` are added to the JSON
+    output, with which there is no question: without `yes` nothing is done, and with it the plan is printed on standard
+    error, and the document when all is done. Errors: ClientError."""
     check_nobody_else_moves(plan)
     if not yes and as_json:
         print_json({**facts, **plan.as_document(), "executed": False})
         return False
     show(plan, is_beside=as_json)
-    sys.stdout.flush()  # somebody may watch a file or a pipe
+    sys.stdout.flush()  # a file or a pipe may be watched
     if (plan.targets or plan.elections) and not yes:
         _ask()
     with_client(bootstrap_servers, lambda client: _do(client, plan, pace))
@@ -88,7 +88,7 @@ def carry_out(
 
 
 def _ask() -> None:
-    """Outside of any event loop, where Ctrl-C ends the process."""
+    """Ask outside of any event loop, where Ctrl-C ends the process."""
     if not sys.stdin.isatty():
         raise ClientError(
             "nothing was changed: standard input is not a terminal, so nothing can be confirmed; pass --yes to go on"
@@ -115,7 +115,7 @@ async def _do(client: KafkaClient, plan: Plan, pace: Pace) -> None:
 
 
 async def _former_rate(client: KafkaClient, plan: Plan) -> int | None:
-    """The throttle that an interrupted run has left for what is under way."""
+    """The throttle that an interrupted run has left for the reassignments in progress."""
     moving = plan.situation.moving
     rate = await throttled_rate(client, {broker for each in plan.awaited for broker in moving[each].replicas})
     if rate is not None:
@@ -124,7 +124,7 @@ async def _former_rate(client: KafkaClient, plan: Plan) -> int | None:
 
 
 async def end_throttle(client: KafkaClient) -> None:
-    """Take the throttle away, if there is one and nothing is under way any more. Errors: ClientError."""
+    """Remove the throttle, if there is one and no reassignment is in progress. Errors: ClientError."""
     if not await reassignments(client) and await unthrottle(client):
         note("the throttle is taken away")
 
@@ -132,15 +132,15 @@ async def end_throttle(client: KafkaClient) -> None:
 async def _move(
     client: KafkaClient, plan: Plan, pace: Pace
 ) -> tuple[dict[TopicPartition, str], dict[TopicPartition, Replicas]]:
-    """Begin what is planned, turn by turn, and wait for it; why partitions were refused, and where the others are to
-    be."""
+    """Start the plan, turn by turn, and wait for it; returns the errors of refused partitions, and the target replicas
+    of the others."""
     refused: dict[TopicPartition, str] = {}
     wanted: dict[TopicPartition, Replicas] = {each: plan.situation.moving[each].target for each in plan.awaited}
     turns = _turns(plan, pace.at_once)
     is_told = False
     for number, targets in enumerate(turns):
         if pace.rate is not None:
-            # Each time: between two turns nothing is under way, and somebody may have taken it away.
+            # Each time: between two turns nothing is in progress, and another run may have removed the throttle.
             await throttle(client, pace.rate, await _to_throttle(client, plan, targets))
         refused |= {each: why for each, why in (await _started(client, targets)).items() if why}
         wanted |= {each: new for each, new in targets.items() if each not in refused}
@@ -162,8 +162,8 @@ def _tell_of_begin(count: int, at_once: int | None) -> None:
 
 
 def _turns(plan: Plan, at_once: int | None) -> list[dict[TopicPartition, Replicas]]:
-    """What begins together, one turn after the other. What is under way already has the first turn for itself, if not
-    all go at once."""
+    """The partitions that start together, one turn after the other. Reassignments in progress have the first turn for
+    themselves, unless all start at once."""
     targets = list(plan.targets.items())
     if at_once is None:
         return [dict(targets)] if targets or plan.awaited else []
@@ -179,7 +179,7 @@ def _complain_of_away(broker: int, partitions: Sequence[TopicPartition]) -> None
 
 
 def _complain_of_leaderless(plan: Plan, wanted: Iterable[TopicPartition]) -> None:
-    """There is nothing to copy from while nobody leads a partition."""
+    """Warn of partitions without a leader, from which nothing can be copied."""
     places = plan.situation.placement.partitions
     found = sorted(each for each in wanted if each in places and places[each].leader < 0)
     if found:
@@ -192,7 +192,8 @@ def _complain_of_leaderless(plan: Plan, wanted: Iterable[TopicPartition]) -> Non
 async def _to_throttle(
     client: KafkaClient, plan: Plan, targets: Mapping[TopicPartition, Replicas]
 ) -> dict[TopicPartition, Reassignment]:
-    """What shall move, and what does already in the same topics, whose lists of throttled replicas are written anew."""
+    """The reassignments of this turn, and those in progress in the same topics, whose lists of throttled replicas are
+    replaced."""
     topics = {topic for topic, _ in (*targets, *plan.awaited)}
     moving = {each: one for each, one in (await reassignments(client)).items() if each[0] in topics}
     for partition, new in targets.items():
@@ -207,14 +208,14 @@ async def _started(client: KafkaClient, targets: Mapping[TopicPartition, Replica
 
 
 async def _not_led_as_planned(client: KafkaClient, partitions: Collection[TopicPartition]) -> list[str]:
-    """Partitions that could not be given to their preferred leaders, in words. These were in sync when they were
-    planned, or had moved; under load they may not be just now."""
+    """Partitions whose preferred replicas could not be elected, as text. These were in sync when the plan was made, or
+    have just moved; under load they may be out of sync for a moment."""
     results = await elect(client, partitions, wait_s=SETTLE_WHERE_SLOW_S) if partitions else {}
     return [f"cannot elect a leader of {partition_text(each)}: {why}" for each, why in results.items() if why]
 
 
 async def _not_as_planned(client: KafkaClient, wanted: Mapping[TopicPartition, Replicas]) -> list[str]:
-    """Partitions that have other replicas than they should, in words."""
+    """Partitions with other replicas than planned, as text."""
     loop = asyncio.get_running_loop()
     began_at = loop.time()
     while True:
@@ -237,7 +238,7 @@ async def _not_as_planned(client: KafkaClient, wanted: Mapping[TopicPartition, R
 
 @contextmanager
 def _bar(later: int) -> Iterator[Tell]:
-    """A bar on standard error, where somebody can see it. So many partitions more move `later`."""
+    """A progress bar on standard error, if that is a terminal. `later` is the number of partitions in later turns."""
     if not sys.stderr.isatty():
         yield lambda copied, total, left: None
         return

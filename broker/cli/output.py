@@ -1,4 +1,4 @@
-"""What the commands share: how to run a coroutine, how to print a table or JSON, how to fail."""
+"""Shared by the commands: running a coroutine, printing a table or JSON, failing."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ DEFAULT_BOOTSTRAP_SERVERS = "127.0.0.1:9092"
 
 
 def with_client(bootstrap_servers: str, work: Callable[[KafkaClient], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` with a connected client. Errors: ClientError, also where an answer lacks what was asked for.
+    """Run `work` with a connected client. Errors: ClientError, also if a response lacks a requested item.
 
-    Ctrl-C and SIGTERM cancel it, so that a member leaves its group; a second one ends the process. Nothing is raised
-    wherever the program happens to be when the signal comes.
+    Ctrl-C and SIGTERM cancel it, so that a member leaves its group; a second one ends the process. The signal handler
+    itself raises nothing.
     """
 
     async def connected() -> T:
@@ -60,7 +60,7 @@ def with_client(bootstrap_servers: str, work: Callable[[KafkaClient], Coroutine[
             complain(str(interrupted.__cause__))
         raise typer.Exit(128 + interrupted.number) from None
     except (LookupError, ValueError) as error:
-        # What was asked for is not in an answer, or there twice: the commands count on it. It may be a mistake of
+        # A requested item is missing in a response, or occurs twice, and the command relies on it. It may be a bug of
         # ours, so the place is named.
         *_, place = traceback.extract_tb(error.__traceback__)
         where = f"{Path(place.filename).name}, line {place.lineno}"
@@ -70,7 +70,7 @@ def with_client(bootstrap_servers: str, work: Callable[[KafkaClient], Coroutine[
 
 
 def console(*, is_beside: bool = False) -> Console:
-    """Standard output, or standard error, without markup in what is printed."""
+    """Standard output, or standard error, without markup in the printed text."""
     from rich.console import Console
 
     terminal = Console(markup=False, highlight=False, soft_wrap=True, stderr=is_beside)
@@ -82,8 +82,8 @@ def console(*, is_beside: bool = False) -> Console:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None, is_beside: bool = False
 ) -> None:
-    """Columns for people; numbers to the right. Control characters are shown, not sent to the terminal. On standard
-    error where they stand beside a document for programs.
+    """Print a table; numbers are right-aligned. Control characters are shown as text, not sent to the terminal. On
+    standard error if it accompanies a document for programs.
     """
     from rich import box
     from rich.table import Table
@@ -102,7 +102,7 @@ def print_table(
 
 
 def print_json(value: object) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=not _is_utf8()) + "\n")
 
 
@@ -111,22 +111,22 @@ def _is_utf8() -> bool:
 
 
 def say(text: str) -> None:
-    """A sentence for people on standard output."""
+    """Print a sentence on standard output."""
     sys.stdout.write(f"{escape(text)}\n")
 
 
 def note(text: str) -> None:
-    """A sentence for people on standard error, of what goes on: nothing is wrong."""
+    """Print a sentence about the progress on standard error: not an error."""
     sys.stderr.write(f"{escape(text)}\n")
 
 
 def complain(text: str) -> None:
-    """A sentence for people on standard error, of what is wrong, or not as it was asked for."""
+    """Print a sentence about an error or a deviation from the request on standard error."""
     sys.stderr.write(f"barnabas: {escape(text)}\n")
 
 
 def tell_delay(error: ClientError, left_s: float | None) -> None:
-    """What is wrong, and for how long that will be tried again."""
+    """Print an error that is being retried, and for how long."""
     complain(
         f"{error}; trying again until that is over" if left_s is None else f"{error}; trying for another {left_s:.0f} s"
     )
@@ -138,7 +138,7 @@ def counted(count: int, noun: str) -> str:
 
 
 class Outcome(NamedTuple):
-    """What became of one item that a command was to change."""
+    """The result of one item that a command was to change."""
 
     item: Mapping[str, Any]
     sentence: str
@@ -146,9 +146,9 @@ class Outcome(NamedTuple):
 
 
 def report(outcomes: Sequence[Outcome], as_json: bool) -> None:
-    """Tell each outcome, failures on standard error, which then end the command with status 1.
+    """Print each outcome, failures on standard error; any failure ends the command with status 1.
 
-    As JSON: a list of the items, each with its error (null where there is none).
+    As JSON: a list of the items, each with its error (null if there is none).
     """
     if as_json:
         print_json([{**each.item, "error": each.sentence if each.is_failure else None} for each in outcomes])
@@ -160,7 +160,7 @@ def report(outcomes: Sequence[Outcome], as_json: bool) -> None:
 
 
 def end_with(failures: Sequence[str]) -> None:
-    """Tell what failed, and end the command with status 1 if anything did."""
+    """Print failures, and end the command with status 1 if there are any."""
     for failure in failures:
         complain(failure)
     if failures:

@@ -1,4 +1,4 @@
-"""The process around a broker: signals that end it, Python's garbage, the ready line, the exit status."""
+"""The process around a broker: signals that end it, Python's garbage collection, the ready line, the exit status."""
 
 import asyncio
 import contextlib
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOG_INTERVAL_S: Final = 5.0
 _START_S_MAX: Final = 60.0
-"""Garbage is looked for when a start takes longer: it may have to wait for ZooKeeper, say."""
+"""Garbage collection is enabled when a start takes longer: it may have to wait for ZooKeeper, for example."""
 _GARBAGE_THRESHOLD: Final = 10_000
-"""How many objects more there have to be than at the last look (Python: 700); connections that end leave none."""
+"""The number of additional objects between two collections (Python: 700); connections that end leave none."""
 
 
 async def run(config: BrokerConfig, environment: Environment | None = None) -> int:
@@ -56,12 +56,12 @@ async def run(config: BrokerConfig, environment: Environment | None = None) -> i
 
 
 def look_for_garbage() -> None:
-    """Have Python look for garbage (cycles of objects) from now on, rarely. Whenever it does, the event loop stands
-    still (docs/performance.md).
+    """Enable Python's garbage collection (of cycles of objects) from now on, with rare runs. The event loop stands
+    still during each run (docs/performance.md).
 
-    What a broker is made of stays: there is none in it, neither while it comes to be (`main` in __main__.py) nor ever
-    after. What comes later are partitions, and large requests that end by themselves: with Python's own threshold, a
-    controller's word about 5,000 partitions has all of them looked through four times.
+    The objects of the started broker are exempt: they contain no garbage, neither during the start (`main` in
+    __main__.py) nor later. Later objects are partitions, and large requests that are freed without it: with Python's
+    own threshold, a controller's request with 5,000 partitions would cause four full runs.
     """
     gc.freeze()
     gc.set_threshold(_GARBAGE_THRESHOLD)
@@ -69,20 +69,20 @@ def look_for_garbage() -> None:
 
 
 async def tell_what_is_due(clock: Clock) -> None:
-    """Have what was left out of the log told in time."""
+    """Write the reports of omitted log lines in time."""
     while True:
         await asyncio.sleep(_LOG_INTERVAL_S)
         logs.tell_what_is_due(clock.now_ms() / 1000)
 
 
 def ready_line(broker: Broker) -> str:
-    """What is printed when clients may connect."""
+    """The line that is printed when clients may connect."""
     addresses = ",".join(map(str, broker.socket_server.advertised))
     return f"ready: {addresses} node.id={broker.node_id} cluster.id={broker.cluster_id}"
 
 
 class End:
-    """When the process is to end, and with which status; it follows signals from the moment when it is made."""
+    """The end of the process, and its exit status; it handles signals from its creation on."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
@@ -92,16 +92,16 @@ class End:
         self.on_begin: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
-            # Not the loop's handlers: those go when it closes, and a signal that comes then would end the process.
+            # Not the loop's handlers: those are removed when it closes, and a later signal would end the process.
             signal.signal(number, self._hear)
 
     def fail(self, _reason: str) -> None:
-        """The broker cannot go on, and has told why."""
+        """The broker cannot go on, and has logged the reason."""
         self.status = 1
         self._begin("a failure")
 
     def ignore_signals(self) -> None:
-        """What is left is to exit with the status of this stop."""
+        """Ignore further signals: the process exits with the status of this stop."""
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 

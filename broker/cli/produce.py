@@ -1,4 +1,4 @@
-"""`barnabas produce`: lines from a file or standard input become records."""
+"""`barnabas produce`: writes lines from a file or standard input as records."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Compression(StrEnum):
 
 
 class Progress(Protocol):
-    """Told how many bytes of input were taken."""
+    """Called with the number of input bytes read."""
 
     def __call__(self, byte_count: int) -> None: ...
 
@@ -158,7 +158,7 @@ def produce(
         except asyncio.CancelledError:  # SIGINT or SIGTERM
             complain(f"stopped: {_acknowledged(producer)}")
             raise
-        # Here, not when the client is closed: after a signal that comes by then the count is told all the same.
+        # Here, not when the client is closed: the count is printed even if a signal arrives by then.
         if not quiet:
             count, seconds = counted(producer.acknowledged_count, "record"), time.monotonic() - started
             sys.stderr.write(f"{count} to {escape(topic)} in {seconds:.2f} s\n")
@@ -180,7 +180,7 @@ def _argument_bytes(text: str | None) -> bytes | None:
 async def _send_lines(
     source: BinaryIO, parse: Parse, producer: Producer, common: NewRecord, progress: Progress
 ) -> None:
-    """Write a record per line. What was read before a bad line, or before the process is ended, is written."""
+    """Write a record per line. Lines before an invalid line, or before the end of the process, are written."""
     line_count = 0
     try:
         async for lines, is_all in _lines(source, progress):
@@ -199,7 +199,7 @@ async def _send_lines(
 
 
 async def _lines(source: BinaryIO, progress: Progress) -> AsyncIterator[tuple[list[bytes], bool]]:
-    """Lines without their ends as they come, each time with whether these are all that are there by now."""
+    """Lines without their ends as they arrive, each time with whether these are all lines available so far."""
     rest, line_count, chunk = b"", 0, b"\n"
     while chunk:
         await _readable(source)
@@ -216,9 +216,9 @@ async def _lines(source: BinaryIO, progress: Progress) -> AsyncIterator[tuple[li
 
 
 async def _send(producer: Producer, record: NewRecord, common: NewRecord, now_ms: int) -> None:
-    """Hand over a record; what options say of all records goes before what its line says.
+    """Send a record; options for all records take precedence over its line.
 
-    Errors: ValueError that goes on after "line N" where the topic lacks the partition that the line names.
+    Errors: ValueError that continues "line N" if the topic lacks the partition in the line.
     """
     if common.partition is None and record.partition is not None and record.partition >= producer.partition_count:
         raise ValueError(
@@ -238,7 +238,7 @@ async def _send(producer: Producer, record: NewRecord, common: NewRecord, now_ms
 
 
 async def _readable(source: BinaryIO) -> None:
-    """Wait until something can be read. No thread does: it would keep the process from ending at Ctrl-C."""
+    """Wait until there is input to read. Without a thread, which would keep the process from ending at Ctrl-C."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     try:
@@ -247,7 +247,7 @@ async def _readable(source: BinaryIO) -> None:
             return
         loop.add_reader(number, ready.set)
     except OSError:
-        return  # not a descriptor that anybody waits for, such as /dev/null
+        return  # not a descriptor that can be waited for, such as /dev/null
     try:
         await ready.wait()
     finally:
@@ -268,7 +268,7 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _progress(path: Path | None, quiet: bool) -> Iterator[Progress]:
-    """A bar on standard error for a big file, where somebody can see it."""
+    """A progress bar on standard error for a large file, if that is a terminal."""
     size = path.stat().st_size if path is not None and path.is_file() else 0
     if quiet or size < PROGRESS_FROM_BYTES or not sys.stderr.isatty():
         yield lambda byte_count: None

@@ -1,4 +1,4 @@
-"""The line on standard output by which whoever has started a process knows that clients may connect."""
+"""The line on standard output that tells the starter of a process that clients may connect."""
 
 import logging
 import sys
@@ -7,7 +7,7 @@ logger = logging.getLogger(__name__)
 
 
 def print_ready(line: str) -> None:
-    """Print it. What is ready serves without it, too: where there is no standard output, or it takes nothing."""
+    """Print it. The process serves without it, too, if there is no standard output, or it cannot be written."""
     try:
         print(line, flush=True)
     except OSError as error:

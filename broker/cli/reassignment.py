@@ -1,4 +1,4 @@
-"""`barnabas topics reassign|elect`: have partitions on other brokers, or led by others."""
+"""`barnabas topics reassign|elect`: reassign partitions, and elect leaders."""
 
 from __future__ import annotations
 

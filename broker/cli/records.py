@@ -53,8 +53,8 @@ JSON_FIELDS = (*FIELDS, "timestamp_type")
 
 
 def unescaped(text: str) -> str:
-    """The text of an option with its `ESCAPES` as what they stand for; bytes that are not ASCII as the surrogates by
-    which `os.fsencode` knows them. What else follows a backslash stays as it is.
+    """The text of an option with its `ESCAPES` replaced; bytes that are not ASCII become the surrogates of
+    `os.fsencode`. Other characters after a backslash stay as they are.
     """
 
     def meant(match: re.Match[str]) -> str:
@@ -64,10 +64,9 @@ def unescaped(text: str) -> str:
 
 
 def formatter(template: str) -> Writer:
-    """Records as text by a template; what is null is `null`, and bytes go out as they are.
+    """Formats records as text by a template; null is printed as `null`, and bytes are printed unchanged.
 
-    Errors: a usage error for a field that records do not have, for one whose brace is not closed, and for a template
-    without any.
+    Errors: a usage error for an unknown field, for one whose brace is not closed, and for a template without any.
     """
     known = " ".join(f"{{{field}}}" for field in FIELDS)
     literals, fields = [], []
@@ -122,7 +121,7 @@ def _to_json(data: bytes | None) -> str | dict[str, str] | None:
 
 
 def for_terminal(write: Writer) -> Writer:
-    """What `write` makes, without control characters that a terminal would obey (all but tab and line feed)."""
+    """The output of `write`, without control characters for a terminal (all but tab and line feed)."""
 
     def harmless(batch: ConsumedBatch) -> bytes:
         return _TERMINAL_CONTROLS.sub(lambda match: b"\\x%02x" % match[0][0], write(batch))
@@ -131,7 +130,7 @@ def for_terminal(write: Writer) -> Writer:
 
 
 class NewRecord(NamedTuple):
-    """A record to be written; None where the producer decides: the partition by the key, the time by the clock."""
+    """A record to be written; None if the producer decides: the partition by the key, the time by the clock."""
 
     key: bytes | None
     value: bytes | None
@@ -142,7 +141,7 @@ class NewRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What `produce` takes lines for: key and value, maybe headers. Errors: ValueError that goes on after "line N"."""
+    """Parses the lines of `produce`: key and value, maybe headers. Errors: ValueError that continues "line N"."""
 
     key: bytes | None = None
     key_separator: bytes | None = None
@@ -174,10 +173,10 @@ def _header(entry: bytes) -> tuple[str, bytes]:
 
 
 def record_from_json(line: bytes) -> NewRecord:
-    """The record of a line of `consume --json`. Errors: ValueError that goes on after "line N".
+    """The record of a line of `consume --json`. Errors: ValueError that continues "line N".
 
-    Any field may be missing; topic, offset and timestamp_type are not looked at. Others are refused: one whose name is
-    mistyped would be lost.
+    Any field may be missing; topic, offset and timestamp_type are ignored. Unknown fields are refused: otherwise a
+    mistyped one would be lost.
     """
     try:
         document = json.loads(line)
@@ -216,7 +215,7 @@ def _from_json(field: str, value: object) -> bytes | None:
 
 
 def _name(text: str) -> str:
-    """A header's name, after a look whether it can be written."""
+    """A header's name, after a check that it can be encoded."""
     _encoded("header", text)
     return text
 

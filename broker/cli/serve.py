@@ -1,6 +1,6 @@
-"""`barnabas serve`: configuration in, broker up, exit status out.
+"""`barnabas serve`: reads the configuration, runs the broker, returns the exit status.
 
-Made with argparse, unlike the other commands: a broker's start must not wait for typer and rich.
+Uses argparse, unlike the other commands: a broker's start must not wait for typer and rich.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ request takes several turns)."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains in one line."""
+    """Reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the command line, and end with status 2."""
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of `barnabas serve`; what they mean is told by `serve_help.py`."""
+    """The options of `barnabas serve`; their help is in `serve_help.py`."""
     result = Parser(prog="barnabas serve", add_help=False, allow_abbrev=False)
     result.add_argument("server_properties", nargs="?", type=Path)
     result.add_argument("--override", action="append", default=[], metavar="KEY=VALUE")
@@ -69,14 +69,14 @@ def main(
     environ: Mapping[str, str] | None = None,
     environment: Environment | None = None,
 ) -> int:
-    """Start a broker; returns when it has stopped. `environ` are the process's variables, `environment` is what the
-    broker takes from outside of itself besides.
+    """Start a broker; returns when it has stopped. `environ` are the process's variables, `environment` is the rest of
+    the broker's environment.
 
     Exit status: 0 after a clean stop, 1 when it could not start or go on, 2 when options or configuration are wrong.
     """
     options = parser().parse_args(arguments)
     environ = os.environ if environ is None else environ
-    if options.control is not None:  # `__main__` knows who serves that
+    if options.control is not None:  # `__main__` handles it
         return refuse(["--control: expected after `barnabas serve`, and nowhere else"])
     if options.brokers is not None:
         from barnabas.broker.cli.several_brokers import main as serve_several
@@ -93,8 +93,8 @@ def serve_one(
     label: str = "",
     run: Run | None = None,
 ) -> int:
-    """Start a broker as `main`. Keys and values in `also` count before all others; `label` marks its log lines; `run`
-    runs another program than a broker alone with the configuration."""
+    """Start a broker as `main`. Keys and values in `also` take precedence over all others; `label` marks its log lines;
+    `run` runs another program than a single broker with the configuration."""
     try:
         resolution = read_configuration(options, environ, also)
     except ConfigError as error:
@@ -118,9 +118,9 @@ def serve_one(
 def read_configuration(
     options: argparse.Namespace, environ: Mapping[str, str], also: Mapping[str, str] | None = None
 ) -> Resolution:
-    """All sources of configuration, merged and checked; keys in `also` count before all others.
+    """All sources of configuration, merged and checked; keys in `also` take precedence over all others.
 
-    Errors: ConfigError where a source cannot be read at all; what is wrong with keys and values is in the result.
+    Errors: ConfigError if a source cannot be read at all; errors of keys and values are in the result.
     """
     problems: list[str] = []
     properties: Mapping[str, str] = {}
@@ -179,7 +179,7 @@ def read_properties_file(path: Path) -> Properties:
 
 
 def refuse(problems: Sequence[str]) -> int:
-    """Tell what is wrong with a configuration; returns the exit status."""
+    """Print the errors of a configuration; returns the exit status."""
     lines = [f"barnabas: the configuration cannot be used ({len(problems)} problem{'s' * (len(problems) > 1)}):"]
     lines += [f"  - {logs.escape(problem)}" for problem in problems]
     sys.stderr.write("\n".join(lines) + "\n")
@@ -187,7 +187,7 @@ def refuse(problems: Sequence[str]) -> int:
 
 
 def _introduction(config: BrokerConfig, options: argparse.Namespace) -> str:
-    """Which process this is and what it works with: the first line of its log."""
+    """The first line of the log: the process, its configuration file, its directories and its metadata store."""
     path: Path | None = options.server_properties
     has_directory = options.control is None or not config.raw.keys().isdisjoint(("log.dir", "log.dirs"))
     data = ", ".join(config.log_dirs) if has_directory else "a temporary directory"
@@ -213,7 +213,7 @@ def _run(config: BrokerConfig, environment: Environment | None, other: Run | Non
         try:
             return runner.run((other or run)(config, environment))
         finally:
-            # asyncio ends its threads from a new one; if there is none to be had, they end with the process.
+            # asyncio ends its threads from a new one; if none is available, they end with the process.
             with contextlib.suppress(RuntimeError):
                 runner.close()
     except refusals_of_a_start() as error:
@@ -228,7 +228,7 @@ def _run(config: BrokerConfig, environment: Environment | None, other: Run | Non
 
 
 def refusals_of_a_start() -> tuple[type[Exception], ...]:
-    """Why a broker may not start that somebody can do something about: one sentence, no traceback."""
+    """Errors of a start that the user can correct: one sentence, no traceback."""
     from barnabas.controller.bootstrap import ClusterIdMismatch
     from barnabas.controller.coordination.interface import CoordinationError
     from barnabas.controller.registration import BrokerIdInUse
@@ -255,7 +255,7 @@ def _sentence(error: Exception, config: BrokerConfig) -> str:
 
 
 def _lacks_room(error: Exception) -> bool:
-    """Whether a full disk is what refused, also where SQLite has told it."""
+    """Whether a full disk is the cause, including errors of SQLite."""
     import errno
     import sqlite3
 

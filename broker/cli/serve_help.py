@@ -1,4 +1,4 @@
-"""`barnabas serve` as help, completion and documentation show it; `serve.py` runs it, without typer."""
+"""`barnabas serve` for help, completion and documentation; `serve.py` runs it, without typer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from barnabas.broker.cli import completion
 
 
 class LogLevel(StrEnum):
-    """How much is logged."""
+    """The level of the log."""
 
     DEBUG = "DEBUG"
     INFO = "INFO"
@@ -22,7 +22,7 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How log lines are written."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"

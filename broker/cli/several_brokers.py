@@ -1,11 +1,11 @@
 """`barnabas serve --brokers N`: a cluster on this machine, of a parent and a process for each broker.
 
-The parent holds the metadata store and serves it by ZooKeeper's protocol on loopback. It has imported what a broker
-needs before it forks one, so that brokers start at once and share that memory. Between two runs of its event loop, and
-only there, it forks: a broker begins with nothing running, and closes whatever it has inherited. It has from its parent
-the secret that brokers show each other on a listener of their own (docs/decisions/0017-brokers-know-brokers.md).
+The parent holds the metadata store and serves it by ZooKeeper's protocol on loopback. It imports the modules that a
+broker needs before it forks one, so that brokers start at once and share that memory. It forks only between two runs of
+its event loop: a broker begins with nothing running, and closes all inherited descriptors. The parent gives it the
+secret that brokers send each other on a listener of their own (docs/decisions/0017-brokers-know-brokers.md).
 
-What it needs to find brokers again that outlived a former parent is in `brokers.json` beside the store's file.
+A new parent finds the brokers that have survived a former one by `brokers.json` beside the store's file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BROKERS_MAX: Final = 100
 NODE_ID_MAX: Final = 2**31 - 1
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-"""Those that the parent hears, and that a broker is to hear for itself."""
+"""The signals that the parent handles, and that a broker has to handle itself."""
 
 _NEEDED_BY_BROKERS: Final = (
     "kazoo.client",
@@ -56,7 +56,7 @@ _NEEDED_BY_BROKERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlan:
-    """One broker: its id, the keys that make it this one, and the port of the store that is its own."""
+    """One broker: its id, its own configuration, and the port of its own store listener."""
 
     node_id: int
     configs: Mapping[str, str]
@@ -65,7 +65,7 @@ class BrokerPlan:
     former_pid: int = 0
     """The process that ran that broker for a former parent, and may still run."""
     former_secret_digest: str = ""
-    """Of the secret that this process was given."""
+    """The digest of the secret that this process was given."""
 
 
 def main(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -98,7 +98,7 @@ def main(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         logger.warning("%s", warning)
     for module in _NEEDED_BY_BROKERS:
         importlib.import_module(module)
-    with contextlib.suppress(ImportError):  # `event_loops.py` goes without
+    with contextlib.suppress(ImportError):  # `event_loops.py` works without it
         importlib.import_module("uvloop")
     return _run(options, environ, Path(directories[0]), plans)
 
@@ -109,7 +109,7 @@ def _sentence(error: Exception) -> str:
     return str(error)
 
 
-# -- what is to be started
+# -- plans
 
 
 def _count(text: str) -> int:
@@ -119,7 +119,7 @@ def _count(text: str) -> int:
 
 
 def _base_configuration(options: argparse.Namespace, environ: Mapping[str, str]) -> BrokerConfig:
-    """What the options mean for the first broker, but for what the others have instead."""
+    """The configuration of the first broker, without the settings that differ between brokers."""
     resolution = read_configuration(options, environ)
     if resolution.config is None:
         raise ConfigError(resolution.errors)
@@ -131,7 +131,7 @@ def _base_configuration(options: argparse.Namespace, environ: Mapping[str, str])
 
 
 def base_directories(config: BrokerConfig, environ: Mapping[str, str]) -> list[str]:
-    """Where the cluster's directories are: below `log.dirs`, or where a cluster's are if that is not set."""
+    """The cluster's directories: below `log.dirs`, or the default directory of a cluster if that is not set."""
     directories = list(config.log_dirs)
     if directories == [os.path.abspath(default_data_directory(environ, config.node_id))]:
         return [os.path.join(os.path.dirname(directories[0]), "cluster")]
@@ -139,7 +139,8 @@ def base_directories(config: BrokerConfig, environ: Mapping[str, str]) -> list[s
 
 
 def _plan(config: BrokerConfig, directories: Sequence[str], node_id: int, count: int) -> BrokerPlan:
-    """The broker with this id: addresses and directories counted up from those of the first one. Port 0 stays."""
+    """The plan of the broker with this id: addresses and directories are those of the first one, counted up. Port 0
+    stays."""
     step = node_id - config.node_id
     own = [broker_directory(directory, node_id) for directory in directories]
     listeners = [_address(each.name, each.host, _counted(each.port, step)) for each in config.listeners]
@@ -167,7 +168,7 @@ def _plan(config: BrokerConfig, directories: Sequence[str], node_id: int, count:
 
 
 def _smaller_topics(config: BrokerConfig, count: int) -> dict[str, str]:
-    """With fewer than three brokers, internal topics have as many replicas as there are, unless somebody says more."""
+    """With fewer than three brokers, internal topics have as many replicas as brokers, unless configured otherwise."""
     replicas = min(3, count)
     wanted = {
         "offsets.topic.replication.factor": replicas,
@@ -178,7 +179,7 @@ def _smaller_topics(config: BrokerConfig, count: int) -> dict[str, str]:
 
 
 def _beyond(config: BrokerConfig | None, count: int) -> Iterator[str]:
-    """The replicas that are asked for and that so many brokers cannot keep."""
+    """Warnings of configured replica numbers that exceed the number of brokers."""
     assert config is not None
     for key, consequence in (
         (BrokerConfig.default_replication_factor, "no topic can be created that does not name a factor of its own"),
@@ -216,11 +217,11 @@ def _require_a_cluster(directories: Sequence[str]) -> None:
             )
 
 
-# -- what a former parent has noted
+# -- the note of a former parent
 
 
 def with_note(plans: Sequence[BrokerPlan], note: Mapping[str, Any]) -> list[BrokerPlan]:
-    """The plans with ports where they were, as far as they were any, and the processes that may still run."""
+    """The plans with the noted ports, if any, and the processes that may still run."""
     found = []
     for plan in plans:
         noted = note.get(str(plan.node_id), {})
@@ -249,7 +250,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
     from barnabas.controller.coordination.interface import StoreUnavailable
     from barnabas.storage.os_files import OsFiles
 
-    OsFiles().descriptor_limit()  # as many connections to the store as the system allows, as a broker does it
+    OsFiles().descriptor_limit()  # as many connections to the store as the system allows, as in a broker
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     supervisor = Supervisor(loop, directory, plans)
@@ -258,7 +259,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
         secret = kept_secret(directory) or new_secret(directory)
         supervisor.agree_on_secret(digest_of(secret))
         gc.collect()
-        look_for_garbage()  # what is there by now stays, shared with the brokers as long as nobody writes to it
+        look_for_garbage()  # present objects are exempt, and shared with the brokers as long as they are not written to
         while (start := loop.run_until_complete(supervisor.next_start())) is not None:
             try:
                 pid, output = _fork(options, environ, start, secret)
@@ -276,10 +277,11 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], directory: Pat
 
 
 def _fork(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerPlan, secret: str) -> tuple[int, int]:
-    """Start a broker's process; its number, and where what it prints can be read. Raises: OSError.
+    """Start a broker's process; returns its id, and a descriptor of its output. Raises: OSError.
 
-    A signal that the new process gets while it still has this one's handlers, which know nothing of it, waits until it
-    has its own."""
+    A signal that the new process receives while it still has this one's handlers, which do not apply to it, waits until
+    it has its own.
+    """
     read_end, write_end = os.pipe()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
@@ -298,9 +300,8 @@ def _fork(options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerP
 def _become_a_broker(
     options: argparse.Namespace, environ: Mapping[str, str], plan: BrokerPlan, secret: str, output: int
 ) -> None:
-    """Serve as a broker in the new process; does not return. The process belongs to a session of its own, so that
-    Ctrl-C reaches the parent alone, and what it prints goes to `output`. It has the secret in its memory, and nowhere
-    else."""
+    """Serve as a broker in the new process; does not return. The process has a session of its own, so that Ctrl-C
+    reaches the parent alone, and its output goes to `output`. The secret is only in its memory."""
     from barnabas.broker.environment import Environment
 
     status = EXIT_FAILURE
@@ -318,7 +319,7 @@ def _become_a_broker(
         status = serve_one(options, environ, environment, also=plan.configs, label=f"broker {plan.node_id}:")
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else EXIT_FAILURE
-    except Exception:  # of what comes before the broker, which tells its own
+    except Exception:  # before the broker starts, which logs its own errors
         logger.critical("broker %d could not start", plan.node_id, exc_info=True)
     finally:
         with contextlib.suppress(Exception):
@@ -329,7 +330,7 @@ def _become_a_broker(
 
 
 def _close_all_but_standard() -> None:
-    """Close the store's file, its ports and whatever else the parent had open."""
+    """Close the store's file, its ports and all other descriptors of the parent."""
     for name in os.listdir("/dev/fd"):
         if int(name) > 2:
             with contextlib.suppress(OSError):

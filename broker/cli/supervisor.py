@@ -1,5 +1,5 @@
-"""The parent of `barnabas serve --brokers N`: starts brokers, tells the store when one has died, starts it again, and
-stops them all.
+"""The parent of `barnabas serve --brokers N`: starts brokers, ends the sessions of dead ones in the store, starts them
+again, and stops them all.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ HOST: Final = "127.0.0.1"
 
 RESTARTS_MAX: Final = 5
 RESTARTS_PERIOD_S: Final = 60.0
-"""A broker that has died more often than so within that time is not started again: the whole cluster stops."""
+"""A broker that has died more often than this within this time is not started again: the whole cluster stops."""
 
 STOP_S_MAX: Final = 60.0
 """How long a broker may take to stop before it is killed."""
 
 _LOOK_INTERVAL_S: Final = 0.2
-"""How often it is looked whether a broker that is not this process's child still lives, or is registered."""
+"""How often a broker that is not this process's child is checked: whether it still lives, and is registered."""
 
 _NOTE_INTERVAL_S: Final = 1.0
-"""How often it is tried to write the note, after it could not be written."""
+"""The interval of attempts to write the note, after it could not be written."""
 
 _UNKNOWN: Final = 0
-"""Of a lock, the process that has it, where the system does not tell."""
+"""The process that holds a lock, if the system does not report it."""
 
 
 @dataclass(slots=True)
 class RestartBudget:
-    """How often one broker may be started again."""
+    """Limits how often one broker may be started again."""
 
     deaths_s: list[float] = field(default_factory=list)
 
     def allows(self, now_s: float) -> bool:
-        """Whether a broker may be started again that has died at this time."""
+        """Whether a broker that has died at this time may be started again."""
         self.deaths_s = [each for each in self.deaths_s if now_s - each < RESTARTS_PERIOD_S] + [now_s]
         return len(self.deaths_s) <= RESTARTS_MAX
 
@@ -72,8 +72,8 @@ class RestartBudget:
 @dataclass(slots=True, eq=False)
 class Child:
     """One broker: its plan, the process that runs it (0: none), and whether that is a child of this one; whether that
-    process serves (`is_ready`), and whether any has since this one holds the store (`has_served`).
-    `secret_digest` is that of the secret which the process was given."""
+    process serves (`is_ready`), and whether any has since this parent holds the store (`has_served`). `secret_digest`
+    is that of the secret that the process was given."""
 
     plan: BrokerPlan
     asked: dict[str, str]
@@ -89,7 +89,8 @@ class Child:
 
 
 class Supervisor:
-    """Runs on `loop`, which whoever forks runs: `next_start` says which broker to fork, `started` is told of it.
+    """Runs on `loop`, which the forking caller runs: `next_start` returns the broker to fork, `started` is called
+    afterwards.
 
     `directory` has the store's file and the note. `status` is the exit status.
     """
@@ -107,10 +108,10 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self.status = 0
 
-    # -- called by whoever forks
+    # -- called by the forking caller
 
     async def open(self) -> None:
-        """Open the store, and find brokers that outlived a former parent. Raises: StoreUnavailable, OSError."""
+        """Open the store, and find brokers that have survived a former parent. Raises: StoreUnavailable, OSError."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._loop.add_signal_handler(number, self._stop, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, self._look_at_children)
@@ -140,8 +141,8 @@ class Supervisor:
         )
 
     def agree_on_secret(self, digest: str) -> None:
-        """Brokers are started with the secret of this digest. One that outlived a former parent and has another secret
-        is started again: the others would not believe it, nor it them."""
+        """Set the digest of the secret with which brokers are started. A broker that has survived a former parent with
+        another secret is started again: it could not authenticate to the others, nor they to it."""
         self._secret_digest = digest
         for child in self._children:
             if child.pid and child.secret_digest != digest:
@@ -168,10 +169,10 @@ class Supervisor:
         child.has_ended = asyncio.Event()
         self._loop.add_reader(output, self._read, child, output)
         self._renew_note()
-        self._look_at_children()  # it may have ended already, before its number was known
+        self._look_at_children()  # it may have ended before its process id was known
 
     def could_not_start(self, plan: BrokerPlan, reason: str) -> None:
-        """There is no process to be had for a broker."""
+        """No process is available for a broker."""
         logger.critical("broker %d could not start (%s): all brokers are stopped", plan.node_id, reason)
         self._stop(1)
 
@@ -179,10 +180,10 @@ class Supervisor:
         """Close the store."""
         self._server.close()
 
-    # -- brokers that come and go
+    # -- brokers that start and end
 
     async def _listen(self, port: int, *, is_needed: bool) -> int:
-        """A port of the store; the former one where there was one. Raises: OSError."""
+        """Listen on a port of the store, the former one if there was one. Raises: OSError."""
         try:
             return await self._server.listen(HOST, port)
         except OSError as error:
@@ -191,8 +192,8 @@ class Supervisor:
             return await self._server.listen(HOST, 0)
 
     def _require_no_others(self, note: Mapping[str, Any]) -> None:
-        """Raises: OSError, if a process uses a broker's directory that is not the noted one, or a broker of a former
-        parent still runs that is none of those asked for."""
+        """Raises: OSError, if a process other than the noted one uses a broker's directory, or a broker of a former
+        parent still runs that is not among those to start."""
         asked = {child.plan.node_id for child in self._children}
         for node_id in sorted({*asked, *map(int, note), *brokers_in(str(self._directory))}):
             directory = Path(broker_directory(str(self._directory), node_id))
@@ -208,14 +209,14 @@ class Supervisor:
                 raise OSError(f"broker {node_id} of before, pid {pid}, still runs: stop it, or start as many as before")
 
     def _adopt(self, child: Child) -> None:
-        """A broker of a former parent still runs: it finds the store where it was."""
+        """A broker of a former parent still runs: it finds the store at its former port."""
         child.pid, child.is_own = child.plan.former_pid, False
         child.secret_digest = child.plan.former_secret_digest
         logger.info("broker %d still runs, pid %d: it goes on", child.plan.node_id, child.pid)
         self._spawn(self._watch(child))
 
     async def _watch(self, child: Child) -> None:
-        """See to the end of a process that is nobody's child here, and to its registration."""
+        """Watch a process that is not a child of this one: its registration, and its end."""
         while _may_be_in_use(child.plan):
             if not child.is_ready and (addresses := self._registered_addresses(child)):
                 self._child_is_ready(child, addresses)
@@ -223,14 +224,14 @@ class Supervisor:
         self._ended(child, "has ended")
 
     def _registered_addresses(self, child: Child) -> str:
-        """Where a broker has registered that it is; empty while it has not."""
+        """The registered addresses of a broker; empty while there are none."""
         payload = self._server.znode(znodes.broker_path(child.plan.node_id))
         if payload is None:
             return ""
         try:
             broker = znodes.decode_broker(child.plan.node_id, payload, -1)
         except znodes.DamagedZnode:
-            return ""  # it is about to write it anew
+            return ""  # it is about to write it again
         return ",".join(endpoint.connection_string for endpoint in broker.endpoints)
 
     def _read(self, child: Child, output: int) -> None:
@@ -259,7 +260,7 @@ class Supervisor:
         return f"ready: {addresses} node.id={ids} cluster.id={cluster_id}"
 
     def _look_at_children(self) -> None:
-        """See which child has ended, on SIGCHLD."""
+        """Find the children that have ended, on SIGCHLD."""
         for child in self._children:
             if not (child.pid and child.is_own):
                 continue
@@ -269,7 +270,7 @@ class Supervisor:
                 self._ended(child, _cause(status), gave_up=status > 0)
 
     def _ended(self, child: Child, cause: str, *, gave_up: bool = False) -> None:
-        """A broker's process is no more: what it led goes to others at once."""
+        """A broker's process has ended: its session ends, so that other replicas lead its partitions at once."""
         node_id, pid, child.pid = child.plan.node_id, child.pid, 0
         child.is_ready = False
         child.has_ended.set()
@@ -304,8 +305,8 @@ class Supervisor:
             self._spawn(self._stop_all())
 
     async def _stop_all(self) -> None:
-        """Stop brokers one after the other, the controller last, so that each has others to hand its partitions to; all
-        at once where the store has failed, and nobody can hand over anything."""
+        """Stop brokers one after the other, the controller last, so that each can transfer its partitions to others;
+        all at once if the store has failed, when no transfer is possible."""
         logger.info("stopping %d brokers", sum(child.pid != 0 for child in self._children))
         controller_id = self._controller_id()
         for child in sorted(self._children, key=lambda child: child.plan.node_id == controller_id):
@@ -346,7 +347,7 @@ class Supervisor:
             return {}
 
     def _renew_note(self) -> None:
-        """Write the note while brokers run. They go on without one, and it is written as soon as it can be."""
+        """Write the note while brokers run. They go on without one, and it is written as soon as possible."""
         path = self._directory / NOTE_FILE
         late, self._late_note = self._late_note, None
         if late is not None:
@@ -387,7 +388,7 @@ class Supervisor:
 
 
 def _send(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process. One that was started by a former parent may be gone, which is seen a little later."""
+    """Send a signal to a process. A process of a former parent may be gone, which is noticed a little later."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
@@ -402,7 +403,8 @@ def _is_in_use(plan: BrokerPlan) -> bool:
 
 
 def _may_be_in_use(plan: BrokerPlan) -> bool:
-    """The same, and true as long as nobody can tell: the lock may not be opened for a while (no descriptor is left)."""
+    """The same, and true as long as it is unknown: it may be impossible to open the lock for a while (no descriptor is
+    left)."""
     try:
         return _is_in_use(plan)
     except OSError:
@@ -410,7 +412,7 @@ def _may_be_in_use(plan: BrokerPlan) -> bool:
 
 
 def _user(directory: Path) -> int | None:
-    """The process that uses a log directory, `_UNKNOWN` if nobody tells which one that is; None if none does."""
+    """The process that uses a log directory, `_UNKNOWN` if the system does not report it; None if none does."""
     lock = directory / LOCK_FILE
     if not lock.exists():
         return None
@@ -427,8 +429,8 @@ def _addresses(configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _still_to_be_had(asked: str, given: str, taken: contextlib.ExitStack) -> str:
-    """The addresses that were given for those asked for; as they were asked for, if somebody else has meanwhile taken
-    a port that was given in the place of 0."""
+    """The noted addresses for the configured ones; the configured ones if another program has meanwhile taken a port
+    that replaced 0."""
     for each, address in zip(asked.split(","), given.split(","), strict=False):
         if asked == given or not each.endswith(":0"):
             continue
@@ -440,13 +442,13 @@ def _still_to_be_had(asked: str, given: str, taken: contextlib.ExitStack) -> str
                 logger.warning("another program has taken %s: other free ports are chosen for %s", address, asked)
                 return asked
         except (ValueError, OverflowError):
-            return asked  # somebody has edited the note
+            return asked  # the note was edited
     return given
 
 
 def _with_free_ports(addresses: str, taken: contextlib.ExitStack) -> str:
-    """Listeners, or HOST:PORT, with a free port in the place of each 0: a broker that is started again has to be where
-    it was. Until `taken` is closed nobody else is given these ports; another broker of ours could be, one time in some
+    """Listeners, or HOST:PORT, with each port 0 replaced by a free one: a restarted broker needs its former address.
+    Until `taken` is closed no other program gets these ports; another broker of ours could get one, one time in some
     thousand.
     """
     parts = []

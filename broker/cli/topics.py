@@ -1,4 +1,4 @@
-"""`barnabas topics`: list, create, describe, alter, delete; what topics hold is in `contents.py`."""
+"""`barnabas topics`: list, create, describe, alter, delete; `contents.py` has the commands about contents."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from barnabas.wire.messages.write_txn_markers import (
 app = Application(help="Look at transactions, end those that hang.")
 
 DEFAULT_MAX_TIMEOUT_MS = 900_000
-"""Kafka's `transaction.max.timeout.ms`: no transaction that its coordinator knows of is open for longer."""
+"""Kafka's `transaction.max.timeout.ms`: no transaction that its coordinator knows is open for longer."""
 
 NOBODY = -1
 
@@ -224,7 +224,7 @@ def find_hanging(
 
 
 async def _open_transactions(client: KafkaClient, topic: str | None) -> list[dict[str, Any]]:
-    """Every transaction that is open in some partition."""
+    """Every open transaction in every partition."""
     metadata = await client.metadata(None if topic is None else [topic])
     by_leader: dict[int, list[TopicRequest]] = {}
     for found in metadata.topics:
@@ -257,7 +257,7 @@ async def _open_transactions(client: KafkaClient, topic: str | None) -> list[dic
 
 
 async def _owner(client: KafkaClient, open_transaction: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The transactional id whose coordinator has the partition among those that it will write a marker into."""
+    """The transactional id whose coordinator will write a marker into the partition, if there is one."""
     producer_id = open_transaction["producer_id"]
     for listed in await _list(client, ListTransactionsRequest(producer_id_filters=[producer_id])):
         described = await _describe(client, listed["transactional_id"])

@@ -1,4 +1,4 @@
-"""What the text of options means: moments, offsets, partitions, KEY=VALUE. Errors: usage errors that quote the text."""
+"""Parses the values of options: times, offsets, partitions, KEY=VALUE. Errors: usage errors that quote the text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOMENT_HELP = "2026-01-31T12:00 (local, unless it has a zone), ms since 1970, or
 
 
 def moment_ms(text: str, now_ms: int | None = None) -> int:
-    """A moment in ms since 1970: a number of them, ISO 8601, or so long ago (`-1h`)."""
+    """A time in ms since 1970, from such a number, ISO 8601, or a duration before now (`-1h`)."""
     if text.isascii() and text.isdecimal():
         return int(text)
     if ago := _AGO.fullmatch(text):
@@ -34,12 +34,12 @@ def moment_ms(text: str, now_ms: int | None = None) -> int:
 
 
 def since(text: str) -> Place:
-    """The place of `--from-time`."""
+    """The position of `--from-time`."""
     return Since(moment_ms(text))
 
 
 def offset(text: str) -> Place:
-    """The place of `--offset`: N, -N (so many before the end), `earliest` or `latest`."""
+    """The position of `--offset`: N, -N (N records before the end), `earliest` or `latest`."""
     if text == "earliest":
         return Earliest()
     if text == "latest":
@@ -50,17 +50,17 @@ def offset(text: str) -> Place:
 
 
 def offset_option(*names: str, help: str) -> Any:
-    """An option that takes an offset (`offset`), as typer wants it."""
+    """A typer option with an offset (`offset`)."""
     return typer.Option(*names, metavar="OFFSET", parser=offset, autocompletion=completion.offsets, help=help)
 
 
 def moment_option(*names: str, help: str) -> Any:
-    """An option that takes a moment (`since`), as typer wants it; its help goes on with how moments are written."""
+    """A typer option with a time (`since`); its help continues with the accepted forms of times."""
     return typer.Option(*names, metavar=MOMENT_METAVAR, parser=since, help=f"{help}: {MOMENT_HELP}.")
 
 
 def topic_partitions(entries: Sequence[str], option: str) -> dict[str, set[int] | None]:
-    """TOPIC[:PARTITION,...] as a mapping, None for all partitions; `option` is named in errors.
+    """Parse TOPIC[:PARTITION,...] into a mapping, None for all partitions; `option` is named in errors.
 
     A topic that is given more than once has the partitions of all its entries.
     """

@@ -1,4 +1,4 @@
-"""`barnabas zookeeper`: the tree of the embedded store, served by ZooKeeper's own protocol to this machine."""
+"""`barnabas zookeeper`: serves the tree of the embedded store by ZooKeeper's protocol to this machine."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ MEMORY = ":memory:"
 
 
 def loopback_address(address: str) -> tuple[str, int]:
-    """Host and port of an address that only this machine reaches. Errors: ValueError."""
+    """Host and port of a loopback address. Errors: ValueError."""
     host, port = parse_address(address)
     if host == "localhost":
         return "127.0.0.1", port
@@ -44,11 +44,12 @@ def loopback_address(address: str) -> tuple[str, int]:
 
 
 def new_server(path: str, on_failure: Callable[[str], None], descriptors: int | None = None) -> ZooKeeperServer:
-    """A server over the file at `path`, by the machine's clock and network, for the running event loop. Its connections
-    leave the process those of its `descriptors` that are for files; it has as many as the system allows."""
+    """A server over the file at `path`, with the machine's clock and network, for the running event loop. Its
+    connections leave those of the process's `descriptors` free that are reserved for files; by default there are as
+    many as the system allows."""
     clock = SystemClock()
     if descriptors is None:
-        descriptors = OsFiles().descriptor_limit()  # a broker asks for the same
+        descriptors = OsFiles().descriptor_limit()  # as a broker does
     return ZooKeeperServer(
         StoredTree(path, clock, is_durable=True),
         OsNetwork(),
