@@ -48,7 +48,7 @@ ALTER_PARTITION_VERSION: Final = 3
 CONTROLLED_SHUTDOWN_VERSION: Final = 3
 
 HAND_OVER_TIMEOUT_MS: Final = 10_000
-"""How long a broker that stops waits for other replicas to lead its partitions."""
+"""The time for which a broker that stops waits for other replicas to lead its partitions."""
 
 
 class OtherBrokers:
@@ -121,11 +121,11 @@ class OtherBrokers:
         return ControllerClient(controller, answers, self._metadata, self.peers, self._network_clock, self._timers)
 
     async def create_topics(self, topics: list[NewTopic], timeout_ms: int) -> list[TopicOutcome]:
-        """Have the controller in another broker create topics."""
+        """Create topics at the controller in another broker."""
         return await create_topics(partial(self.controller_client.send, timeout_ms=timeout_ms), topics, timeout_ms)
 
     async def allocate_producer_ids(self) -> tuple[int, int]:
-        """Have the controller allocate a block of producer ids: its first and last, both included (KIP-730).
+        """A block of producer ids that the controller allocates: its first and last, both included (KIP-730).
 
         Errors: ApiError COORDINATOR_LOAD_IN_PROGRESS in case of any error: producers retry (Kafka:
         RPCProducerIdManager).

@@ -91,11 +91,11 @@ logger = logging.getLogger(__name__)
 IDLE_CHECK_INTERVAL_MS = 2_000
 
 TOLD_NOTHING_MS = 10_000
-"""How long a starting broker waits for the controller before it logs a warning."""
+"""The time for which a starting broker waits for the controller before it logs a warning."""
 
 WELCOME_MS_MAX = 1_500
-"""How long an early client waits before it is refused: less than the 2 s in which kafka-python 2 expects the brokers'
-versions (`api_version_auto_timeout_ms`)."""
+"""The time for which an early client waits before it is refused: less than the 2 s in which kafka-python 2 expects the
+brokers' versions (`api_version_auto_timeout_ms`)."""
 
 _SHARED_LISTENER = (
     "brokers show each other their secrets unencrypted on listener %s, and brokers of Apache Kafka have none: let only"
@@ -576,7 +576,7 @@ class Broker:
             self.dispatcher.intercept(interceptor)
 
     def _find_handler_in_cluster(self, key: int) -> Handler[Any, Any] | None:
-        """As `find_handler_in_cluster`; before this broker has received all metadata, it serves only controllers."""
+        """Like `find_handler_in_cluster`; before this broker has received all metadata, it serves only controllers."""
         handler = find_handler_in_cluster(key)
         if handler is None or handler.is_inter_broker or self._serves_clients.is_set():
             return handler

@@ -21,7 +21,7 @@ from barnabas.clock import Clock, delay_ms, seconds_of
 logger = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.01
-"""How long due timers run before the event loop does other work."""
+"""The time for which due timers run before the event loop does other work."""
 
 PATIENCE_MAX_MS: Final = 1_000
 

@@ -1,6 +1,6 @@
 """A listener on which only authenticated connections are served: requests before the SASL handshake are refused.
 
-Source: SaslServerAuthenticator of Kafka, which answers ApiVersions before the handshake, too.
+Source: SaslServerAuthenticator of Kafka, which serves ApiVersions before the handshake, too.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class RequestContext:
         return True
 
     async def is_sent_by(self, broker_id: int) -> bool:
-        """As `comes_from`, also for a broker that has only just registered. Raises: CloseConnection if the registration
-        cannot be read, so that the request is sent again."""
+        """Like `comes_from`, also for a broker that has only just registered. Raises: CloseConnection if the
+        registration cannot be read, so that the request is sent again."""
         if self.comes_from(broker_id):
             return True
         if self.session.is_broker or not self.is_on_inter_broker_listener:
@@ -63,14 +63,14 @@ class RequestContext:
         return self.comes_from(broker_id)
 
     def comes_from_some_broker(self) -> bool:
-        """As `comes_from`, for a request in which nothing, or the client id alone, names the broker. If there are
+        """Like `comes_from`, for a request in which nothing, or the client id alone, names the broker. If there are
         brokers without a secret, any connection on the inter-broker listener may be one of them."""
         if self.session.is_broker or self.comes_from(broker_of_client_id(self.client_id)):
             return True
         return self.is_on_inter_broker_listener and self.services.broker_secrets.believes_anybody()
 
     def comes_from_another_broker(self) -> bool:
-        """As `comes_from_some_broker`, but not in this broker's own name, which any client may use if this broker is
+        """Like `comes_from_some_broker`, but not in this broker's own name, which any client may use if this broker is
         alone."""
         broker_id = broker_of_client_id(self.client_id)
         if self.session.is_broker or (broker_id != self.services.node_id and self.comes_from(broker_id)):

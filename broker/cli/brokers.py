@@ -1,4 +1,4 @@
-"""`barnabas brokers list|drain|rebalance`: what each broker has, how to empty one, and how to fill a new one."""
+"""`barnabas brokers list|drain|rebalance`: lists brokers and their loads, empties brokers, evens out the loads."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from barnabas.broker.client.places import BeforeEnd, Earliest, Place, offsets_at
 FETCH_WAIT_MS = 500
 COMMIT_INTERVAL_S = 5.0
 COMMIT_TRIED_S = 1.0
-"""How long reading pauses for an unavailable coordinator."""
+"""The time for which reading pauses for an unavailable coordinator."""
 
 
 class IsolationLevel(StrEnum):

@@ -20,11 +20,11 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 TIDY_S: Final = 3.0
-"""How long cancelled work may take to clean up (its records are written, its member leaves the group) before that is
+"""The time in which cancelled work may clean up (its records are written, its member leaves the group) before that is
 cancelled, too."""
 
 END_S: Final = 2.0
-"""How long the rest may take before the process ends: a name server may not respond, or the output may not be read."""
+"""The time for the rest before the process ends: a name server may not respond, or the output may not be read."""
 
 _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
 

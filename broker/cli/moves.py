@@ -31,7 +31,7 @@ from barnabas.broker.client.reassignments import (
 )
 
 SETTLE_S = 5.0
-"""How long brokers may take to report a change of the controller."""
+"""The time in which brokers usually report a change of the controller."""
 
 SETTLE_WHERE_SLOW_S = 30.0
 """The same, while a broker still reports partitions in their state during the move, as it has received nothing since;

@@ -35,8 +35,8 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
 _SWITCH_INTERVAL_S = 0.0005
-"""How long the event loop waits for a thread that is busy with records (Python's default is ten times as much, and one
-request takes several turns)."""
+"""The time for which the event loop waits for a thread that is busy with records (Python's default is ten times as
+much, and one request takes several turns)."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -45,10 +45,11 @@ RESTARTS_PERIOD_S: Final = 60.0
 """A broker that has died more often than this within this time is not started again: the whole cluster stops."""
 
 STOP_S_MAX: Final = 60.0
-"""How long a broker may take to stop before it is killed."""
+"""The time in which a broker has to stop before it is killed."""
 
 _LOOK_INTERVAL_S: Final = 0.2
-"""How often a broker that is not this process's child is checked: whether it still lives, and is registered."""
+"""The interval at which a broker that is not this process's child is checked: whether it still lives, and is
+registered."""
 
 _NOTE_INTERVAL_S: Final = 1.0
 """The interval of attempts to write the note, after it could not be written."""

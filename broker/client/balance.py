@@ -59,7 +59,7 @@ class _Balance:
                 self.hosted[broker].add(partition)
 
     def unevenness(self) -> tuple[int, int, int]:
-        """How far replicas, leaders and bytes are from even, 0 if they are: the value that every plan must reduce.
+        """The unevenness of replicas, leaders and bytes, 0 for even ones: the value that every plan must reduce.
 
         If racks or sizes make an even load impossible, rounds could go on exchanging one for another; a plan counts
         only if it reduces this value, so that a second one finds nothing to do.

@@ -14,7 +14,7 @@ class BrokerUnavailable(ClientError):
 
 
 class ResponseError(ClientError):
-    """A broker answered with an error code."""
+    """A broker responded with an error code."""
 
     def __init__(self, error: ErrorCode, what: str, message: str | None = None) -> None:
         super().__init__(f"{what}: {message or error.message} ({error.name})")

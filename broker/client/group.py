@@ -40,7 +40,7 @@ SESSION_TIMEOUT_MS: Final = 45_000
 REBALANCE_TIMEOUT_MS: Final = 60_000
 HEARTBEAT_INTERVAL_S: Final = 3.0
 COORDINATOR_TIMEOUT_S: Final = 60.0
-"""How long a coordinator may be unavailable while offsets are looked up, or committed for the last time."""
+"""The time for which a coordinator may be unavailable while offsets are looked up, or committed for the last time."""
 
 REJOIN_BACKOFF_S: Final = 0.1
 

@@ -27,7 +27,7 @@ BATCH_BYTES: Final = 256 * 1024
 """A batch is sent when its keys and values reach this size."""
 
 CREATION_TIMEOUT_S: Final = 3.0
-"""How long a topic may be unknown before it counts as missing."""
+"""The time for which a topic may be unknown before it counts as missing."""
 
 QUEUED_BATCHES_MAX: Final = 2
 """The number of batches that wait per partition before `send` waits."""

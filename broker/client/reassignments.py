@@ -26,7 +26,7 @@ UNCLEAN: Final = 1
 
 POLL_S: Final = 0.25
 TROUBLE_S_MAX: Final = 60.0
-"""How long the cluster may be without a controller, or unreachable, during a wait."""
+"""The time for which the cluster may be without a controller, or unreachable, during a wait."""
 
 _TIMEOUT_MS: Final = 30_000
 _RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")

@@ -46,7 +46,7 @@ class AutoTopicCreation:
         """The reasons why internal topics were not created at the last request."""
 
     def why_missing(self, name: str) -> str | None:
-        """Why an internal topic was not created at the last request; None if that is unknown."""
+        """The reason why an internal topic was not created at the last request; None if that is unknown."""
         return self._waits_for_brokers(name) or self._refusals.get(name)
 
     def create(self, names: Iterable[str]) -> None:

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS: Final = 50
 LONGEST_BACKOFF_MS: Final = 1_000
-"""How long after a failure the controller is tried again: at first, then twice as long each time, up to this."""
+"""The delay before the controller is tried again after a failure: the first one, and the limit of its doubling."""
 
 Answer = Callable[[Any], Awaitable[Any]]
 

@@ -46,7 +46,7 @@ _UNKNOWN_EPOCH: Final = -1
 _UNKNOWN_ID: Final = -1
 
 STOP_PATIENCE_MS: Final = 3_000
-"""How long `stop` waits for a request; after that it counts as stuck."""
+"""The time for which `stop` waits for a request; after that it counts as stuck."""
 
 
 class HostedReplicas(Protocol):
@@ -185,7 +185,7 @@ class ControllerCommands:
         return UpdateMetadataResponse()
 
     async def _refusal(self, request: Request) -> ErrorCode:
-        """Why a request is refused: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or NONE.
+        """The error with which a request is refused: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, or NONE.
 
         A broker epoch newer than the known one belongs to a registration whose response is still on its way. Before
         this process has registered for the first time, requests wait: they may be meant for an earlier process that was

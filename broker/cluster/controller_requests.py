@@ -21,7 +21,7 @@ Send = Callable[[CreateTopicsRequest, int], Awaitable[CreateTopicsResponse]]
 
 
 async def create_topics(send: Send, topics: Sequence[NewTopic], timeout_ms: int) -> list[TopicOutcome]:
-    """Have the controller create topics, given by their counts and configs, within `timeout_ms`.
+    """Create topics at the controller, given by their counts and configs, within `timeout_ms`.
 
     Errors: ApiError REQUEST_TIMED_OUT: there is no controller, or it did not respond.
     """

@@ -44,7 +44,7 @@ CONNECTION_TIMEOUT_MS_MIN = 4_000
 shorter one."""
 
 ENDINGS_MAX = 3
-"""How often the session of a former process is ended again if the connection breaks before ZooKeeper responds."""
+"""The number of attempts to end the session of a former process, if the connection breaks before ZooKeeper responds."""
 
 REJOIN_DELAY_MS = 1_000
 """The delay between attempts to rejoin the cluster: a failing attempt may fail at once."""

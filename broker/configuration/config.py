@@ -111,7 +111,7 @@ class BrokerConfig(BrokerKeys):
         return self.defaults[key] if key in self.defaults else BROKER_KEYS[key].default
 
     def source(self, key: str) -> str:
-        """Where the value of `key` comes from: one of OPTION, OVERRIDE, ENVIRONMENT, FILE, DEFAULT."""
+        """The source of the value of `key`: one of OPTION, OVERRIDE, ENVIRONMENT, FILE, DEFAULT."""
         return self.sources.get(key, DEFAULT)
 
     def current_value(self, key: str, dynamic: Mapping[str, str]) -> ConfigValue:

@@ -286,8 +286,8 @@ def to_text(value: ConfigValue) -> str | None:
 
 
 def _double_to_text(value: float) -> str:
-    """As Java's Double.toString: decimal between 10^-3 and 10^7, else scientific notation (0.5, 1.0E10); a value too
-    large for a double is Infinity.
+    """The same text as Java's Double.toString: decimal between 10^-3 and 10^7, else scientific notation (0.5, 1.0E10);
+    a value too large for a double is Infinity.
     """
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"

@@ -74,8 +74,8 @@ class InternalTopics:
         )
 
     def waits_for_brokers(self, name: str) -> str | None:
-        """Why a topic cannot be created before more brokers are alive, at least as many as its replicas; None if it
-        can. Logged in one line, once until there are enough.
+        """The reason why a topic cannot be created before more brokers are alive, at least as many as its replicas;
+        None if it can. Logged in one line, once until there are enough.
         """
         if self._is_alone or name not in self._sizes:
             return None

@@ -123,7 +123,7 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
         self._fail(list(self._owed), error)
 
     def ask(self, event: EventType) -> "ReplyType | asyncio.Future[ReplyType]":
-        """Have an event decided whose sender waits for the reply: returns the reply, or a future if it has to wait.
+        """Decide an event whose sender waits for the reply; returns the reply, or a future if it has to wait.
 
         Errors: ApiError, raised or in the future: the log refused the records, or this broker lost the shard.
         """
@@ -132,14 +132,14 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
         return self._owe(token) if reply is None else reply
 
     def tell(self, event: EventType) -> None:
-        """Have an event decided without a reply. Errors: none; a refusal of the log is logged and ignored."""
+        """Decide an event without a reply. Errors: none; a refusal of the log is logged and ignored."""
         try:
             self.carry_out(event)
         except ApiError as error:
             log.warning("%s of %s: %s", type(event).__name__, printable(event[0]), error)
 
     def carry_out(self, event: EventType, asker: Token = NOBODY) -> ReplyType | None:
-        """Have an event decided; returns the asker's reply if it can be sent at once. Errors: as `ask`."""
+        """Decide an event; returns the asker's reply if it can be sent at once. Errors: as `ask`."""
         key = event[0]
         try:
             effects, has_records = self._step(key, event)
@@ -245,7 +245,7 @@ class ShardRunner(Generic[ShardType, EventType, ReplyType]):
         for listener in tuple(self._coordinator.listeners):
             listener()
 
-    # What waits until it is committed
+    # Waits for commits
 
     def _committed(self) -> "asyncio.Future[None] | None":
         end_offset = self.shard.end_offset

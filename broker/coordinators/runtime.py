@@ -243,7 +243,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
         await self.log.read_all(partition, take)
         return shard
 
-    # Who serves what
+    # The shards of keys
 
     def partition_for(self, key: str) -> int:
         """The partition of the topic that holds the key: a group id, a transactional id."""

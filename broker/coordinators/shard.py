@@ -68,7 +68,8 @@ class Shard(ABC, Generic[EventType, ChangeType, ReplyType]):
 
     @abstractmethod
     def commit_timeout_ms(self, key: str, settings: Any) -> int:
-        """How long a request that changes `key` waits for the commit before it fails with a retriable error."""
+        """The time for which a request that changes `key` waits for the commit before it fails with a
+        retriable error."""
 
     def events_at_start(self) -> list[EventType]:
         """The initial events of a shard that is loaded and begins to serve."""

@@ -85,7 +85,7 @@ def load_handler(key: int) -> Handler[Any, Any]:
 
 
 def find_handler(key: int) -> Handler[Any, Any] | None:
-    """As `load_handler`; None for an API key that is not for clients."""
+    """Like `load_handler`; None for an API key that is not for clients."""
     return load_handler(key) if key in _MODULES else None
 
 

@@ -1,4 +1,4 @@
-"""AllocateProducerIds (key 67): a broker asks for a block of producer ids.   Version 0.
+"""AllocateProducerIds (key 67): a broker requests a block of producer ids.   Version 0.
 
 Behaviour: between brokers, served by the controller (KIP-730). The response is sent once the block is stored as
 allocated.

@@ -1,4 +1,4 @@
-"""ControlledShutdown (key 7): a broker that is about to stop gives up its leaderships.   Version 3.
+"""ControlledShutdown (key 7): a broker that is about to stop transfers its leaderships.   Version 3.
 
 Behaviour: between brokers, served by the controller. The response is sent once other replicas lead; the partitions that
 remain have no other eligible replica.

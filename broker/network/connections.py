@@ -63,7 +63,7 @@ class Connections:
         self.brokers_show_secret = False
         """Whether the listener for brokers alone serves only connections that have sent a broker's secret."""
         self.refusal: Callable[[Session], str | None] = lambda session: None
-        """Why a new connection is refused although there is room for it; for tests."""
+        """The reason why a new connection is refused although there is room for it; for tests."""
         self._leaving_bytes = 0
         self.sending: set[asyncio.Task[None]] = set()
         self._connections: dict[Connection, None] = {}

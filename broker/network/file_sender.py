@@ -15,7 +15,7 @@ from barnabas.storage.files import Buffer
 from barnabas.threads import Threads
 
 WAIT_MS = 1
-"""How long a thread waits for a client to read on before the event loop waits in its place."""
+"""The time for which a thread waits for a client to read on before the event loop waits in its place."""
 
 THREAD_BYTES_MAX = 4 * 1024 * 1024
 """The bytes that a thread sends in one go, as others wait for it."""

@@ -19,7 +19,7 @@ SLICE_S: Final = 0.01
 longer. Time of a coroutine after its first wait is not counted."""
 
 TURN_S: Final = 0.002
-"""How long one connection with kept requests is served before the next one has its turn."""
+"""The time for which one connection with kept requests is served before the next one has its turn."""
 
 FRAMES_PER_TURN: Final = 16
 """The number of requests of one connection that are served before others have their turn, however little time they

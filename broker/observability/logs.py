@@ -111,7 +111,7 @@ def _level_name(level: int) -> str:
 
 
 class _Repeats:
-    """How often a line was repeated since it was last written, or its repetitions were."""
+    """The number of repetitions of a line since it was last written, or its repetitions were."""
 
     __slots__ = ("count", "since")
 
@@ -194,7 +194,7 @@ def _record(name: str, level: int, message: str, arguments: tuple[object, ...]) 
 
 
 def tell_what_is_due(now_s: float, *, is_end: bool = False) -> None:
-    """As `RateLimitedHandler.tell_what_is_due`, if there is such a handler: called every few seconds, so that reports
+    """Like `RateLimitedHandler.tell_what_is_due`, if there is such a handler: called every few seconds, so that reports
     are written even if the log has become silent."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, RateLimitedHandler):

@@ -1,1 +1,1 @@
-"""The partitions that this broker hosts: appends, fetches, what is committed."""
+"""The partitions that this broker hosts: appends, fetches, replication, high watermarks."""

@@ -46,9 +46,9 @@ _MAX_OFFSET_OF_OTHERS = attrgetter("high_watermark")
 
 @dataclass(slots=True)
 class FetchLimits:
-    """How much a fetch returns and how long it waits. `read_committed` stops at the last stable offset instead of the
-    high watermark; with `or_follower` this broker need not be the leader (KIP-392). (Not frozen: one is created for
-    every request, and frozen instances take longer to create.)"""
+    """The limits of a fetch: bytes and time. `read_committed` stops at the last stable offset instead of the high
+    watermark; with `or_follower` this broker need not be the leader (KIP-392). (Not frozen: one is created for every
+    request, and frozen instances take longer to create.)"""
 
     max_wait_ms: int
     min_bytes: int
@@ -281,7 +281,7 @@ class FetchOperation:
 
     @staticmethod
     def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
-        """Where the fetcher's log stops being a prefix of this one, if it does (KIP-595), by the last epoch that the
+        """The point at which the fetcher's log diverges from this one, if it does (KIP-595), by the last epoch that the
         fetcher sent."""
         epoch, end_offset = partition.log.end_offset_for_epoch(asked.last_fetched_epoch)
         if epoch < 0 or end_offset < 0 or asked.fetch_offset < partition.log.log_start_offset:

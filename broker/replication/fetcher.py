@@ -38,8 +38,8 @@ FIRST_BACKOFF_MS: Final = 20
 controller, too, that it leads."""
 
 WORD_MS_MAX: Final = 1_000
-"""How long after FENCED_LEADER_EPOCH the controller's request with the newer leader epoch is expected; later it comes
-unexpectedly."""
+"""The time after FENCED_LEADER_EPOCH in which the controller's request with the newer leader epoch is expected; later
+it comes unexpectedly."""
 
 UNKNOWN: Final = -1
 
@@ -360,15 +360,15 @@ class Fetcher:
         request.forgotten_topics_data = list(forgotten.values())
 
     def _soonest_ms(self, now_ms: int) -> int:
-        """How soon a partition may have to be fetched that is not part of this request. It cannot be fetched before the
-        leader has responded, and it may be in the ISR, so that acknowledgements wait for it."""
+        """The time after which a partition may have to be fetched that is not part of this request. It cannot be
+        fetched before the leader has responded, and it may be in the ISR, so that acknowledgements wait for it."""
         if self._busy or self._fenced:
             return FIRST_BACKOFF_MS
         until_ms = min(self._followed[found].delayed_until_ms for found in self._delayed)
         return max(FIRST_BACKOFF_MS, until_ms - now_ms)
 
     def pause_ms(self, now_ms: int) -> int | None:
-        """How long to wait after `next_request` returned None, if nothing changes: 0 or more, None for an unlimited
+        """The time to wait after `next_request` returned None, if nothing changes: 0 or more, None for an unlimited
         time."""
         until = [self._followed[found].delayed_until_ms for found in self._delayed]
         if not until and now_ms >= self._paused_until_ms:

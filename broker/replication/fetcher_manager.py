@@ -55,8 +55,8 @@ LIST_OFFSETS_VERSION: Final = 9
 """The highest version of Kafka 3.9."""
 
 _BYTES_PER_TURN: Final = 1 << 17
-"""How many bytes are appended before other tasks have a turn: checking and writing them takes some 0.3 ms, 0.6 where
-the page cache has to find room. Otherwise a replica that catches up may use the whole processor."""
+"""The number of bytes that are appended before other tasks have a turn: checking and writing them takes some 0.3 ms,
+0.6 where the page cache has to find room. Otherwise a replica that catches up may use the whole processor."""
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2

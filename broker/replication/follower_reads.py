@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from barnabas.broker.replication.partition import Partition
 
 COMMIT_WAIT_MS: Final = 5
-"""How long a leader may hold back the high watermark from a follower that consumers read from."""
+"""The time for which a leader may hold back the high watermark from a follower that consumers read from."""
 
 READ_MS: Final = 30_000
-"""How long after its last fetch a consumer that does not wait counts as reading: it processes its records."""
+"""The time after its last fetch in which a consumer that does not wait counts as reading: it processes its records."""
 
 WITHOUT_LIMIT_MS: Final = 2**31 - 1
 
@@ -51,7 +51,7 @@ class FollowerReads:
             partition.notify()
 
     def wait_ms(self, fetcher: "Fetcher") -> int:
-        """How long the next request of a fetcher may wait at the leader."""
+        """The time for which the next request of a fetcher may wait at the leader."""
         now_ms = self._clock.monotonic_ms()
         for log, partition in self.partitions.items():
             if (

@@ -24,7 +24,8 @@ FINAL_REFUSALS: Final = frozenset((ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERA
 """Errors of AlterPartition after which the proposal is withdrawn: the controller has certainly not stored it."""
 
 REST_MS: Final = 500
-"""How long no follower is proposed after such an error: each fetch of the follower would repeat the same proposal."""
+"""The time in which no follower is proposed after such an error: each fetch of the follower would repeat the same
+proposal."""
 
 SUPERSEDED: Final = frozenset(
     (
@@ -41,9 +42,9 @@ SUPERSEDED: Final = frozenset(
 AS_BEFORE: Final = frozenset(
     (ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 )
-"""Those of them after which the state may turn out to be the one that the leader knows: the controller had another view
-of the topic, for example because it found the topic's znode damaged. After the others the state has certainly changed,
-and requests with the old state were already in flight."""
+"""The errors among them after which the state may turn out to be the one that the leader knows: the controller had
+another view of the topic, for example because it found the topic's znode damaged. After the others the state has
+certainly changed, and requests with the old state were already in flight."""
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ UNKNOWN_EPOCH: Final = -1
 
 
 class RoleChange(Enum):
-    """How a LeaderAndIsr request changes this broker's role."""
+    """The change of this broker's role by a LeaderAndIsr request."""
 
     NONE = 1
     ELECTED = 2  # leader now, in a new epoch

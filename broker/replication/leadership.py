@@ -45,10 +45,10 @@ class Leaderships:
         self.alter_partitions = alter_partitions
         self.throttle = throttle
         self.isr_expands = 0
-        """How often the controller has stored an ISR with more followers."""
+        """The number of stored ISRs with more followers."""
         self.isr_shrinks = 0
         self.failed_isr_updates = 0
-        """How often the controller refused a proposal, or its response was outdated."""
+        """The number of proposals that the controller refused, or whose responses were outdated."""
 
     def lead(self, partition: "Partition", told: "LeaderAndIsrPartitionState") -> "Leadership":
         """Begin to lead a partition with followers, as the controller requested."""

@@ -476,7 +476,7 @@ class ReplicaManager:
             await turns.after_one()
 
     def _follow_brokers(self) -> None:
-        """When brokers have gone, look at all ISRs: a dead replica that had caught up, without being in sync, no longer
+        """Look at all ISRs when brokers have gone: a dead replica that had caught up, without being in sync, no longer
         holds back the high watermark, nor any dead replica the deletion of records."""
         before, self._live_brokers = self._live_brokers, frozenset(self._metadata.broker_ids())
         if self.leaderships is None or before <= self._live_brokers:

@@ -60,7 +60,7 @@ class Throttle:
         return self.is_limited and is_listed(self._replicas_of(topic), partition, self._broker_id)
 
     def wait_ms(self) -> int:
-        """How long until bytes may pass; 0 if they may now."""
+        """The time until bytes may pass; 0 if they may now."""
         self._fill()
         if self._left > 0:
             return 0

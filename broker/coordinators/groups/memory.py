@@ -18,7 +18,7 @@ from barnabas.broker.coordinators.groups.shard import GroupShard
 
 
 def added_bytes(shard: GroupShard, event: JoinGroup | SyncGroup | CommitOffsets) -> int:
-    """How much more memory the shard would take after the event: 0 or less when it replaces as much."""
+    """The additional memory of the shard after the event: 0 or less when it replaces as much."""
     return _ADDED[type(event)](shard, event)
 
 

@@ -109,7 +109,7 @@ class GroupService:
     # Requests
 
     def ask(self, event: GroupEvent | OffsetEvent) -> "Reply | asyncio.Future[Reply]":
-        """Have an event decided (its token is set here): returns the reply, or a future if the reply has to wait.
+        """Pass an event (its token is set here) to its shard; returns the reply, or a future if the reply has to wait.
 
         Errors: ApiError, raised or in the future: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (not started, or the log takes or replicates no

@@ -21,10 +21,10 @@ offsets are added, by any client, as they stay for days.
 """
 
 HELD_BYTES_WITH_MEMBERS_MAX: Final = 224 * 1024 * 1024
-"""As HELD_BYTES_MAX, when a member adds to it: the memory of members is released with their sessions."""
+"""Like HELD_BYTES_MAX, when a member adds to it: the memory of members is released with their sessions."""
 
 HELD_BYTES_OF_USED_GROUPS_MAX: Final = 256 * 1024 * 1024
-"""As HELD_BYTES_WITH_MEMBERS_MAX, when a member of a group with committed offsets adds to it."""
+"""Like HELD_BYTES_WITH_MEMBERS_MAX, when a member of a group with committed offsets adds to it."""
 
 HELD_BYTES_OF_GROUP_MAX: Final = 16 * 1024 * 1024
 """The limit of one group's memory when a member joins: all of it is sent to the group's leader, and could not be stored
@@ -44,7 +44,7 @@ class GroupSettings:
     """
 
     barnabas_group_newcomer_delay_ms: int = from_key(BrokerKeys.barnabas_group_newcomer_delay_ms)
-    """How long a rebalance that a new member began waits for further ones, at most 1,000; 0 as in Kafka."""
+    """The time for which a rebalance that a new member began waits for further ones, at most 1,000; 0 as in Kafka."""
     group_min_session_timeout_ms: int = from_key(BrokerKeys.group_min_session_timeout_ms)
     group_max_session_timeout_ms: int = from_key(BrokerKeys.group_max_session_timeout_ms)
     group_initial_rebalance_delay_ms: int = from_key(BrokerKeys.group_initial_rebalance_delay_ms)

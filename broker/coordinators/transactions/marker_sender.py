@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MARKERS_PER_REQUEST: Final = 4096
-"""The number of markers in one request, which the leader answers once all of them are replicated; others wait."""
+"""The number of markers in one request, to which the leader responds once all of them are replicated; others wait."""
 
 Send = Callable[[int, "WriteTxnMarkersRequest", int], "Awaitable[WriteTxnMarkersResponse]"]
 """Sends a request to a broker, in a version; raises OSError when the broker cannot be reached or does not respond."""

@@ -116,7 +116,7 @@ class TransactionService:
     # Requests
 
     def ask(self, event: Request) -> "Reply | asyncio.Future[Reply]":
-        """Have an event decided: returns the reply, or a future if it has to wait.
+        """Pass an event to its shard; returns the reply, or a future if it has to wait.
 
         Errors: ApiError, raised or in the future: INVALID_REQUEST (empty id), INVALID_TRANSACTION_TIMEOUT,
         NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (not started, or the log takes or
@@ -142,7 +142,7 @@ class TransactionService:
         self.runtime.memory.check(added, bytes_max, "they take too much memory")
 
     async def producer(self, event: Request) -> ProducerReply:
-        """Have an InitProducerId, EndTransaction or TimeOut decided, with a new producer id if it needs one.
+        """Decide an InitProducerId, EndTransaction or TimeOut, with a new producer id if it needs one.
 
         Errors: as `ask`, and those of `next_producer_id`.
         """
@@ -155,7 +155,7 @@ class TransactionService:
             event = event._replace(fresh_producer_id=fresh_producer_id)  # type: ignore[call-arg]
 
     async def partitions(self, event: Request) -> PartitionsReply:
-        """Have an AddPartitions or VerifyPartitions decided. Errors: as `ask`."""
+        """Decide an AddPartitions or VerifyPartitions. Errors: as `ask`."""
         reply: Reply = await answered(self.ask(event))
         assert isinstance(reply, PartitionsReply), reply
         return reply

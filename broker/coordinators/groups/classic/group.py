@@ -64,8 +64,8 @@ id; of the longest, 32,767 bytes, it makes a member id that no response can carr
 """
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
-"""How long a new member's first JoinGroup may wait, since a client without a member id cannot send heartbeats (Kafka's
-constant).
+"""The time for which a new member's first JoinGroup may wait, since a client without a member id cannot send heartbeats
+(Kafka's constant).
 """
 
 
@@ -369,7 +369,7 @@ def _session_over(draft: Draft, member_id: str) -> None:
 
 
 def _complete_join_if_nobody_is_missing(draft: Draft) -> None:
-    """As `complete_join_if_all_joined`, but also in the first rebalance of an empty group (as Kafka does when a
+    """Like `complete_join_if_all_joined`, but also in the first rebalance of an empty group (as Kafka does when a
     member's session ends).
     """
     if draft.group.state is GroupState.PREPARING_REBALANCE and draft.group.all_members_joined:

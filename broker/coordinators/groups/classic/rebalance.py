@@ -89,7 +89,7 @@ def prepare_rebalance(
 
 
 def _delay_ms(draft: Draft, is_initial: bool) -> int:
-    """How long a rebalance is delayed after the first new member, and again if more arrive in that time."""
+    """The delay of a rebalance after the first new member, and again if more arrive in that time."""
     if is_initial:
         return draft.settings.group_initial_rebalance_delay_ms
     return min(draft.settings.barnabas_group_newcomer_delay_ms, NEWCOMER_DELAY_MAX_MS)
