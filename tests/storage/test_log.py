@@ -540,6 +540,13 @@ def test_an_index_entry_behind_which_no_batch_fits_is_wrong(logs, tools):
     assert tools.base_offsets(tools.read(log, 2).records) == [1]
 
 
+def test_the_log_start_offset_moves_forward_only(logs):
+    log = logs.log()
+    logs.append(log, b"x", b"y", b"z")
+    assert [log.increment_log_start_offset(offset) for offset in (0, 2, 2, 1, 3)] == [False, True, False, False, True]
+    assert log.log_start_offset == 3
+
+
 def test_truncating_below_the_first_segment_starts_there(logs):
     log = logs.log(segment_bytes=100)
     for _ in range(4):
