@@ -16,6 +16,7 @@ from typing import Final, cast
 
 from aiohttp import web
 
+from barnabas.broker.http.chunks import ChunkFraming
 from barnabas.inflight_budget import InflightBudget
 from barnabas.network import peer_host
 from barnabas.wire.framing import foreign_protocol
@@ -25,6 +26,12 @@ logger = logging.getLogger(__name__)
 _HEAD_END: Final = b"\r\n\r\n"
 _NO_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_CHUNKED: Final = b"\ntransfer-encoding:"
+_CHUNKS_REFUSED: Final = b'{"error": "the body is in too many chunks: send larger ones, or a Content-Length"}\n'
+_TOO_MANY_CHUNKS: Final = (
+    b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Type: application/json; charset=utf-8\r\n"
+    b"Content-Length: %d\r\n\r\n%s"
+) % (len(_CHUNKS_REFUSED), _CHUNKS_REFUSED)
 
 EXCHANGE_TIMEOUT_S: Final = 30
 """The maximum lifetime of a connection, until the client has read the last byte."""
@@ -173,6 +180,8 @@ class HttpConnection(asyncio.Protocol):
         self.has_room.set()
         self._has_head = False
         self._has_body = False
+        self._framing: ChunkFraming | None = None
+        self._is_answered = False
         self._head = bytearray()
         self._connections = connections
         self._protocol = protocol
@@ -201,7 +210,7 @@ class HttpConnection(asyncio.Protocol):
         data, with an exception.
         """
         if self._has_head:
-            if self._has_body and not self.has_asked:
+            if self._has_body and not self.has_asked and self._is_within_framing(data):
                 self._protocol.data_received(data)
             return
         if not self._head and (spoken := _spoken_instead(data)) is not None:
@@ -221,10 +230,33 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
         elif end >= 0:
             self._has_head = True
-            self._has_body = self._connections.bounds.may_wait
-            self._protocol.data_received(bytes(self._head if self._has_body else self._head[: end + len(_HEAD_END)]))
+            self._hand_on(bytes(self._head), end + len(_HEAD_END))
         if self._has_head:
             self._head = bytearray()
+
+    def _hand_on(self, data: bytes, body_start: int) -> None:
+        """A head is whole, and something of a body may have come with it."""
+        self._has_body = self._connections.bounds.may_wait
+        if not self._has_body:
+            data = data[:body_start]
+        elif _CHUNKED in data[:body_start].lower():
+            self._framing = ChunkFraming()
+        if self._is_within_framing(data[body_start:]):
+            self._protocol.data_received(data)
+
+    def _is_within_framing(self, data: bytes) -> bool:
+        """Whether aiohttp may have the next piece of a body. Who is beyond that is answered here, unless it is already,
+        and what it still sends is dropped, so that it comes to read the answer."""
+        if self._framing is None:
+            return True
+        self._framing.add(data)
+        if not self._framing.is_too_much:
+            return True
+        self._has_body = False
+        if not self._is_answered:
+            self._transport.write(_TOO_MANY_CHUNKS)
+            self._transport.write_eof()
+        return False
 
     def eof_received(self) -> bool | None:
         return self._protocol.eof_received()
@@ -257,6 +289,7 @@ class HttpConnection(asyncio.Protocol):
 
     def note_answered(self) -> None:
         """The response is sent next, with a new deadline for the client to read it."""
+        self._is_answered = True
         self._connections.bodies.report(self, 0)
         self._deadline.cancel()
         self._deadline = self._new_deadline()

@@ -279,6 +279,32 @@ def test_a_body_that_is_encoded(control: ControlClient, encoding: str, encode: C
     assert (status, "times of POST /brokers/{broker}/fail is to be" in error) == (400, True)
 
 
+def in_chunks(body: bytes, chunk_bytes: int) -> Iterator[bytes]:
+    """As HTTP has them, the last one included."""
+    for start in range(0, len(body), chunk_bytes):
+        chunk = body[start : start + chunk_bytes]
+        yield b"%x\r\n%s\r\n" % (len(chunk), chunk)
+    yield b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("chunk_bytes", "status", "told"),
+    [
+        (1_024, 400, "times of POST /brokers/{broker}/fail is to be a whole number"),
+        (10, 413, "the body is in too many chunks: send larger ones, or a Content-Length"),
+    ],
+)
+def test_a_body_in_chunks(control: ControlClient, chunk_bytes: int, status: int, told: str) -> None:
+    """Of nearly as many bytes as it may have."""
+    body = b'{"error": 1, "times": 0, "message": "%s"}' % (b"x" * (BODY_BYTES_MAX - 100))
+    connection = http.client.HTTPConnection(control.url.removeprefix("http://"), timeout=PATIENCE_S)
+    chunks = b"".join(in_chunks(body, chunk_bytes))
+    connection.request("POST", "/brokers/main/fail", [chunks], {**JSON, "Transfer-Encoding": "chunked"})
+    response = connection.getresponse()
+    assert (response.status, told in json.loads(response.read())["error"]) == (status, True)
+    connection.close()
+
+
 def test_a_length_that_is_none(control: ControlClient) -> None:
     status, error = exchange(control.url, "POST", "/brokers/main/fail", None, {**JSON, "Content-Length": "x"})
     assert (status, error) == (400, "this is no request of HTTP: Invalid character in Content-Length")
