@@ -30,6 +30,10 @@ TURN_MS: Final = 10
 """How long one connection is served before others have their turn. A client may send any number of requests at once,
 and while those are served nobody else is heard, nor any session ended."""
 
+LARGE_REQUEST_BYTES: Final = 4 * 1024
+"""A larger request is served when its turn has come: one of all connections in a round of the event loop. The largest
+transaction takes 0.2 s, and nobody else is to wait for more than one of them."""
+
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """A client that has so many bytes to read is neither read from nor answered until it has. What all of them have to read
 is bounded as well (`Server.add_held`)."""
@@ -52,6 +56,10 @@ class Server(Protocol):
         ...
 
     def forget(self, connection: "ZooKeeperConnection") -> None: ...
+
+    def wait_for_turn(self, connection: "ZooKeeperConnection") -> None:
+        """Call `take_turn` of the connection once, when those that wait already have had theirs."""
+        ...
 
     def connect(self, connection: "ZooKeeperConnection", request: ConnectRequest) -> bytes:
         """Give the connection its session (or none, if that is over), and answer. Raises: LastRequest."""
@@ -78,6 +86,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._is_full = False
         self._closing: asyncio.Transport | None = None
         self._is_resting = False
+        self._has_turn = False
         self._unfinished: InPieces | None = None
         self.port = port
         self.opened_ms = self.progress_ms = clock.monotonic_ms()
@@ -115,12 +124,20 @@ class ZooKeeperConnection(asyncio.Protocol):
         if not self._is_resting:
             self._serve()
 
-    def _rest(self, transport: asyncio.Transport) -> None:
-        """Let others have their turn before the rest of what has come."""
+    def take_turn(self) -> None:
+        """Serve a large request, which has waited for that."""
+        self._has_turn = True
+        self._go_on()
+
+    def _rest(self, transport: asyncio.Transport, *, until_turn: bool = False) -> None:
+        """Let others have their turn before the rest of what has come; `until_turn`, all who wait already."""
         self._is_resting = True
         if not transport.is_closing():
             transport.pause_reading()
-        asyncio.get_running_loop().call_soon(self._go_on)
+        if until_turn:
+            self._server.wait_for_turn(self)
+        else:
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """Serve what had come by then, and read again when that is done."""
@@ -207,10 +224,15 @@ class ZooKeeperConnection(asyncio.Protocol):
                 if position and self._clock.monotonic_ms() >= turn_ends_ms:
                     self._rest(self._transport)
                     return
+                if length > LARGE_REQUEST_BYTES and not self._has_turn:
+                    self._rest(self._transport, until_turn=True)
+                    return
+                self._has_turn = False
                 frame = bytes(memoryview(self._received)[position + _LENGTH.size : end])
                 position = end
                 self._answer(frame)
         finally:
+            self._has_turn = False
             del self._received[:position]
             self.look_at_held()
 

@@ -99,6 +99,7 @@ class ZooKeeperServer:
         self._ticked_ms = 0
         self._has_failed = False
         self._ending: deque[Session[Client]] = deque()
+        self._waiting_for_turn: deque[ZooKeeperConnection] = deque()
 
     def open(self) -> None:
         """Open the file. Raises: StoreUnavailable."""
@@ -176,6 +177,20 @@ class ZooKeeperServer:
         self._forget_watches(connection)
         if connection.session is not None and connection.session.connection is connection:
             connection.session.connection = None
+
+    def wait_for_turn(self, connection: ZooKeeperConnection) -> None:
+        """Have a connection serve a large request: one in a round of the event loop, in the order of this call."""
+        self._waiting_for_turn.append(connection)
+        if len(self._waiting_for_turn) == 1:
+            asyncio.get_running_loop().call_soon(self._give_turn)
+
+    def _give_turn(self) -> None:
+        try:
+            self._waiting_for_turn[0].take_turn()
+        finally:
+            self._waiting_for_turn.popleft()
+            if self._waiting_for_turn:
+                asyncio.get_running_loop().call_soon(self._give_turn)
 
     def _forget_watches(self, connection: ZooKeeperConnection) -> None:
         self._service.forget(connection)

@@ -25,6 +25,7 @@ from barnabas.controller.coordination.interface import Create
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.coordination.zookeeper_server.connection import (
+    LARGE_REQUEST_BYTES,
     TURN_MS,
     UNSENT_BYTES_MAX,
     Server,
@@ -52,6 +53,7 @@ from barnabas.controller.coordination.zookeeper_server.sessions import SESSION_T
 from barnabas.network import OsNetwork
 from tools.manual_timers import ManualTimers
 from tools.waiting import PATIENCE_S, until
+from tools.watched_calls import TurnsTaken
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN = 1, 2, 3, 4, 5, 8
 CHECK, MULTI, CREATE2, MULTI_READ = 13, 14, 15, 22
@@ -1012,6 +1014,9 @@ class _SlowServer(Server):
     def add_held(self, size: int) -> None:
         pass
 
+    def wait_for_turn(self, connection: ZooKeeperConnection) -> None:
+        raise AssertionError("no request is large")
+
     def connect(self, connection: ZooKeeperConnection, request: ConnectRequest) -> bytes:
         connection.session = Session(1, bytes(16), SESSION_TIMEOUT_MS_MIN, 0, connection.port)
         return b""
@@ -1089,6 +1094,31 @@ async def test_who_is_full_when_its_turn_comes_waits_until_it_has_read() -> None
     assert (transport.written, transport.is_read) == (frames[:1], False)
     connection.resume_writing()
     assert (transport.written, transport.is_read) == (frames, True)
+
+
+async def test_large_requests_of_all_connections_have_turns() -> None:
+    """One in a round of the event loop, of each connection in turn; who asks for little does not wait for them."""
+    check = struct.pack(">ibi", CHECK, 0, -1) + string("/") + struct.pack(">i", -1)
+    multi = struct.pack(">ii", 7, MULTI) + check * (LARGE_REQUEST_BYTES // len(check) + 1)
+    async with ServerUnderTest() as server, AsyncExitStack() as stack, peer(server) as other:
+        peers = [await stack.enter_async_context(peer(server)) for _ in range(5)]
+        turns = TurnsTaken()
+        turns.watch(TreeService, "_multi")
+        try:
+            for one in peers:
+                for _ in range(10):
+                    one.send(multi + struct.pack(">ibi", -1, 1, -1))
+            await until(lambda: turns.calls("_multi")[0] > 0)
+            for _ in range(3):
+                assert (await other.ask(EXISTS, string("/") + b"\0"))[0] == 0
+            assert turns.calls("_multi")[0] < 50
+            peers[4].close()
+            for one in peers[:4]:
+                assert [one.split(await one.receive())[2] for _ in range(10)] == [0] * 10
+        finally:
+            turns.end()
+        total, most = turns.calls("_multi")
+        assert (total >= 40, most) == (True, 1)
 
 
 def whole(answer: bytes | InPieces) -> bytes:
