@@ -30,7 +30,7 @@ from barnabas.storage.segment import Segment
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.segment_times import SegmentTimes
 from barnabas.storage.timestamps import SegmentCapture, TimestampAndOffset, TimestampLookup
-from barnabas.storage.truncation import TruncationTask
+from barnabas.storage.truncation import Marks, TruncationTask
 from barnabas.storage.validation import (
     AppendOrigin,
     ValidationResult,
@@ -738,7 +738,7 @@ class PartitionLog:
     def prepare_truncation(self, offset: int, *, starts_anew: bool = False) -> TruncationTask | None:
         """Begin to remove all batches that reach to `offset` or beyond (a follower that diverged), or all there are, so
         that the log goes on at `offset` (one whose leader no longer has what it needs); None if there is nothing to
-        remove. Until `complete_truncation` the log refuses all use.
+        remove. Until `complete_truncation`, or `cancel_truncation`, the log refuses all use.
 
         What the checkpoints may say of the log is true before and after; they have to be written before the task runs,
         and after it, before anything is appended (`LogManager.truncations` does it).
@@ -749,14 +749,17 @@ class PartitionLog:
         self.check()
         starts_anew = starts_anew or offset <= self.log_start_offset
         if not starts_anew:
-            self.leader_epochs.truncate_from_end(min(offset, self.log_end_offset))
+            epochs = self.leader_epochs  # which `complete_truncation` cuts, and can no longer read
             if offset >= self.log_end_offset:
+                epochs.truncate_from_end(self.log_end_offset)
                 return None
         logger.info("%s: %s %d, from %d", self, "starting anew at" if starts_anew else "truncating to", offset,
                     self.log_end_offset)  # fmt: skip
         local, slot = self._local, 0 if starts_anew else self._local.reader.slot(offset) + 1
         kept = local.segments[:slot]
-        known = self._durability.recovery_point, self.clean_offset
+        before = Marks(
+            self.log_start_offset, self.high_watermark, self._durability.recovery_point, self.clean_offset
+        )  # fmt: skip
         if kept:
             self.context.cache.hold(kept[-1].file)
         # Of a log that starts anew nothing is known that is true before and after, but that it starts there, or before.
@@ -770,7 +773,7 @@ class PartitionLog:
         self._health.hold(f"{self.directory} is being truncated")
         return TruncationTask(
             self.context.cache, local.directory, kept, list(self._producers.snapshots), offset, self.log_start_offset,
-            *known, self.config.index_interval_bytes,
+            before, self.config.index_interval_bytes,
             local.prepare_dooming(slot, self.config.file_delete_delay_ms), self._producers.builder(),
         )  # fmt: skip
 
@@ -780,9 +783,19 @@ class PartitionLog:
         if task.last_segment is None:
             self.log_start_offset = self.high_watermark = task.end_offset
         self.high_watermark = min(self.high_watermark, task.end_offset)
-        if task.clean_offset is not None:
+        if task.before.clean_offset is not None:
             # No pass has seen what comes in the place of what was cut off.
-            self.clean_offset = min(task.clean_offset, task.end_offset)
+            self.clean_offset = min(task.before.clean_offset, task.end_offset)
+
+    def cancel_truncation(self, task: TruncationTask) -> None:
+        """The task has not run, and will not: the log is as it was, and can be used again.
+
+        Raises:
+            StorageError: the log is offline, or was deleted meanwhile.
+        """
+        self._health.release()
+        self.check()
+        self.log_start_offset, self.high_watermark, self._durability.recovery_point, self.clean_offset = task.before
 
     def complete_truncation(self, task: TruncationTask) -> None:
         """Take in the outcome of a truncation that has run: the log can be used again.
@@ -805,7 +818,7 @@ class PartitionLog:
         self._go_on_counting(appended)
         self.ends_as_cut(task)
         self._durability.truncated_to(
-            task.end_offset if task.last_segment is None else min(task.recovery_point, task.end_offset)
+            task.end_offset if task.last_segment is None else min(task.before.recovery_point, task.end_offset)
         )
         producers = task.producers or ProducerState(task.offset, self.context.producer_id_expiration_ms)
         producers.forget_replicated(self.high_watermark)

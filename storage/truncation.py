@@ -4,7 +4,7 @@ A crash in between leaves a log that ends earlier or later, but never one that h
 segments lose their names first, newest first; and nothing is appended before the checkpoints say that what comes in the
 place of what was cut is not on the disk. They say so before anything is cut, since a log that ends before its recovery
 point counts as damaged at a start (`recovery.log_loader`). One write of each checkpoint file is enough for any number
-of logs.
+of logs. Where there is no room for the first of them, nothing is cut, and the logs are as they were.
 
 Source: LogManager.truncateTo, truncateFullyAndStartAt; LocalLog.truncateTo. Kafka does it in the fetcher's thread,
 under its lock, with the checkpoints per partition.
@@ -25,7 +25,7 @@ from barnabas.storage.checkpoints import (
     RECOVERY_POINT_FILE,
 )
 from barnabas.storage.descriptors import DescriptorCache
-from barnabas.storage.errors import StorageError
+from barnabas.storage.errors import StorageError, is_passing, refusal
 from barnabas.storage.files import unlink_if_exists
 from barnabas.storage.producer_builder import ProducerBuilder
 from barnabas.storage.producer_state import ProducerState
@@ -48,6 +48,15 @@ class Cut(NamedTuple):
     starts_anew: bool = False
 
 
+class Marks(NamedTuple):
+    """What a log knows of itself, and says less of while it is being cut."""
+
+    log_start_offset: int
+    high_watermark: int
+    recovery_point: int
+    clean_offset: int | None
+
+
 @dataclass(slots=True)
 class TruncationTask:
     """The disk work of cutting one log.
@@ -61,8 +70,8 @@ class TruncationTask:
         kept: the segments that stay, as they are now; the last one is cut. None stay of a log that starts anew.
         snapshots: the offsets of all snapshots of producers.
         offset: where to cut, or where the log starts anew.
-        recovery_point: how far the log was on the disk, and `clean_offset` how far it was compacted. Until the task is
-            completed the log says less of both, since nobody knows yet where it will end.
+        before: what the log said of itself. Until the task is completed it says less, since nobody knows yet where it
+            will end.
         take_names: takes the names of the segments that do not stay; None if all do. Raises StorageError.
         builder: builds the producers' state.
     """
@@ -73,8 +82,7 @@ class TruncationTask:
     snapshots: list[int]
     offset: int
     log_start_offset: int
-    recovery_point: int
-    clean_offset: int | None
+    before: Marks
     index_interval_bytes: int
     take_names: Callable[[], None] | None
     builder: ProducerBuilder
@@ -84,9 +92,12 @@ class TruncationTask:
     """What takes the place of the last segment that stays."""
     producers: ProducerState | None = field(default=None, init=False)
     error: StorageError | None = field(default=None, init=False)
+    has_begun: bool = field(default=False, init=False)
+    """Whether the files may have changed."""
 
     def run(self) -> None:
         """Truncate the files. Blocking. Errors end in `error`: nobody knows what is on the disk then."""
+        self.has_begun = True
         try:
             if not self.kept:
                 # Its last epoch may go on in what comes now, and earlier than it says there.
@@ -134,8 +145,8 @@ class Truncations:
 
     def __init__(self, directory_of: Mapping[PartitionLog, LogDirectory], cuts: Sequence[Cut]) -> None:
         self.errors: dict[PartitionLog, StorageError] = {}
-        """Logs that could not be cut, and why: those that a failing disk took offline, and those that were not to be
-        had (deleted, or offline before)."""
+        """Logs that could not be cut, and why: those that a failing disk took offline, those that were not to be had
+        (deleted, or offline before), and those that are as they were, of which the error passes."""
         self._tasks: dict[PartitionLog, TruncationTask] = {}
         self._directories: dict[LogDirectory, Exception | None] = {}
         self._directory_of = directory_of
@@ -184,9 +195,13 @@ class Truncations:
         too: a log that stayed busy would be led and fetched for by nobody. Then see `errors`."""
         for log, task in self._tasks.items():
             refused = self._directories[self._directory_of[log]]
-            if refused is not None and task.error is None:
-                task.error = StorageError(f"writing the checkpoints of {log.directory} failed: {refused!r}")
+            what = f"writing the checkpoints of {log.directory}"
             try:
+                if not task.has_begun and isinstance(refused, OSError) and is_passing(refused):
+                    log.cancel_truncation(task)
+                    raise refusal(what, refused)
+                if refused is not None and task.error is None:
+                    task.error = StorageError(f"{what} failed: {refused!r}")
                 log.complete_truncation(task)
             except StorageError as error:
                 self.errors[log] = error

@@ -240,7 +240,11 @@ class FetcherManager:
             return
         for following, cut in cuts.items():
             failure = errors.get(cut.log)
-            if failure is not None:
+            if failure is not None and failure.passes:
+                lane.refused(following, cut.log, failure)
+                self._go_on_in_newer_epoch(lane, following)
+                lane.wake()
+            elif failure is not None:
                 logger.error("truncating %s to %d failed: %s", following, cut.offset, failure.message)
                 lane.fetcher.given_up(following)
                 self._go_on_in_newer_epoch(lane, following)

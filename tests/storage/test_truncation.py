@@ -113,6 +113,74 @@ def test_one_that_fails_takes_no_other_with_it(logs):
 def test_without_its_checkpoint_a_cut_log_takes_nothing_more(logs):
     (log,) = fill(logs, "a")
     truncations = logs.manager.truncations([Cut(log, 3)])
+    has_begun = []
+
+    def refuse(path, **_):
+        if "a-0" in path:
+            has_begun.append(path)
+        elif "offset-checkpoint" in path and has_begun:
+            raise OSError(errno.ENOSPC, "the disk is full")
+
+    logs.files.before["open"] = refuse
+    truncations.run()
+    logs.files.before.clear()
+    truncations.complete()
+    assert has_begun
+    assert "checkpoints" in truncations.errors[log].message
+    assert not truncations.errors[log].passes
+    with pytest.raises(StorageError):
+        logs.append(log, b"x")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("starts_anew", [False, True])
+def test_where_the_first_checkpoints_have_no_room_nothing_is_cut(logs, tools, starts_anew, number):
+    """The log is as it was, and is cut when there is room. A disk that fails is not trusted any more."""
+    (log,) = fill(logs, "a", segment_bytes=200)
+    log.high_watermark, log.clean_offset = 5, 4
+    segments, entries = list(log.segments), log.leader_epochs.entries
+    written = []
+
+    def refuse(path, **_):
+        if "offset-checkpoint" in path:
+            written.append(path)
+            if len(written) == number:
+                raise OSError(errno.ENOSPC, "the disk is full")
+
+    logs.files.before["open"] = refuse
+    errors = cut(logs, (log, 3, starts_anew))
+    logs.files.before.clear()
+    assert errors[log].passes
+    assert not logs.failures
+    assert (log.failure, list(log.segments), log.leader_epochs.entries) == (None, segments, entries)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (0, 5, 6)
+    assert (log.recovery_point, log.clean_offset) == (6, 4)
+    assert tools.read_all(log) == list(range(6))
+    assert logs.append(log, b"more", epoch=3, producer_id=7, producer_epoch=0, base_sequence=6).base_offset == 6
+    assert not cut(logs, (log, 3, starts_anew))
+    assert (log.log_start_offset, log.log_end_offset) == (3 if starts_anew else 0, 3)
+    logs.restart(clean=False)
+    assert tools.read_all(logs.log("a")) == ([] if starts_anew else [0, 1, 2])
+
+
+def test_where_the_disk_fails_before_a_cut_the_log_is_offline(logs):
+    (log,) = fill(logs, "a")
+
+    def refuse(path, **_):
+        if "offset-checkpoint" in path:
+            raise OSError(errno.EIO, "broken disk")
+
+    logs.files.before["open"] = refuse
+    errors = cut(logs, (log, 3))
+    logs.files.before.clear()
+    assert not errors[log].passes
+    with pytest.raises(StorageError):
+        logs.append(log, b"x")
+
+
+def test_a_log_that_was_deleted_while_nothing_was_cut_stays_deleted(logs):
+    (log,) = fill(logs, "a")
+    truncations = logs.manager.truncations([Cut(log, 3)])
 
     def refuse(path, **_):
         if "offset-checkpoint" in path:
@@ -121,10 +189,10 @@ def test_without_its_checkpoint_a_cut_log_takes_nothing_more(logs):
     logs.files.before["open"] = refuse
     truncations.run()
     logs.files.before.clear()
+    logs.manager.delete("a", 0)
     truncations.complete()
-    assert "checkpoints" in truncations.errors[log].message
-    with pytest.raises(StorageError):
-        logs.append(log, b"x")
+    assert not logs.failures
+    assert isinstance(truncations.errors[log], LogDeleted)
 
 
 @pytest.mark.parametrize("place", ["a-0", "offset-checkpoint"])

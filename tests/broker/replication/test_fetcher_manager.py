@@ -1,6 +1,7 @@
 """A follower whose leader is a real broker: what it fetches over real sockets, and what becomes of its logs."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,8 +19,10 @@ from barnabas.broker.server import Broker
 from barnabas.broker.timers import Timers
 from barnabas.clock import Clock, ManualClock, SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedStore
+from barnabas.storage.checkpoints import RECOVERY_POINT_FILE
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import LogBusy, LogDeleted, StorageError
+from barnabas.storage.files import Files
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.os_files import UnsyncedFiles
@@ -42,6 +45,7 @@ from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
 from tests.broker.running import ENVIRONMENT, running
 from tests.bugs import REASON, Bug
+from tools.refusing_files import RefusingFiles
 
 T = TypeVar("T")
 FOLLOWER: Final = 2
@@ -86,9 +90,9 @@ class HeldThreads(OneThread):
         return asyncio.ensure_future(do())
 
 
-def open_logs(data_dir: Path, threads: Threads | None = None) -> LogManager:
+def open_logs(data_dir: Path, threads: Threads | None = None, files: Files | None = None) -> LogManager:
     logs = LogManager(
-        UnsyncedFiles(), [data_dir], lambda _topic: CONFIG, SystemClock(), threads or OsThreads(),
+        files or UnsyncedFiles(), [data_dir], lambda _topic: CONFIG, SystemClock(), threads or OsThreads(),
         node_id=FOLLOWER, cluster_id="c", new_id=lambda: "the-only-one",
     )  # fmt: skip
     logs.open()
@@ -113,12 +117,13 @@ class Follower:
         threads: Threads | None = None,
         throttle: Throttle | None = None,
         network_clock: Clock | None = None,
+        files: Files | None = None,
     ) -> None:
         clock = network_clock or SystemClock()
         self.leader = leader
         self.changed = asyncio.Event()
         self.connections: dict[tuple[int, str], Watched] = {}
-        self.logs = open_logs(data_dir, threads)
+        self.logs = open_logs(data_dir, threads, files)
         self.timers = Timers(clock, asyncio.get_running_loop())
         self.manager = FetcherManager(
             FOLLOWER, lambda: 70, self.connection, self.logs, SystemClock(), clock, self.timers,
@@ -433,6 +438,21 @@ async def test_without_a_thread_a_log_is_cut_all_the_same(tmp_path: Path) -> Non
         log.append_as_leader(build_batch([Record(0, 1, None, b"lost")]), leader_epoch=4, now_ms=1)
         follower.follow()
         await follower.until(lambda: log.high_watermark == 2)
+        assert_equal(leader.partition(), log)
+
+
+async def test_a_log_that_cannot_be_cut_for_lack_of_room_is_cut_when_there_is_some(tmp_path: Path) -> None:
+    """Nothing was cut: the log is not offline, and its leader is asked again."""
+    files = RefusingFiles()
+    async with pair(tmp_path, files=files) as (leader, follower):
+        await leader.lead()
+        leader.append(2)
+        log = follower.log()
+        log.append_as_leader(build_batch([Record(0, 1, None, b"lost")]), leader_epoch=4, now_ms=1)
+        files.watch(lambda call: call.name == "open" and RECOVERY_POINT_FILE in call.path, refuse=0, error=errno.ENOSPC)
+        follower.follow()
+        await follower.until(lambda: log.high_watermark == 2)
+        assert files.refused is not None
         assert_equal(leader.partition(), log)
 
 
