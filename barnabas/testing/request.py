@@ -6,8 +6,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.broker.api.dispatch import BROKER_ELEMENTS_MAX
 from barnabas.testing import entries
 from barnabas.wire import codec, headers, messages
+from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.names import TopicId
 
@@ -49,8 +51,10 @@ class Request:
         self.client_host = self._session.client_host
         self.principal = self._session.principal
         self.broker = server.node_id
-        self.message: Any = codec.decode(self._api.request_class, self.version, frame, header.body_position)
         self._is_session_broker = self._session.is_broker
+        elements_max = BROKER_ELEMENTS_MAX if self._is_session_broker else ELEMENTS_MAX
+        decode = codec.decoder(self._api.request_class, self.version)
+        self.message: Any = decode(frame, header.body_position, elements_max)[0]
         self.taken: list[Callable[[entries.Subject], bool]] = []
         """Which of its entries each fault has taken that leaves none of them to the next one."""
 

@@ -5,13 +5,21 @@ import re
 import xml.etree.ElementTree as ET
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 
+from barnabas.broker.network.session import Session
 from barnabas.testing import Broker, Cluster, ErrorCode, recording
+from barnabas.testing.request import read_request
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
 from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -266,6 +274,19 @@ def test_a_cluster_is_seen_as_a_whole() -> None:
             with pytest.raises(ValueError, match="this cluster has the brokers 0 to 1, not 7"):
                 ask(broker=[0, 7])
         assert seen.chart().splitlines()[0].split() == ["hostile", "broker", "0", "broker", "1"]
+
+
+def test_what_a_controller_tells_of_more_partitions_than_a_client_may_name_is_seen(broker: Broker) -> None:
+    partitions = [LeaderAndIsrPartitionState(partition_index=number, partition_epoch=0) for number in range(50_001)]
+    asked = LeaderAndIsrRequest(topic_states=[LeaderAndIsrTopicState(topic_name="t", partition_states=partitions)])
+    session = Session(None, "PLAINTEXT", 1, client_host="127.0.0.1")
+    connection: Any = SimpleNamespace(session=session)
+    request = memoryview(frame(asked, 7))[4:]
+    assert read_request(broker.server, connection, request) is None, "a client's is refused by the broker, too"
+    session.belongs_to_broker(2)
+    seen = read_request(broker.server, connection, request)
+    assert seen is not None
+    assert len(seen.partitions) == 50_001
 
 
 # --- how much is kept -----------------------------------------------------------------------------
