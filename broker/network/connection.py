@@ -42,6 +42,7 @@ class Connection(asyncio.BufferedProtocol):
         "_closing",
         "_delayed",
         "_dispatcher",
+        "_frame_bytes_max",
         "_has_turn_coming",
         "_is_woken",
         "_pause_reasons",
@@ -85,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._dispatcher = dispatcher
         self._reader = FrameReader(shared_buffer, frame_bytes_max, budget.has_room)
+        self._frame_bytes_max = frame_bytes_max
         self._budget = budget
         self.connections = connections
         self._turns = connections.turns
@@ -208,8 +210,13 @@ class Connection(asyncio.BufferedProtocol):
     def exempt(self) -> None:
         """Exempt this connection from the limits that all connections of clients share, and from their turns."""
         self._turns = self.connections.turns_of_brokers
+        self._reader.frame_bytes_max = self._frame_bytes_max
         self._report_held()
         self._report_unsent()
+
+    def bound_frames(self, frame_bytes_max: int) -> None:
+        """Limit the size of requests until the connection is exempt."""
+        self._reader.frame_bytes_max = min(frame_bytes_max, self._frame_bytes_max)
 
     def _end_throttle(self) -> None:
         self._throttle = None

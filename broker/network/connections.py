@@ -24,6 +24,9 @@ UNSENT_BYTES_MAX = 192 * 1024 * 1024
 STRANGERS_MAX = 32
 """The limit of connections without a broker's secret on a listener of brokers alone."""
 
+STRANGERS_FRAME_BYTES_MAX = 512 * 1024
+"""How large a request of such a connection may be (Kafka's default of `sasl.server.max.receive.size`)."""
+
 PARTIAL_FRAME_TIMEOUT_MS = 30_000
 ABANDONED_TIMEOUT_MS = 30_000
 
@@ -68,7 +71,7 @@ class Connections:
         self.sending: set[asyncio.Task[None]] = set()
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
-        self._strangers: list[Connection] = []
+        self._strangers: dict[Connection, None] = {}
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -106,14 +109,16 @@ class Connections:
 
     def _bound_strangers(self, newcomer: Connection) -> None:
         """Cut the oldest unauthenticated connection if there are too many: a broker sends its secret with its first
-        bytes, and silent connections would take descriptors without a limit.
+        bytes, and silent connections would take descriptors without a limit. Their requests have a small limit.
         """
+        newcomer.bound_frames(STRANGERS_FRAME_BYTES_MAX)
         unproven = (other for other in self._strangers if not (other.is_closing or other.session.is_authenticated))
-        self._strangers = [*unproven, newcomer]
-        for oldest in self._strangers[:-STRANGERS_MAX]:
+        self._strangers = dict.fromkeys([*unproven, newcomer])
+        for oldest in list(self._strangers)[:-STRANGERS_MAX]:
             oldest.abort(f"more than {STRANGERS_MAX} connections to the brokers' listener show no secret")
 
     def discard(self, connection: Connection) -> None:
+        self._strangers.pop(connection, None)
         if connection in self._connections:
             del self._connections[connection]
             left = self._per_host[connection.session.client_host] - 1

@@ -49,6 +49,7 @@ from barnabas.wire.messages.update_metadata import (
     UpdateMetadataTopicState,
 )
 from tests.broker.running import ENVIRONMENT, running
+from tools.hostile import frame
 
 LISTENERS: Final = {
     "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
@@ -440,6 +441,21 @@ async def fetched_as_other(peer: PeerConnection) -> ErrorCode:
     )
     (topic,) = (await peer.send(request, 17)).responses
     return ErrorCode.of(topic.partitions[0].error_code)
+
+
+@pytest.mark.parametrize("shown", [b"", b"\0broker-7\0wrong", b"\0broker-99999999999999999999\0x", b"\0\xff\0"])
+async def test_each_try_to_show_a_secret_costs_a_connection(tmp_path: Path, shown: bytes) -> None:
+    """It is answered, and what was sent behind it is not looked at."""
+    wrong = SaslAuthenticateRequest(auth_bytes=shown)
+    async with member(tmp_path) as broker:
+        await register_secret(broker, "first")
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.socket_server.ports["BROKERS"])
+        try:
+            writer.write(frame(SaslHandshakeRequest(mechanism="PLAIN"), 1) + frame(wrong, 2) * 100)
+            answers = await reader.read()
+        finally:
+            writer.close()
+    assert answers.count(b"Authentication failed: ") == 1
 
 
 async def test_who_shows_the_secret_of_a_broker_is_that_one_and_no_other(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.connections import (
     ABANDONED_TIMEOUT_MS,
     PARTIAL_FRAME_TIMEOUT_MS,
+    STRANGERS_FRAME_BYTES_MAX,
     STRANGERS_MAX,
     UNSENT_BYTES_MAX,
     Connections,
@@ -774,6 +775,37 @@ def test_who_shows_no_secret_to_brokers_makes_room_for_who_may() -> None:
         stay = [not peer.transport.aborted for peer in strangers]
         assert stay == [False] * 3 + [True] * (STRANGERS_MAX - 3)
         assert not any(peer.transport.aborted for peer in (broker, client, *newcomers))
+
+    scenario(run())
+
+
+def test_who_shows_no_secret_to_brokers_leaves_nothing_behind() -> None:
+    """What it had sent of a request is kept neither while it is connected, beyond 512 KiB, nor afterwards."""
+    listeners = {
+        "listeners": "CLIENTS://:1,BROKERS://:2",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+        "inter.broker.listener.name": "BROKERS",
+    }
+
+    async def run() -> None:
+        connections = Connections(load(options=listeners), OsThreads())
+        connections.brokers_show_secret = True
+        large = STRANGERS_FRAME_BYTES_MAX + 1
+        stranger, broker = (
+            Peer(connections=connections, listener="BROKERS", frame_bytes_max=large, budget_bytes=2 * large)
+            for _ in range(2)
+        )
+        stranger.receive(struct.pack(">i", large - 1) + bytes(1_000))
+        assert not stranger.transport.closed
+        stranger.connection.connection_lost(None)
+        assert list(connections._strangers) == [broker.connection]
+        broker.receive(struct.pack(">i", large)[:3])
+        broker.connection.session.belongs_to_broker(2)
+        broker.receive(struct.pack(">i", large)[3:] + bytes(large))
+        assert [len(frame) for frame in broker.dispatcher.served] == [large]
+        other = Peer(connections=connections, listener="BROKERS", frame_bytes_max=large)
+        other.receive(struct.pack(">i", large))
+        assert other.transport.closed
 
     scenario(run())
 
