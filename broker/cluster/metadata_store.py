@@ -26,6 +26,7 @@ from barnabas.controller.coordination.interface import (
     SessionCredentials,
     StoreUnavailable,
 )
+from barnabas.controller.registration import BrokerIdInUse
 from barnabas.controller.znodes import CLUSTER_ID, DamagedZnode
 from barnabas.storage.errors import DirectoryMismatch
 from barnabas.timers import Timers, pause
@@ -252,6 +253,8 @@ class MetadataStore:
                 if await self._try_to_rejoin():
                     return
                 await pause(self._timers, REJOIN_DELAY_MS)
+        except BrokerIdInUse as error:
+            self._on_failure(f"it cannot join its cluster again: {error}")
         except Exception as error:
             logger.exception("the broker cannot join its cluster again")
             self._on_failure(str(error))

@@ -14,6 +14,7 @@ import pytest
 from barnabas.broker.cluster.former_session import SESSION_FILE, SessionNote
 from barnabas.broker.cluster.metadata_store import REJOIN_DELAY_MS, MetadataStore
 from barnabas.broker.configuration.config import load
+from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
@@ -28,7 +29,7 @@ from tests.broker.running import ENVIRONMENT, running
 from tests.controller.coordination.proxy import Proxy
 from tests.controller.coordination.test_zookeeper_server import ServerUnderTest
 from tools.manual_timers import ManualTimers
-from tools.waiting import PATIENCE_S
+from tools.waiting import PATIENCE_S, until
 from tools.zookeeper import ZooKeeperServer
 
 T = TypeVar("T")
@@ -157,6 +158,34 @@ def test_a_session_with_a_shared_store_that_expired_is_opened_again(tmp_path: Pa
         await store.close()
 
     asyncio.run(expire())
+
+
+def test_who_finds_its_id_taken_when_it_comes_back_says_so_and_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stood still for longer than its session, say, and an operator gave its id to another broker: whose mistake
+    that is, no stack tells."""
+
+    failures: list[str] = []
+
+    async def take() -> None:
+        store = KeptSessions()
+        await store.open()
+        other = await EmbeddedStore.session(store)
+        options = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0", "node.id": "1"}
+        broker = Broker(load(options=options), replace(ENVIRONMENT, metadata_store=store), failures.append)
+        await broker.start()
+        await asyncio.gather(
+            store.expire(store.sessions[-1]), other.create(znodes.broker_path(1), b"{}", ephemeral=True)
+        )
+        await until(lambda: failures != [])
+        await broker.stop()
+        await store.close()
+
+    asyncio.run(take())
+    (failure,) = failures
+    assert failure.startswith("it cannot join its cluster again: a broker with id 1 is registered already")
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_no_zookeeper_is_an_error_with_its_address(tmp_path: Path) -> None:
