@@ -3,7 +3,9 @@ nor its memory, nor the port from who has use for it."""
 
 from __future__ import annotations
 
+import gzip
 import resource
+import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -126,6 +128,25 @@ def test_a38_unfinished_bodies(attacked: BarnabasControl, memory: Memory, figure
     sent = sum(size - len(data) for _, data in unfinished)
     figure(connections=60, sent_mib=round(sent / MIB, 1), growth_mib=round(memory.growth / MIB, 1))
     assert memory.growth <= 96 * MIB
+
+
+def test_a42_bodies_that_take_long_to_read(attacked: BarnabasControl, memory: Memory, figure: Figure) -> None:
+    """Sixteen that become a million lists each, of 18 KB: one is looked into at a time, beside what others ask."""
+    body = gzip.compress(b'{"error": [' + b"[]," * (BODY_BYTES_MAX // 3 - 10) + b"[]]}")
+    head = FAIL.replace(b"Content-Length", b"Content-Encoding: gzip\r\nContent-Length") % len(body)
+    answered = 0
+    with ExitStack() as stack:
+        asked = [stack.enter_context(connect(control_port(attacked))) for _ in range(16)]
+        for connection in asked:
+            connection.sendall(head + body)
+        while not select.select([asked[-1]], [], [], 0)[0]:
+            assert ControlClient(attacked.url).ask("GET", "/brokers").status == 200
+            answered += 1
+        for connection in asked:
+            assert connection.recv(1_000).startswith(b"HTTP/1.1 400 ")
+    figure(bodies=len(asked), answered=answered, growth_mib=round(memory.growth / MIB, 1))
+    assert answered >= len(asked) // 2
+    assert memory.growth <= 256 * MIB
 
 
 SOON = smaller({f"{HttpBounds.__module__}.{HttpBounds.__name__}.exchange_timeout_s": 1})

@@ -86,6 +86,7 @@ class ControlServer:
         self._token = token
         self._bound: list[BoundSocket] = []
         self._threads = ThreadPoolExecutor(WAITING_MAX + WORKING_MAX, thread_name_prefix="barnabas-control")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="barnabas-control-bodies")
         self._waiting = 0
         self._runner: web.AppRunner | None = None
         self.url = ""
@@ -137,7 +138,8 @@ class ControlServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._reader):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     # --- who may ask ------------------------------------------------------------------------------
 
@@ -188,27 +190,34 @@ class ControlServer:
 
     def _handler(self, verb: Verb) -> Handler:
         async def handle(request: web.Request) -> web.Response:
-            given = await self._given(verb, request)
-            self.connections.has_asked(request.transport)
-            asked = Asked(self._brokers, request.match_info, accept(verb.name, verb.fields, given))
-            return await self._do(verb, asked)
+            arguments = await self._arguments(verb, request)
+            return await self._do(verb, Asked(self._brokers, request.match_info, arguments))
 
         return handle
 
-    async def _given(self, verb: Verb, request: web.Request) -> Mapping[str, Any]:
-        """The fields of a request: in the query of a GET, else in the body. Raises Refused."""
+    async def _arguments(self, verb: Verb, request: web.Request) -> dict[str, Any]:
+        """What a request says: in the query of a GET, else in the body. Raises Refused.
+
+        Of large bodies one is looked into at a time, in a thread: four megabytes of JSON may be a million lists, and
+        what comes compressed may become as much.
+        """
         query = {name: request.query.getall(name) for name in request.query}
         if verb.method == "GET":
-            return of_query(verb.name, verb.fields, query)
+            self.connections.has_asked(request.transport)
+            return accept(verb.name, verb.fields, of_query(verb.name, verb.fields, query))
         if query:
             raise Refused(400, f"{verb.name} takes its fields as JSON in the body: {', '.join(query)[:100]}")
         bytes_max = BODY_OF_WAITING_BYTES_MAX if verb.waits else BODY_BYTES_MAX
         try:
             body = await self.connections.body(request, bytes_max)
-            body = _decoded(body, request.headers.get("Content-Encoding", ""), bytes_max)
+            self.connections.has_asked(request.transport)
+            encoding = request.headers.get("Content-Encoding", "")
+            read = partial(_arguments, verb, body, encoding, request.content_type, bytes_max)
+            if encoding or len(body) > LARGE_BODY_BYTES:
+                return await asyncio.get_running_loop().run_in_executor(self._reader, read)
+            return read()
         except BodyTooLarge:
             raise Refused(413, f"a request of {verb.name} has {bytes_max} bytes at most") from None
-        return _of_json(verb, body, request.content_type)
 
     async def _do(self, verb: Verb, asked: Asked) -> web.Response:
         """Do what is asked in a thread: it may wait for a broker, or for what a client does, as long as whoever asked
@@ -298,6 +307,11 @@ def _in_vain(verb: Verb, asked: Asked, error: ApiError | None = None) -> web.Res
     with suppress(RuntimeError, Refused):  # it has stopped meanwhile
         told["report"] = in_http(asked.served.owner.report())
     return _json(told, 504)
+
+
+def _arguments(verb: Verb, body: bytes, encoding: str, content_type: str, bytes_max: int) -> dict[str, Any]:
+    """What a body says. Raises Refused, BodyTooLarge."""
+    return accept(verb.name, verb.fields, _of_json(verb, _decoded(body, encoding, bytes_max), content_type))
 
 
 def _of_json(verb: Verb, body: bytes, content_type: str) -> Mapping[str, Any]:
