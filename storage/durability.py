@@ -125,6 +125,8 @@ class Durability:
         return self.is_unnamed or self._is_overdue(now_ms, log_end_offset, flush_ms)
 
     def _is_overdue(self, now_ms: int, log_end_offset: int, flush_ms: int) -> bool:
+        # By a clock that was set back the last flush would be in the future, and the next one as far away.
+        self._last_flush_ms = min(self._last_flush_ms, now_ms)
         return self.recovery_point < log_end_offset and now_ms - self._last_flush_ms >= flush_ms
 
     def prepare_flush(

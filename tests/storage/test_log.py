@@ -301,6 +301,18 @@ def test_flush_ms_makes_a_log_due(logs):
     assert log.recovery_point == 2
 
 
+def test_a_clock_that_is_set_back_puts_no_flush_off(logs):
+    """By a day, say: `flush.ms` goes on from there."""
+    log = logs.log(flush_ms=500)
+    logs.append(log, b"a")
+    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1, "the log is new"
+    logs.append(log, b"b")
+    day_before_ms = logs.clock.now_ms() - 86_400_000
+    assert logs.manager.run_flushes(day_before_ms) == 0
+    assert logs.manager.run_flushes(day_before_ms + 500) == 1
+    assert log.recovery_point == 2
+
+
 def test_a_seal_and_an_epoch_leave_the_active_segment_to_the_kernel(logs):
     """A sync of it would hold up who appends to it; by `flush.ms` it comes to the disk all the same."""
     log = logs.log(flush_ms=500)
