@@ -1,1 +1,1 @@
-"""A log directory verified offline."""
+"""The offline check of a log directory."""

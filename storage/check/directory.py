@@ -1,11 +1,11 @@
-"""Check a log directory offline: is everything on it what its format says, and do the files agree with each other?
+"""Check a log directory offline: each file against its format, and the files against each other.
 
-Reads only, and changes nothing. The directory should not be in use: a broker that writes meanwhile looks like a torn
-log. Files may be damaged or made to deceive: memory stays bounded whatever they say.
+The check only reads. The directory should not be in use: a log that a broker is writing looks torn. Files may be
+damaged or malicious: memory stays bounded in either case.
 
     report = check_directory(OsFiles(), Path("/var/lib/kafka/data"), deep=True)
 
-`deep` decodes the records too; without it batches are checked by header and CRC.
+`deep` also decodes the records; without it batches are checked by header and CRC.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _OTHER_OFFSETS: Final = (checkpoints.HIGH_WATERMARK_FILE, checkpoints.LOG_START_
 
 
 def check_directory(files: Files, path: Path, *, deep: bool = False, limits: CheckLimits = DEFAULT_LIMITS) -> Report:
-    """Check a log directory (or the directory of a single partition) and everything in it; `deep` opens the records,
-    too. Blocking; nothing is written.
+    """Check a log directory (or the directory of a single partition) and everything in it; `deep` also decodes the
+    records. Blocking; nothing is written.
 
     Raises:
         OSError: the directory itself cannot be listed. Files that cannot be read are findings.
@@ -56,7 +56,7 @@ def check_directory(files: Files, path: Path, *, deep: bool = False, limits: Che
 
 
 def is_log_directory(files: Files, path: str) -> bool:
-    """Whether there is anything in a directory by which a broker's, or a partition's, is known. Blocking.
+    """Whether a directory contains a file that identifies a log directory or a partition. Blocking.
 
     Raises:
         OSError: it cannot be listed.
@@ -115,7 +115,7 @@ class _DirectoryCheck:
                 self._check_offsets(name, self._decoded("", name, checkpoints.decode_offsets) or {})
 
     def _check_folder(self, entry: DirectoryEntry, was_clean: bool) -> None:
-        """Check one sub-directory of the log directory by what its name says it is."""
+        """Check one subdirectory of the log directory, by the kind that its name indicates."""
         name = entry.name
         if _DELETED_FOLDER.fullmatch(name):
             self._report.note(name, "is a deleted partition; the next start removes it")
@@ -188,7 +188,7 @@ class _DirectoryCheck:
                 self._check_snapshot(folder, name)
 
     def _segment_bases(self, folder: str, names: list[str]) -> list[int]:
-        """The base offsets of the segments; reports names that belong to none."""
+        """The base offsets of the segments; reports files that belong to no segment."""
         bases = {int(name[:20]) for name in names if name.endswith(".log") and _SEGMENT_FILE.fullmatch(name)}
         for name in sorted(names):
             match = _SEGMENT_FILE.fullmatch(name)
@@ -208,8 +208,9 @@ class _DirectoryCheck:
     def _check_leader_epochs(
         self, folder: str, present: frozenset[str], epochs: list[tuple[int, int]], end_offset: int, flushed_to: int
     ) -> None:
-        """The epochs that batches carry must be those the checkpoint knows, but for those that began after the last
-        flush: the checkpoint is written with that, and a start after a crash adds what it finds behind."""
+        """The leader epochs of the batches must be those of the checkpoint, except epochs that began after the last
+        flush: the checkpoint is written with a flush, and recovery after a crash adds the epochs of later batches.
+        """
         name = checkpoints.LEADER_EPOCH_FILE
         if name not in present:
             if epochs:
@@ -222,7 +223,8 @@ class _DirectoryCheck:
         if known.entries != entries:
             self._report.error(folder + name, "epochs and offsets are not ascending")
             return
-        # Epochs from before the log start offset are forgotten, while batches stay until their whole segment goes.
+        # Epochs from before the log start offset are dropped, while their batches stay until the whole segment is
+        # deleted.
         first = known.earliest_entry
         for epoch, offset in epochs:
             if first is not None and offset < first[1] and epoch <= first[0]:
@@ -257,7 +259,7 @@ class _DirectoryCheck:
             )
 
     def _check_snapshot(self, folder: str, name: str) -> None:
-        """A producer snapshot holds nothing from behind the offset in its name."""
+        """A producer snapshot must not refer to offsets at or beyond the offset in its name."""
         match = _SEGMENT_FILE.fullmatch(name)
         producers = self._decoded(folder, name, decode_snapshot)
         if producers is None or match is None:
@@ -272,7 +274,7 @@ class _DirectoryCheck:
                 )
 
     def _check_offsets(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
-        """The offsets of a checkpoint lie within their logs."""
+        """Check that the offsets of a checkpoint lie within their logs."""
         for (topic, partition), offset in offsets.items():
             end_offset = self._end_offsets.get((topic, partition))
             if end_offset is None:
@@ -281,7 +283,7 @@ class _DirectoryCheck:
                 self._report.warning(name, f"{topic}-{partition} ends at {end_offset}, not {offset}", offset=offset)
 
     def _decoded(self, folder: str, name: str, decode: Callable[[bytes], T]) -> T | None:
-        """Read and decode a small file; None, after reporting, if that fails."""
+        """Read and decode a small file; reports a failure and returns None."""
         try:
             window = FileWindow(self._files, f"{self._path}/{folder}{name}", self._limits.window_bytes)
             try:

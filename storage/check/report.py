@@ -1,4 +1,4 @@
-"""What the offline checker found: findings for people and programs."""
+"""The findings of the offline checker, for people and programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 FINDINGS_PER_FILE_MAX: Final = 100
-"""A file that is wrong everywhere should not fill the memory with saying so."""
+"""Further findings of the same file and level are left out, so that a badly damaged file does not fill the memory."""
 
 
 class Level(Enum):
@@ -17,9 +17,9 @@ class Level(Enum):
     ERROR = "error"
     """The files contradict each other or their format: data is lost, unreadable, or found at the wrong place."""
     WARNING = "warning"
-    """The next start repairs it, or readers cope with it."""
+    """The next start repairs it, or readers tolerate it."""
     NOTE = "note"
-    """Worth knowing, nothing wrong."""
+    """Informational; nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Finding:
     offset: int | None = None
 
     def as_dict(self) -> dict[str, str | int | None]:
-        """The finding as JSON knows it."""
+        """The finding as a JSON object."""
         return {
             "level": self.level.value,
             "file": self.file,
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """All that was found, and how much was looked at. `records` counts what the batch headers say."""
+    """All findings, and counts of the checked items. `records` is the sum of the record counts in batch headers."""
 
     directory: str
     findings: list[Finding] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong that the next start does not repair by itself."""
+        """Whether there is no error: the next start repairs everything else."""
         return not self.count(Level.ERROR)
 
     @property
@@ -75,13 +75,13 @@ class Report:
         return 0 if self.ok else 1
 
     def count(self, level: Level) -> int:
-        """How many findings of this level there are."""
+        """The number of findings of this level."""
         return sum(finding.level is level for finding in self.findings)
 
     def add(
         self, level: Level, file: str, message: str, *, position: int | None = None, offset: int | None = None
     ) -> None:
-        """Note a finding; when one file has too many of a level, the rest is left out."""
+        """Add a finding. Findings of one file and level beyond `FINDINGS_PER_FILE_MAX` are left out."""
         self._seen[file, level] += 1
         seen = self._seen[file, level]
         if seen < FINDINGS_PER_FILE_MAX:
@@ -99,7 +99,7 @@ class Report:
         self.add(Level.NOTE, file, message, position=position, offset=offset)
 
     def as_dict(self) -> dict[str, object]:
-        """The report as JSON knows it."""
+        """The report as a JSON object."""
         return {
             "directory": self.directory,
             "ok": self.ok,

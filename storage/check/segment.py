@@ -1,9 +1,10 @@
-"""Check one segment offline: its batches, and in the same pass whether its indexes point where they should.
+"""Check one segment offline: its batches and, in the same pass, its indexes.
 
-Log and indexes are sorted the same way, so one walk over the log meets every index entry in turn: memory does not grow
-with the files, and a file may say anything. Nothing is repaired.
+Log and indexes are sorted the same way, so one walk over the log reaches every index entry in turn: memory does not
+grow with the files, whatever they contain. Nothing is repaired.
 
-Source of what indexes mean: Kafka `OffsetIndex`, `TimeIndex`, `TransactionIndex`; `DumpLogSegments` for the complaints.
+Source: Kafka `OffsetIndex`, `TimeIndex`, `TransactionIndex` for the meaning of indexes, `DumpLogSegments` for the
+errors.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """How much a check has in memory at once, in bytes.
+    """Bounds of the memory that a check uses at once, in bytes.
 
     Attributes:
         window_bytes: files are read in pieces of this size.
@@ -49,7 +50,7 @@ DEFAULT_LIMITS: Final = CheckLimits()
 
 
 class FileWindow:
-    """Reads a file of any size in pieces of `window_bytes`, or larger ones where that is asked for. Blocking."""
+    """Reads a file of any size in pieces of `window_bytes`, or larger ones on request. Blocking."""
 
     def __init__(self, files: Files, path: str, window_bytes: int) -> None:
         self._files = files
@@ -83,17 +84,17 @@ class FileWindow:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch that the walk has come to; `position` is that in the file."""
+    """A batch that the walk has reached; `position` is its position in the file."""
 
     position: int
     header: RecordBatchHeader
 
 
 class _IndexCheck:
-    """What the checks of the three index files have in common. A subclass says which entry may follow which
-    (`follows`), and compares the entries with each batch, of which it is told in order (`meet`).
+    """The common part of the checks of the three index files. A subclass defines the order of entries (`follows`) and
+    compares the entries with each batch, in log order (`meet`).
 
-    `current` is the entry that was read last, None behind the last one; it stands at byte `position` of `file`.
+    `current` is the last entry read, None behind the last one; it is at byte `position` of `file`.
     """
 
     suffix = ""
@@ -124,7 +125,7 @@ class _IndexCheck:
             yield self.entry.unpack(piece)
 
     def advance(self) -> None:
-        """Go to the next entry; ends at one that is out of order, because everything behind it is meaningless."""
+        """Go to the next entry. An entry out of order ends the check, because everything behind it is meaningless."""
         previous = self.current
         self.current = next(self._entries, None)
         if self.current is None or self.follows(previous, self.current):
@@ -153,7 +154,7 @@ class _IndexCheck:
         raise AssertionError("said by subclasses")
 
     def finish(self) -> None:
-        """Report what points behind the last batch."""
+        """Report entries that point behind the last batch."""
         while self.current is not None:
             self.error(f"entry {self.current} points behind the last batch")
             self.advance()
@@ -287,7 +288,7 @@ class SegmentCheck:
         ]
 
     def _open(self, files: Files, path: str) -> FileWindow:
-        """Open a file until the end of `run`."""
+        """Open a file and keep it open until the end of `run`."""
         try:
             window = FileWindow(files, path, self._limits.window_bytes)
         except OSError:
@@ -297,7 +298,7 @@ class SegmentCheck:
         return window
 
     def run(self) -> None:
-        """Check everything. Raises OSError if the disk does."""
+        """Check everything. Raises OSError if the disk fails."""
         with self._opened:
             position = 0
             while position < self._window.size:
@@ -331,7 +332,7 @@ class SegmentCheck:
         return header
 
     def _torn(self, position: int, message: str) -> None:
-        """Report an incomplete end, which an unclean stop explains."""
+        """Report an incomplete end, which an unclean shutdown explains."""
         if self._may_be_torn:
             self._report.warning(self._file, f"{message}; the next start cuts them off", position=position)
         else:
@@ -359,8 +360,8 @@ class SegmentCheck:
             index.meet(batch, aborted)
 
     def _follow_transaction(self, header: RecordBatchHeader, aborted: bool) -> None:
-        """Report an abort marker of a transaction with data that is not in the transaction index: readers of committed
-        data would get what was aborted.
+        """Report an abort marker whose transaction has data and is missing in the transaction index: read_committed
+        consumers would receive aborted records.
         """
         if not header.is_transactional or header.producer_id < 0:
             return
@@ -376,7 +377,7 @@ class SegmentCheck:
                 self._report.error(self._file, message, offset=header.base_offset)
 
     def _crc(self, batch: Batch) -> int:
-        """CRC-32C of the batch, read in pieces: it may be as large as the file."""
+        """The CRC-32C of the batch, read in pieces: a batch may be as large as the file."""
         crc = 0
         position = batch.position + _CRC_START
         end = batch.position + batch.header.size_in_bytes
@@ -389,7 +390,7 @@ class SegmentCheck:
         return crc
 
     def _check_header(self, batch: Batch) -> None:
-        """Offsets ascend and fit the segment, leader epochs never go back."""
+        """Check that offsets ascend and fit the segment, and that leader epochs never decrease."""
         header = batch.header
         position = batch.position
         if header.base_offset < self.next_offset:
@@ -415,7 +416,7 @@ class SegmentCheck:
         self.next_offset = max(self.next_offset, header.next_offset)
 
     def _check_records(self, batch: Batch) -> bool:
-        """Decode the records; whether the batch is an abort marker."""
+        """Decode the records; returns whether the batch is an abort marker."""
         header = batch.header
         if header.size_in_bytes > self._limits.opened_batch_bytes_max:
             self._report.warning(
@@ -434,7 +435,7 @@ class SegmentCheck:
         return aborted
 
     def _decode(self, data: memoryview, header: RecordBatchHeader) -> bool:
-        """Raise `CorruptBatch` if the records are not what the header says; whether one aborts a transaction."""
+        """Compare the records with the header; returns whether one is an abort marker. Raises CorruptBatch."""
         last_offset = header.base_offset - 1
         max_timestamp = -1
         aborted = False
