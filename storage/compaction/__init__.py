@@ -1,1 +1,1 @@
-"""Log compaction: which log, which records stay, the swap."""
+"""Log compaction: the choice of a log, the pass over its records, the swap of segments."""

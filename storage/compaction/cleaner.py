@@ -1,12 +1,11 @@
-"""Compaction of one log: keep the last record of each key, give up the others.
+"""Compaction of one log: keep the last record of each key, remove the others.
 
-A pass reads the dirty section of a log (what no pass has seen yet) into a map of keys, then copies all segments below
-the end of what the map covers, leaving out the records that the map says are superseded. Segments that have become
-small are joined. What comes out are `.cleaned` files, on the disk; taking them into the log is left to
-`PartitionLog.replace_segments`.
+A pass reads the dirty section of a log (offsets that no pass has read yet) into a map of keys, then copies all segments
+below the end of the map's section without the records that the map supersedes. Segments that have become small are
+joined. The output is `.cleaned` files, flushed to the disk; `PartitionLog.replace_segments` takes them into the log.
 
 A pass works on paths and numbers that were captured before (`CleaningJob`), so that it can run in a thread or in
-another process. It blocks. It may be given up at any point: `.cleaned` files mean nothing.
+another process. It blocks. It may be cancelled at any point: `.cleaned` files have no meaning for the log.
 
 Source: org.apache.kafka.storage.internals.log.Cleaner, CleanedTransactionMetadata.
 """
@@ -48,14 +47,14 @@ from barnabas.wire.records import ControlRecordType, control_record_type, iter_r
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 _WRITE_CHUNK: Final = 1 << 20
 _SYNC_BYTES: Final = 32 << 20
-"""The disk gets what was written in pieces, so that no single flush keeps it busy for long."""
+"""Written data is flushed in pieces of this size, so that no single flush keeps the disk busy for long."""
 
 Pause = Callable[[int], None]
-"""Called between batches with the bytes read and written since: where a pass gives way to others, or is throttled."""
+"""Called between batches with the bytes read and written since the last call: yields to other work, or throttles."""
 
 
 class SourceSegment(NamedTuple):
-    """A segment to be cleaned, as it was when the job was made."""
+    """A segment to be cleaned, in its state at the creation of the job."""
 
     base_offset: int
     path: str
@@ -63,8 +62,8 @@ class SourceSegment(NamedTuple):
 
 
 class LastRecord(NamedTuple):
-    """What must stay of an active producer: the batch with its last data, or without any (-1) the marker that has its
-    epoch.
+    """The batch of an active producer that must be retained: the one with its last data, or, if it has none (-1), the
+    marker with its epoch.
     """
 
     last_data_offset: int
@@ -73,7 +72,7 @@ class LastRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """All that a pass over one log needs to know. Offsets, bytes and milliseconds.
+    """The input of a pass over one log. Offsets, bytes and milliseconds.
 
     `segments` are those below `first_uncleanable_offset`, `txn_indexes` the paths of all transaction index files of the
     log: a transaction of a cleaned segment may end in a later one.
@@ -96,7 +95,7 @@ class CleaningJob:
 
 
 class CleanedSegment(NamedTuple):
-    """A segment that is ready as `.cleaned` files, and the base offsets of those that it replaces."""
+    """A segment that is complete as `.cleaned` files, and the base offsets of the segments that it replaces."""
 
     base_offset: int
     replaces: list[int]
@@ -107,7 +106,7 @@ class CleanedSegment(NamedTuple):
 
 
 class PassEnd(NamedTuple):
-    """The last word of a pass: everything below `end_offset` is clean."""
+    """The result of a pass: everything below `end_offset` is clean."""
 
     end_offset: int
     bytes_read: int
@@ -115,7 +114,7 @@ class PassEnd(NamedTuple):
     records_read: int
     records_kept: int
     batches_unopened: int = 0
-    """Stayed as they are, because they cannot be decompressed, or to too much."""
+    """Batches retained unchanged because they cannot be decompressed, or decompress to too many bytes."""
 
 
 # --- plans
@@ -124,8 +123,8 @@ class PassEnd(NamedTuple):
 def group_segments(
     sizes: Sequence[tuple[int, int, int, int]], max_bytes: int, max_index_bytes: int, first_uncleanable_offset: int
 ) -> list[list[int]]:
-    """Which neighbouring segments become one: base offset, bytes, offset index bytes and time index bytes of each in,
-    base offsets out.
+    """Group neighbouring segments that are joined into one. Input: base offset, bytes, offset index bytes and time
+    index bytes of each; output: base offsets.
 
     Source: Cleaner.groupSegmentsBySize.
     """
@@ -155,10 +154,10 @@ class _OngoingAbort:
 
 
 class TransactionFilter:
-    """Follows the transactions of a log from batch to batch: which data was aborted, which markers nobody needs.
+    """Follows the transactions of a log from batch to batch: finds aborted data and markers that are no longer needed.
 
-    Batches must come in order. `retained` collects the aborted transactions that still have a marker and may have data,
-    which is what the new transaction index says. Of transactions that began below `start_offset`, indexes may not know.
+    Batches must come in order. `retained` collects the aborted transactions that still have a marker and may have data:
+    the content of the new transaction index. The indexes may lack transactions that began below `start_offset`.
     """
 
     def __init__(self, aborted: Sequence[AbortedTransaction], start_offset: int = 0) -> None:
@@ -177,7 +176,7 @@ class TransactionFilter:
             self._next += 1
 
     def is_aborted(self, header: RecordBatchHeader) -> bool:
-        """Take in a data batch; whether its transaction was aborted."""
+        """Process a data batch; returns whether its transaction was aborted."""
         self._advance(header.last_offset)
         if not header.is_transactional:
             return False
@@ -191,11 +190,11 @@ class TransactionFilter:
         return True
 
     def is_needless_marker(self, header: RecordBatchHeader, batch: Buffer) -> bool:
-        """Take in a control batch; whether its transaction has no batches left.
+        """Process a control batch; returns whether its transaction has no batches left.
 
         Raises:
-            CorruptBatch: it is unreadable, or aborts what no transaction index says was aborted. Such an index is
-                incomplete, and without it aborted records would be taken for the last ones of their keys.
+            CorruptBatch: it is unreadable, or aborts a transaction that is in no transaction index. Such an index is
+                incomplete, and without the entry aborted records would count as the last ones of their keys.
         """
         self._advance(header.last_offset)
         record = next(iter_records(batch, header), None)
@@ -219,7 +218,7 @@ class TransactionFilter:
 
 
 class Retention(Enum):
-    """What becomes of a batch: gone; gone if no record stays; kept, empty if need be."""
+    """The fate of a batch: removed; removed if no record is retained; retained, even if empty."""
 
     DELETE = auto()
     DELETE_EMPTY = auto()
@@ -228,7 +227,7 @@ class Retention(Enum):
 
 @dataclass(slots=True)
 class BatchFilter:
-    """Decides what stays of each batch of a log.
+    """Computes the part of each batch of a log that is retained.
 
     Source: Cleaner.cleanInto, Cleaner.shouldRetainRecord.
     """
@@ -241,7 +240,7 @@ class BatchFilter:
     batches_unopened: int = 0
 
     def filter(self, batch: Buffer, header: RecordBatchHeader) -> Buffer | None:
-        """What stays of a batch: itself, a smaller one, or nothing. Raises CorruptBatch."""
+        """The retained part of a batch: the batch itself, a smaller one, or None. Raises CorruptBatch."""
         is_needless = False
         if header.is_control:
             is_needless = self.transactions.is_needless_marker(header, batch)
@@ -259,7 +258,7 @@ class BatchFilter:
             try:
                 payload = payload_of(batch, header)
             except CorruptBatch:
-                # Its checksum is right, so that it was written like this. Nobody knows whose keys it holds.
+                # The checksum is right, so the batch was written like this. Its keys are unknown.
                 self.batches_unopened += 1
                 self.records_kept += header.record_count
                 return batch
@@ -285,7 +284,7 @@ class BatchFilter:
             if is_last:
                 return Retention.RETAIN_EMPTY
         if header.next_offset == self.job.first_uncleanable_offset:
-            # Without the last batch nobody could tell any more that its offset was used.
+            # Without the last batch, the log would no longer show that its offset was used.
             return Retention.RETAIN_EMPTY
         return Retention.DELETE if drops_records else Retention.DELETE_EMPTY
 
@@ -310,11 +309,11 @@ class BatchFilter:
 
 
 def run_pass(files: Files, job: CleaningJob, pause: Pause) -> Iterator[CleanedSegment | PassEnd]:
-    """Clean a log: one `CleanedSegment` after the other, then the `PassEnd`. The consumer may stop at any point.
+    """Clean a log: yields each `CleanedSegment`, then the `PassEnd`. The consumer may stop at any point.
 
     Raises:
-        CorruptLog: a batch that cannot be read; nothing of its segment is ready then.
-        OSError: the disk failed, or a file is gone (its log was deleted from, or deleted).
+        CorruptLog: a batch cannot be read; nothing of its segment is complete then.
+        OSError: the disk failed, or a file is gone (retention deleted the segment, or the log was deleted).
     """
     cleaning = _Pass(files, job, pause)
     keys = cleaning.build_map()
@@ -343,7 +342,7 @@ def run_pass(files: Files, job: CleaningJob, pause: Pause) -> Iterator[CleanedSe
 
 @dataclass(slots=True)
 class _Pass:
-    """One pass's disk work."""
+    """The disk I/O of one pass."""
 
     files: Files
     job: CleaningJob
@@ -361,7 +360,7 @@ class _Pass:
         ]
 
     def _read_txn_index(self, path: str) -> list[AbortedTransaction]:
-        """The entries of a transaction index, without half an entry at the end of one that is just growing."""
+        """The entries of a transaction index, without a partial last entry of an index that is being appended to."""
         data = read_file(self.files, path)
         return TransactionIndex.from_bytes(0, data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]).entries
 
@@ -374,7 +373,7 @@ class _Pass:
         return source.base_offset, source.size, index_sizes[0], index_sizes[1]
 
     def _batches(self, source: SourceSegment) -> Iterator[tuple[RecordBatchHeader, Buffer]]:
-        """The batches of a segment, checked: what cannot be read must not be thrown away."""
+        """The batches of a segment, checked: a batch that cannot be read must not be discarded."""
         position, expected_offset = 0, source.base_offset
         with OpenSegment(self.files, source.path) as read:
             for header, batch in scan_batches(read, source.size):
@@ -409,7 +408,7 @@ class _Pass:
         return keys
 
     def _slots(self, dirty: Sequence[SourceSegment]) -> int:
-        """How many slots the map of keys gets: as many as memory allows, but no more than there are records."""
+        """The number of slots of the map: as many as memory allows, but no more than needed for the records."""
         records = 0
         for source in dirty:
             with OpenSegment(self.files, source.path) as read:
@@ -419,7 +418,7 @@ class _Pass:
         return min(self.job.map_slots, int(records / self.job.map_load_factor) + 3)
 
     def _map_segment(self, source: SourceSegment, keys: KeyMap, transactions: TransactionFilter) -> bool:
-        """Take in one segment; False once the map is full."""
+        """Add one segment to the map; returns False once the map is full."""
         start, put = self.job.first_dirty_offset, keys.put
         for header, batch in self._batches(source):
             if header.is_control:
@@ -442,7 +441,7 @@ class _Pass:
         try:
             payload = payload_of(batch, header)
         except CorruptBatch:
-            return  # it stays as it is, see `BatchFilter.filter`
+            return  # retained unchanged, see `BatchFilter.filter`
         try:
             yield from iter_raw_records(payload, header.record_count)
         except CorruptBatch as error:
@@ -451,7 +450,7 @@ class _Pass:
     # --- copying
 
     def clean(self, group: Sequence[SourceSegment], batches: BatchFilter) -> CleanedSegment:
-        """Copy what stays of a group of segments into one, and bring it to the disk."""
+        """Copy the retained part of a group of segments into one segment, and flush it."""
         path = f"{self.job.directory}/{file_name(group[0].base_offset, LOG_SUFFIX)}{CLEANED_SUFFIX}"
         cleaned = Segment(group[0].base_offset, LogFile(path), 0, 0)
         cleaned.reset_indexes()
@@ -521,13 +520,13 @@ def _corrupt(source: SourceSegment, header: RecordBatchHeader, error: CorruptBat
 
 
 def _max_timestamp(batch: Buffer) -> int:
-    """What a batch contributes to the time index: an emptied one nothing, since no search could find it."""
+    """The timestamp that a batch adds to the time index: none for an emptied batch, since no search could find it."""
     header = parse_header(batch)
     return header.max_timestamp if header.record_count else NO_TIMESTAMP
 
 
 def remove_cleaned_files(files: Files, directory: str) -> None:
-    """Remove what a pass that was given up left behind. Blocking."""
+    """Remove the files that a cancelled pass left behind. Blocking."""
     for entry in files.list(directory):
         if entry.name.endswith(CLEANED_SUFFIX):
             unlink_if_exists(files, f"{directory}/{entry.name}")

@@ -1,4 +1,4 @@
-"""Which log is compacted next, and how far: the plans, the checkpoint of what is clean, and the swap.
+"""Selects the log that is compacted next and its offsets; checkpoints cleaned offsets and swaps segments.
 
 Source: org.apache.kafka.storage.internals.log.LogCleanerManager, LogToClean.
 """
@@ -34,8 +34,8 @@ _MAP_BYTES_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class LogToClean:
-    """What there is to compact in a log: segments in [first_dirty_offset, first_uncleanable_offset) were not seen by
-    any pass. `is_due` says that max.compaction.lag.ms is over for some of it.
+    """The cleanable section of a log: no pass has read the segments in [first_dirty_offset, first_uncleanable_offset).
+    `is_due` says that max.compaction.lag.ms has passed for some of it.
     """
 
     log: PartitionLog
@@ -47,18 +47,18 @@ class LogToClean:
 
     @property
     def dirty_ratio(self) -> float:
-        """The share of what could be cleaned that is dirty."""
+        """The dirty share of the cleanable bytes."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a pass is worth it by the topic's settings."""
+        """Whether the topic's configs call for a pass."""
         return (self.is_due and self.dirty_bytes > 0) or self.dirty_ratio > self.log.config.min_cleanable_dirty_ratio
 
 
 def times_for_cleaning(log: PartitionLog, clean_offset: int | None, now_ms: int) -> SegmentTimes:
-    """What `log_to_clean` needs to know of the segments' times: to be read in a thread."""
+    """The segments' timestamps that `log_to_clean` needs: to be read in a thread."""
     config, bases = log.config, [segment.base_offset for segment in log.segments]
     first_dirty = _first_dirty_offset(log, clean_offset)
     dirty_from = _segment_start(bases, first_dirty) if bases[-1] > first_dirty else bases[-1]
@@ -74,12 +74,13 @@ def times_for_cleaning(log: PartitionLog, clean_offset: int | None, now_ms: int)
 def log_to_clean(
     log: PartitionLog, clean_offset: int | None, now_ms: int, times: SegmentTimes | None = None
 ) -> LogToClean | None:
-    """How much of a log is dirty and may be cleaned; None if nothing is. `clean_offset` is where the last pass ended.
+    """The section of a log that is dirty and may be cleaned; None if there is none. `clean_offset` is the end of the
+    last pass.
 
-    Never cleaned are the active segment, anything at or above the last stable offset, and segments with records
-    younger than min.compaction.lag.ms; nor what is not on the disk, lest a power cut takes a record after the pass took
-    the one before it of the same key. `times` is what was read in a thread; without it this may read timestamps of
-    segments the first time.
+    Never cleaned are the active segment, anything at or above the last stable offset, and segments with records younger
+    than min.compaction.lag.ms; nor batches that are not flushed, lest a power cut loses a record after the pass removed
+    its predecessor of the same key. `times` was read in a thread; without it this may read timestamps of segments the
+    first time.
 
     Source: LogCleanerManager.cleanableOffsets, maxCompactionDelay; the last condition is our own.
     """
@@ -117,18 +118,18 @@ def _first_dirty_offset(log: PartitionLog, clean_offset: int | None) -> int:
 
 
 def _segment_start(bases: list[int], offset: int) -> int:
-    """The base offset of the segment that has `offset`."""
+    """The base offset of the segment that contains `offset`."""
     return max((base for base in bases if base <= offset), default=bases[0])
 
 
 def dirtiest(candidates: Iterable[LogToClean]) -> LogToClean | None:
-    """The log that gains most from a pass; None if none is worth one."""
+    """The log with the highest dirty ratio; None if no log needs a pass."""
     wanted = [candidate for candidate in candidates if candidate.is_wanted]
     return max(wanted, key=lambda candidate: candidate.dirty_ratio, default=None)
 
 
 def make_job(to_clean: LogToClean, now_ms: int, *, map_bytes: int, map_load_factor: float) -> CleaningJob:
-    """Capture what a pass over a log needs. May read the producers' state the first time."""
+    """Capture the input of a pass over a log. May read the producer state the first time."""
     log, config = to_clean.log, to_clean.log.config
     return CleaningJob(
         directory=log.directory,
@@ -156,11 +157,11 @@ def make_job(to_clean: LogToClean, now_ms: int, *, map_bytes: int, map_load_fact
 
 
 class SegmentSwap:
-    """Takes one cleaned segment into its log, in three steps so that the disk is waited for in a thread: `begin` (event
+    """Takes one cleaned segment into its log, in three steps, so that a thread waits for the disk: `begin` (event
     loop), `sync` (any thread), `finish` (event loop).
 
-    `.cleaned` files are on the disk already. `begin` names them `.swap`; when `sync` has made that durable, a crash
-    leads to the cleaned segment, and until then to the old ones. A disk that fails meanwhile takes the log offline.
+    The `.cleaned` files are on the disk already. `begin` renames them to `.swap`. After `sync` has made that durable, a
+    crash leads to the cleaned segment, and before to the old ones. A disk failure in between takes the log offline.
     """
 
     def __init__(self, log: PartitionLog, job: CleaningJob, cleaned: CleanedSegment) -> None:
@@ -173,10 +174,10 @@ class SegmentSwap:
         self._sources = [source for source in job.segments if source.base_offset in replaced]
 
     def begin(self) -> bool:
-        """Announce the cleaned segment; False if the log has changed meanwhile and does not want it, or failed.
+        """Rename the cleaned files to `.swap`; False if the log has changed meanwhile, or failed.
 
         Raises:
-            StorageError: there was no room; nothing has changed.
+            StorageError: the disk is full; nothing has changed.
         """
         if self._replaced() is None:
             return False
@@ -190,7 +191,7 @@ class SegmentSwap:
         return True
 
     def sync(self) -> None:
-        """Make the announcement durable. Blocking; `finish` tells if it failed."""
+        """Make the renames of `begin` durable. Blocking; `finish` raises if it failed."""
         try:
             self._files.sync_directory(self._directory)
         except OSError as error:
@@ -224,8 +225,8 @@ class SegmentSwap:
         return True
 
     def _refused(self, error: OSError) -> StorageError:
-        """The disk refused a step: undo the steps before it if that may pass, else take the log offline, so that the
-        next start finishes or undoes the swap. Returns the error to raise.
+        """Undo the steps before a step that the disk refused, if the error is transient; else take the log offline, so
+        that the next start finishes or undoes the swap. Returns the error to raise.
         """
         failure = refusal(f"swapping cleaned segments of {self._directory}", error)
         if failure.passes:
@@ -235,8 +236,8 @@ class SegmentSwap:
         return failure
 
     def _take_back(self) -> None:
-        """Remove the `.swap` files; as long as there is a `.cleaned` one, a start removes the others. If that fails,
-        nobody knows which names are on the disk.
+        """Remove the `.swap` files. As long as a `.cleaned` file exists, a start removes the others. If removal fails,
+        it is unknown which names are on the disk.
         """
         path = self._path(LOG_SUFFIX)
         try:
@@ -252,7 +253,7 @@ class SegmentSwap:
         return f"{self._directory}/{file_name(self._cleaned.base_offset, suffix)}"
 
     def _replaced(self) -> list[Segment] | None:
-        """The segments of the log that the cleaned one was made of; None if they are not what they were."""
+        """The segments of the log that the cleaned one was made of; None if they have changed."""
         if self._log.failure is not None or self._log.directory != self._directory:
             return None
         found = {segment.base_offset: segment for segment in self._log.segments[:-1]}
@@ -266,5 +267,5 @@ class SegmentSwap:
 
 
 def describe_failure(error: StorageError | OSError) -> str:
-    """Why a pass ended early, for a log line."""
+    """The reason of the early end of a pass, for a log line."""
     return error.message if isinstance(error, StorageError) else str(error)

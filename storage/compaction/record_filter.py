@@ -1,7 +1,7 @@
-"""What compaction does to one batch: which of its records stay, and the batch that is left of them.
+"""Removes records from one batch in compaction.
 
-A batch keeps its base and last offset, sequence, epoch and codec; records keep their offsets. A batch of which all
-records stay is kept byte for byte.
+A batch keeps its base and last offset, sequence, epoch and codec; records keep their offsets. A batch all of whose
+records are retained is kept byte for byte.
 
 Source: org.apache.kafka.common.record.internal.MemoryRecords.filterTo, MemoryRecordsBuilder.
 """
@@ -33,9 +33,9 @@ _KEPT_ATTRIBUTES: Final = CODEC_MASK | TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK 
 
 
 class RawRecord(NamedTuple):
-    """One record as it stands in the payload of its batch: at [start, end), length included.
+    """One record in the payload of its batch: at [start, end), including its length field.
 
-    `after_timestamp` is where its bytes behind the timestamp begin; these do not depend on the batch.
+    `after_timestamp` is the start of the bytes behind the timestamp; these do not depend on the batch.
     """
 
     start: int
@@ -51,7 +51,7 @@ def payload_of(batch: Buffer, header: RecordBatchHeader) -> bytes:
     """The records of a batch, decompressed.
 
     Raises:
-        CorruptBatch: they cannot be, or are larger than what the broker opens anywhere.
+        CorruptBatch: they cannot be decompressed, or are larger than the broker's limit for decompression.
     """
     start = header.position + HEADER_SIZE
     view = memoryview(batch)[start : header.end_position]
@@ -65,7 +65,7 @@ def iter_raw_records(payload: bytes, count: int) -> Iterator[RawRecord]:
     """The records of a payload.
 
     Raises:
-        CorruptBatch: they are not what the header says.
+        CorruptBatch: they contradict the header.
     """
     position, size = 0, len(payload)
     try:
@@ -94,7 +94,7 @@ def iter_raw_records(payload: bytes, count: int) -> Iterator[RawRecord]:
 
 
 def emptied_batch(header: RecordBatchHeader) -> bytearray:
-    """A batch without records, which keeps what its header says about offsets and its producer."""
+    """A batch without records that keeps the header's offsets and producer."""
     attributes = header.attributes & (TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK)
     return assemble_batch(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
 
@@ -102,11 +102,11 @@ def emptied_batch(header: RecordBatchHeader) -> bytearray:
 def rebuilt_batch(
     header: RecordBatchHeader, payload: bytes, records: Sequence[RawRecord], delete_horizon_ms: int | None
 ) -> bytearray:
-    """The batch with only `records` (at least one). A delete horizon takes the place of the base timestamp (KIP-534).
+    """The batch with only `records` (at least one). A delete horizon replaces the base timestamp (KIP-534).
 
-    The batch may grow, when less compresses worse or timestamps need more bytes. Nobody has to have looked at its
-    timestamps before: sums that a long cannot hold wrap around, as in Kafka and in every reader in Java. A horizon
-    does not: one that is beyond a long is never reached.
+    The batch may grow: a smaller payload may compress worse, and timestamps may need more bytes. The timestamps may be
+    unchecked: sums that overflow a long wrap around, as in Kafka and in every Java reader. A horizon does not: one
+    beyond a long is never reached.
     """
     append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else None
     if append_time is None:
