@@ -1,1 +1,1 @@
-"""Opening logs that exist, after a clean stop and after a crash."""
+"""Loading existing logs, after a clean shutdown and after a crash."""

@@ -1,11 +1,10 @@
-"""Opening a log that exists: the short way after a clean shutdown, the long way after a crash.
+"""Loads an existing log: the short way after a clean shutdown, the long way after a crash.
 
-Everything here blocks, and may run in threads, one log per thread: nothing is shared but `Files`, and the log that
-comes out belongs to the event loop.
+Everything here blocks, and may run in threads, one log per thread: nothing is shared but `Files`, and the resulting log
+belongs to the event loop.
 
-Source: org.apache.kafka.storage.internals.log.LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState; where a
-damage cannot be a torn write
-this module refuses to open the log, and Kafka would cut it there.
+Source: org.apache.kafka.storage.internals.log.LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState; if a
+damage cannot be a torn write, this module refuses to open the log, and Kafka would truncate it there.
 """
 
 from __future__ import annotations
@@ -53,15 +52,14 @@ from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, crc_is_valid, 
 logger = logging.getLogger(__name__)
 
 LARGE_SNAPSHOT_BYTES: Final = 128 * 1024
-"""A snapshot of this size has 2,850 producers, which take 6 ms to read and to be found in the log's tail."""
+"""A snapshot of this size has 2,850 producers, which take 6 ms to read and to find in the log's tail."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogCheckpoints:
-    """What the checkpoints of the log directory say about one log.
+    """The log directory's checkpoints for one log.
 
-    `may_have_gaps` says that offsets between its segments may be missing for a good reason: nobody knows that it was
-    never compacted.
+    `may_have_gaps` says that offsets between its segments may be missing legitimately: it may have been compacted.
     """
 
     recovery_point: int = 0
@@ -70,7 +68,7 @@ class LogCheckpoints:
     clean_offset: int | None = None
     may_have_gaps: bool = False
     txn_indexes: Mapping[int, TransactionIndexNote] = field(default_factory=dict)
-    """What is known of the transaction indexes, by the base offset of their segments."""
+    """The notes of the transaction indexes, by the base offset of their segments."""
 
 
 def open_log(
@@ -84,12 +82,12 @@ def open_log(
     is_clean: bool,
     go_on: Callable[[], None] = lambda: None,
 ) -> PartitionLog:
-    """Open the log of an existing directory. After a clean shutdown no file is opened unless the checkpoints leave a
-    doubt, or the log has very many producers. Recovery calls `go_on` before each piece of a log that it reads: what
-    that raises ends it, as a crash may, and is raised.
+    """Open the log of an existing directory. After a clean shutdown no file is opened unless the checkpoints are
+    inconclusive, or the log has very many producers. Recovery calls `go_on` before it reads each piece of a log: an
+    exception from it ends the recovery, as a crash may, and is raised.
 
     Raises:
-        CorruptLog: a batch is damaged that no crash can have left so.
+        CorruptLog: a batch is damaged in a way that no crash explains.
         StorageError: the disk failed.
     """
     loader = _Loader(context, topic, partition, directory, config, checkpoints, go_on)
@@ -100,7 +98,7 @@ def open_log(
 
 
 class _Loader:
-    """The steps of opening one log, and what they pass on to each other."""
+    """The steps of opening one log, and their shared state."""
 
     def __init__(
         self,
@@ -130,7 +128,7 @@ class _Loader:
         end_offset = self._clean_end() if is_clean else -1
         self._require_what_there_was(end_offset)
         if 0 <= end_offset < self.checkpoints.log_start_offset:
-            # No stop leaves it so, and what is believed here would be deleted.
+            # No shutdown leaves it so, and trusting the checkpoint would delete the log's records.
             logger.error("%s ends at %d, before the log start offset %d of its checkpoint: that is ignored",
                          self.directory, end_offset, self.checkpoints.log_start_offset)  # fmt: skip
             self.checkpoints = replace(self.checkpoints, log_start_offset=0)
@@ -141,13 +139,13 @@ class _Loader:
         return self._recover()
 
     def _require_what_there_was(self, clean_end: int) -> None:
-        """Refuse a log that has less than at its last clean stop, or none of its segments. Whoever removes the segments
-        of a log while its broker is down, and leaves its directory, or empties them after a clean stop, leaves what
-        looks like an empty log: others would cut theirs to it. No crash leaves it so: a log has a segment on the disk
-        before a checkpoint says that it has records, and one that is to begin anew is written down as empty before its
-        segments go. (What is missing at the end of a log, `_recover` finds.)
+        """Refuse a log that is shorter than at its last clean shutdown, or has lost all segments. If the segments of a
+        log are removed while its broker is down, but not its directory, or emptied after a clean shutdown, the log
+        looks empty, and followers would truncate theirs to it. No crash leaves it so: a segment is on the disk before a
+        checkpoint says that the log has records, and a log that is to start anew is checkpointed as empty before its
+        segments are removed. (`_recover` detects a missing end of a log.)
 
-        Two checkpoints have to agree on what is missing where there are segments, as one may be damaged.
+        If there are segments, two checkpoints have to agree on the loss, as one may be damaged.
 
         Raises: CorruptLog.
         """
@@ -161,7 +159,7 @@ class _Loader:
             raise CorruptLog(active.file.path, active.size, problem)
 
     def _list(self, names: list[str]) -> None:
-        """Find segments, their sizes and snapshots by name."""
+        """Find segments, their sizes, and snapshots by file name."""
         found = [match for match in map(FILE_NAME.fullmatch, names) if match and match[3] is None]
         bases = {int(match[1]) for match in found if match[2] == LOG_SUFFIX}
         with_txn_index = {int(match[1]) for match in found if match[2] == TXN_INDEX_SUFFIX}
@@ -178,8 +176,8 @@ class _Loader:
         self.snapshots = sorted(int(match[1]) for match in found if match[2] == SNAPSHOT_SUFFIX)
 
     def _remove_stray_snapshots(self) -> None:
-        """Unlink snapshots that are not at the start of a segment behind the log's start, but for the last one: that
-        may be at the log's end, where a clean shutdown leaves it.
+        """Unlink snapshots that are not at the start of a segment behind the log start offset, except the last one: it
+        may be at the log end offset, where a clean shutdown writes it.
         """
         snapshots, bases = self.snapshots, {segment.base_offset for segment in self.segments}
         last_base = max(bases, default=0)
@@ -196,8 +194,8 @@ class _Loader:
     # --- transaction indexes
 
     def _restore_txn_indexes(self, segments: list[Segment], end_offset: int) -> None:
-        """Build those anew that are not what was noted, or, without a note, not what their format says: of segments
-        whose batches are not looked at otherwise, and which end at `end_offset`.
+        """Rebuild transaction indexes that differ from their notes, or, without a note, violate their format: for
+        `segments`, whose batches are not checked otherwise, and which end at `end_offset`.
         """
         ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
         for segment, end in zip(segments, ends, strict=False):
@@ -239,10 +237,10 @@ class _Loader:
     # --- after a clean shutdown
 
     def _clean_end(self) -> int:
-        """The log's end; -1 if the log has to be recovered after all.
+        """The log end offset; -1 if the log has to be recovered after all.
 
-        Believed without a look: that an empty last segment ends where it starts, and the recovery point, if a
-        producer snapshot confirms it, because a clean shutdown writes both at the log's end.
+        Two sources are trusted: an empty last segment ends at its base offset; and the recovery point, if there is a
+        producer snapshot at it, because a clean shutdown writes both at the log end offset.
         """
         if not self.segments:
             return -1
@@ -255,8 +253,8 @@ class _Loader:
         return self._read_end(active)
 
     def _producers_if_many(self, end_offset: int) -> ProducerState | None:
-        """The producers, if there are so many that the event loop would wait too long for them; those of other logs are
-        read when somebody needs them (`LogProducers.load`).
+        """The producer state, if loading it later would block the event loop too long because there are many producers;
+        other logs load it when it is first needed (`LogProducers.load`).
         """
         if not self.snapshots or self.snapshots[-1] != end_offset:
             return None
@@ -267,8 +265,8 @@ class _Loader:
         return self._producer_builder().build(self.segments, self.snapshots, log_start_offset, end_offset)
 
     def _read_end(self, segment: Segment) -> int:
-        """The offset after a segment's last batch, from its index and the batches behind the last entry; -1 if they
-        do not fit.
+        """The offset after a segment's last batch, from its index and the batches behind the last entry; -1 if they do
+        not match.
         """
         try:
             data = read_file(self.files, segment.path(OFFSET_INDEX_SUFFIX))
@@ -288,8 +286,8 @@ class _Loader:
     # --- after a crash
 
     def _recover(self) -> PartitionLog:
-        """Check every batch from the recovery point on, rebuild what is derived from them, and bring it all to the
-        disk (R7, R8, R9).
+        """Check every batch from the recovery point on, rebuild the state that is derived from them, and flush it all
+        to the disk (R7, R8, R9).
         """
         epochs = self._read_epochs()
         first = self._first_unflushed()
@@ -324,9 +322,9 @@ class _Loader:
         return self._log(end_offset, end_offset, epochs, producers)
 
     def _require_what_was_flushed(self, end_offset: int) -> None:
-        """The recovery point is never beyond what is on the disk, and a log that is to be cut has a lower one first:
-        who ends before it has lost segments otherwise. Two checkpoints have to agree, as one may be damaged. (Kafka
-        goes on with what is there.)
+        """Refuse a log that ends before its recovery point. The recovery point is never beyond the flushed part, and is
+        lowered before a truncation: such a log has lost segments. Two checkpoints have to agree, as one may be damaged.
+        (Kafka continues with the remaining segments.)
 
         Raises: CorruptLog.
         """
@@ -337,7 +335,7 @@ class _Loader:
             raise CorruptLog(active.file.path, active.size, problem)
 
     def _first_unflushed(self) -> int:
-        """The index of the segment that the recovery point lies in."""
+        """The index of the segment that contains the recovery point."""
         first = 0
         for number, segment in enumerate(self.segments):
             if segment.base_offset <= self.checkpoints.recovery_point:
@@ -365,8 +363,8 @@ class _Loader:
             return LeaderEpochs()
 
     def _producers_until(self, offset: int) -> ProducerState:
-        """The producers' state at the start of the first segment that will be scanned; later snapshots may not match
-        what is kept.
+        """The producer state at the start of the first segment that will be scanned; removes later snapshots, which may
+        not match the recovered batches.
         """
         for snapshot in [found for found in self.snapshots if found > offset]:
             self.snapshots.remove(snapshot)
@@ -376,7 +374,9 @@ class _Loader:
     def _recover_segment(
         self, segment: Segment, expected_offset: int, epochs: LeaderEpochs, producers: ProducerState
     ) -> tuple[int, bool]:
-        """Check one segment; (the offset after its last good batch, whether all was good). A torn tail is cut off."""
+        """Check one segment; returns the offset after its last valid batch, and whether the whole segment was valid.
+        Truncates a torn tail.
+        """
         aborted: list[AbortedTransaction] = []
         segment.reset_indexes()
         with self._open(segment) as read:
@@ -401,13 +401,13 @@ class _Loader:
                 if header.partition_leader_epoch > epochs.latest_epoch:
                     epochs.assign(header.partition_leader_epoch, header.base_offset)
                 if header.last_offset >= self.checkpoints.log_start_offset:
-                    # As ProducerBuilder does, and Kafka: producers known by deleted records alone are forgotten.
+                    # As in ProducerBuilder and Kafka: producers known by deleted records alone are dropped.
                     take_in(producers, header, batch, aborted)
                 expected_offset = header.next_offset
                 position += header.size_in_bytes
             if position < segment.size:
                 is_valid = header is not None and batch is not None and crc_is_valid(batch, header)
-                # What a write leaves in part is no valid batch, unless it lacks only what no checksum is over: a header
+                # A partial write leaves no valid batch, unless only bytes without a checksum are missing: a header
                 # whose base offset ends its sector.
                 if is_valid and not has_lost_start(read, position, expected_offset):
                     raise CorruptLog(segment.file.path, position, reason)
@@ -417,7 +417,9 @@ class _Loader:
         return expected_offset, is_whole
 
     def _judge_damage(self, segment: Segment, position: int, expected_offset: int, reason: str, read: Read) -> None:
-        """Tell what a crash leaves of writes that were not flushed, which is cut, from corruption, which is not."""
+        """Distinguish the remains of unflushed writes after a crash, which are truncated, from corruption, which is
+        refused.
+        """
         path = segment.file.path
         if expected_offset < self.checkpoints.recovery_point:
             raise CorruptLog(path, position, f"{reason}; the disk had this part for certain")
@@ -444,7 +446,7 @@ class _Loader:
         return False
 
     def _write_recovered(self, segment: Segment, size: int, aborted: list[AbortedTransaction]) -> None:
-        """Cut the segment to what was good, write its indexes, and bring all of it to the disk."""
+        """Truncate the segment to its valid part, write its indexes, and flush all of it to the disk."""
         descriptor = self.files.open(segment.file.path)
         try:
             if size < segment.size:
@@ -467,7 +469,7 @@ class _Loader:
             segment.unload()
 
     def _drop_after(self, segment: Segment) -> None:
-        """Remove later segments: what comes after a loss belongs to nothing any more."""
+        """Remove later segments: batches behind a loss belong to nothing."""
         number = self.segments.index(segment)
         for later in self.segments[number + 1 :]:
             logger.warning("removing segment %s, which follows what was lost", later.file.path)
@@ -475,7 +477,7 @@ class _Loader:
         del self.segments[number + 1 :]
 
     def _start_anew(self, offset: int) -> PartitionLog:
-        """Go on at the log start offset with an empty log, where nothing is at or after it."""
+        """Continue at the log start offset with an empty log, if nothing is at or after it."""
         if self.segments:
             logger.warning("%s ends before its log start offset %d: removing all segments", self.directory, offset)
         old, snapshots = self.segments, self.snapshots
@@ -485,7 +487,7 @@ class _Loader:
         segment.reset_indexes()
         self.segments, self.snapshots = [segment], []
         self._write_recovered(segment, 0, [])
-        self.files.sync_directory(self.directory)  # first of all: without any segment it would count as damaged
+        self.files.sync_directory(self.directory)  # first of all: without any segment the log would count as damaged
         for gone in old:
             remove_segment_files(self.files, gone)
         for snapshot in snapshots:
@@ -496,7 +498,7 @@ class _Loader:
         return self._log(offset, offset, epochs, producers)
 
     def _sync(self, epochs: LeaderEpochs, producers: ProducerState, end_offset: int) -> None:
-        """Bring epochs, producers and names to the disk."""
+        """Flush epochs, producers and names to the disk."""
         path, epochs.dirty = f"{self.directory}/{LEADER_EPOCH_FILE}", True
         with self._room_for(path + TEMPORARY_SUFFIX):
             replace_file(self.files, path, encode_leader_epochs(epochs.entries))
@@ -506,8 +508,8 @@ class _Loader:
 
     @contextmanager
     def _room_for(self, *paths: str) -> Iterator[None]:
-        """A context for writing files that the batches can tell again. Where there is no room for them, `paths` are
-        unlinked, since half a file could be believed, and the log is opened without them.
+        """A context for writing files that can be rebuilt from the batches. If the disk has no space for them, `paths`
+        are unlinked, since a partial file could be trusted, and the log is opened without them.
         """
         try:
             yield
@@ -519,7 +521,7 @@ class _Loader:
                 unlink_if_exists(self.files, path)
 
     def _write_snapshot(self, offset: int, producers: ProducerState) -> None:
-        """Note the producers' state at the start of a segment or at the log's end, unless that was done."""
+        """Write a snapshot at the start of a segment or at the log end offset, unless there is one."""
         start_offset = max(self.checkpoints.log_start_offset, self.segments[0].base_offset)
         if offset <= start_offset or offset in self.snapshots:
             return
@@ -556,7 +558,7 @@ class _Loader:
 
 
 def _may_be_torn(read: Read, position: int, size: int, expected_offset: int) -> bool:
-    """Whether the last batch of a log can be the rest of a write: it is not whole, or sectors of it are missing."""
+    """Whether the last batch of a log can be a torn write: it is incomplete, or sectors of it are missing."""
     try:
         header = parse_header(read(HEADER_SIZE, position))
     except CorruptBatch:

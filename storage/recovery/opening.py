@@ -1,4 +1,4 @@
-"""Opening the logs that a start finds: all of them at once, side by side, or later one that could not be opened.
+"""Opens the logs that a start finds, in parallel, and retries logs that could not be opened.
 
 Source: LogManager.loadLogs.
 """
@@ -21,14 +21,16 @@ logger = logging.getLogger(__name__)
 
 
 class OpeningGivenUp(Exception):
-    """A start was ended while logs were recovered. Nothing is lost: the next one recovers them, as after a crash."""
+    """The recovery of logs was cancelled during a start. Nothing is lost: the next start recovers them, as after a
+    crash.
+    """
 
 
 class LogOpener:
     """Opens logs of existing directories.
 
     Args:
-        config_of: a topic's settings.
+        config_of: returns a topic's settings.
     """
 
     def __init__(self, config_of: Callable[[str], LogConfig]) -> None:
@@ -36,7 +38,7 @@ class LogOpener:
         self._is_given_up = False
 
     def give_up(self) -> None:
-        """End the recovery of logs; what is opened without it is opened nevertheless. Any thread."""
+        """Cancel the recovery of logs; logs that need none are still opened. Any thread."""
         self._is_given_up = True
 
     def _go_on(self) -> None:
@@ -46,7 +48,7 @@ class LogOpener:
     def open(
         self, directory: LogDirectory, key: TopicPartition, checkpoints: LogCheckpoints, *, is_clean: bool
     ) -> PartitionLog | StorageError:
-        """Open one log, or say why that is not possible. Blocking, any thread."""
+        """Open one log; returns the error if that fails. Blocking, any thread."""
         topic, partition = key
         path, config = f"{directory.path}/{topic}-{partition}", self._config_of(topic)
         try:
@@ -69,9 +71,8 @@ class LogOpener:
         threads: Threads,
         threads_per_directory: int,
     ) -> None:
-        """Open what was found; each directory takes in its logs, and those that could not be opened. Blocking.
-
-        `moves` holds the logs that come from another directory, and what was found there.
+        """Open the found logs; each directory receives its logs, and those that could not be opened. Blocking. `moves`
+        contains the logs that come from another directory, and the content of that directory.
         """
         opened = threads.run(
             [
@@ -96,8 +97,8 @@ class LogOpener:
 def follow_moves(
     found: Mapping[LogDirectory, FoundLogs],
 ) -> tuple[dict[LogDirectory, FoundLogs], dict[TopicPartition, FoundLogs]]:
-    """What was found, where each log that somebody moved to another directory meanwhile has the checkpoints that it had
-    before; and the moved ones, with what was found in the directory they come from.
+    """The found logs, where each log that was moved to another directory has its old checkpoints; and the moved logs,
+    with the content of the directory that they come from.
     """
     moves = {}
     followed = {}

@@ -1,4 +1,4 @@
-"""Putting a log's directory in order before it is opened: what compaction and deletion left half done.
+"""Cleans up a log's directory before it is opened: finishes or undoes interrupted compactions and deletions.
 
 Source: the first three passes of org.apache.kafka.storage.internals.log.LogLoader. Everything here blocks.
 """
@@ -30,11 +30,11 @@ FILE_NAME: Final = re.compile(
 
 
 def finish_interrupted_swaps(files: Files, directory: str) -> list[str]:
-    """Finish or undo what a compaction left half done, and remove what was about to be deleted or was not yet complete;
-    the names that remain.
+    """Finish or undo an interrupted compaction, and remove files that were being deleted or written; returns the
+    remaining names.
 
-    A `.swap` file replaces the segments it spans, unless a `.cleaned` file at or before it says that the replacement
-    was not complete.
+    A `.swap` file replaces the segments it spans, unless a `.cleaned` file at or before it shows that the replacement
+    was incomplete.
     """
     names = [entry.name for entry in files.list(directory) if not entry.is_directory]
     for name in [name for name in names if name.endswith(TEMPORARY_SUFFIX)]:
@@ -65,16 +65,16 @@ def finish_interrupted_swaps(files: Files, directory: str) -> list[str]:
 
 
 def _turn(match: re.Match[str]) -> tuple[bool, bool]:
-    """The key by which files are sorted: in this order each can be dealt with, and the machine may stop in between.
+    """The sort key of the files: in this order the machine may stop after each of them.
 
-    `.cleaned` files come last, so that what they undo stays undone. A `.log` gets its name before its indexes, because
-    as long as it waits, indexes of that name are taken for those of the segment that it replaces.
+    `.cleaned` files come last, so that a removal that they demand is repeated after a crash. A `.log` is renamed before
+    its indexes, because before that, indexes of the name count as those of the segment that it replaces.
     """
     return match[3] == CLEANED_SUFFIX, match[2] != LOG_SUFFIX
 
 
 def _span(files: Files, directory: str, match: re.Match[str]) -> tuple[int, int]:
-    """The offsets that a swapped-in segment covers."""
+    """The offsets of a swapped-in segment."""
     path = f"{directory}/{match[0]}"
     end_offset = int(match[1])
     with OpenSegment(files, path) as read:
