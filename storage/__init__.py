@@ -1,1 +1,1 @@
-"""One partition's bytes on one disk, and the log manager above it."""
+"""The logs of a broker: partition logs on disk, and the log manager that owns them."""

@@ -73,7 +73,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """Read what `encode_offsets` writes. Raises CorruptFile, also for offsets that cannot be."""
+    """Read the output of `encode_offsets`. Raises CorruptFile, also for impossible offsets."""
     try:
         offsets = {(topic, int(partition)): int(offset) for topic, partition, offset in decode_checkpoint(data)}
     except ValueError:
@@ -84,8 +84,8 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
 
 
 def encode_txn_index_notes(notes: Mapping[TopicPartition, Mapping[int, TransactionIndexNote]]) -> bytes:
-    """Which transaction indexes there are, `TOPIC PARTITION BASE_OFFSET SIZE CRC` per line. A file of our own, which
-    Kafka does not look at.
+    """The transaction indexes of a log directory, `TOPIC PARTITION BASE_OFFSET SIZE CRC` per line. The file is specific
+    to Barnabas; Kafka ignores it.
     """
     return encode_checkpoint(
         f"{topic} {partition} {base_offset} {note.size} {note.crc}"
@@ -95,7 +95,7 @@ def encode_txn_index_notes(notes: Mapping[TopicPartition, Mapping[int, Transacti
 
 
 def decode_txn_index_notes(data: bytes) -> dict[TopicPartition, dict[int, TransactionIndexNote]]:
-    """Read what `encode_txn_index_notes` writes. Raises CorruptFile."""
+    """Read the output of `encode_txn_index_notes`. Raises CorruptFile."""
     notes: dict[TopicPartition, dict[int, TransactionIndexNote]] = {}
     try:
         for topic, partition, base_offset, size, crc in decode_checkpoint(data):
@@ -112,7 +112,7 @@ def encode_leader_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
 
 
 def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
-    """Read what `encode_leader_epochs` writes. Raises CorruptFile, also for numbers that cannot be."""
+    """Read the output of `encode_leader_epochs`. Raises CorruptFile, also for impossible numbers."""
     try:
         entries = [(int(epoch), int(start_offset)) for epoch, start_offset in decode_checkpoint(data)]
     except ValueError:
@@ -123,7 +123,7 @@ def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def encode_partition_metadata(topic_id: bytes) -> bytes:
-    """A log's `partition.metadata`: two lines, the last one without an end (PartitionMetadata)."""
+    """A log's `partition.metadata`: two lines, the last one without a line end (PartitionMetadata)."""
     return f"version: 0\ntopic_id: {topic_id_to_text(topic_id)}".encode()
 
 
@@ -141,8 +141,8 @@ def decode_partition_metadata(data: bytes) -> TopicId:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """`meta.properties`, version 0, of a log directory: whose it is. Java properties, so that Kafka in ZooKeeper mode
-    reads it.
+    """`meta.properties`, version 0, of a log directory: the broker and cluster that own it. Java properties, so that
+    Kafka in ZooKeeper mode can read it.
     """
 
     broker_id: int
@@ -171,9 +171,9 @@ class MetaProperties:
 
 
 def write_clean_shutdown(files: Files, directory: str, broker_epoch: int) -> None:
-    """Leave the marker that everything before it is on the disk. Blocking; the last thing a broker does.
+    """Write the clean-shutdown file, when everything else is on the disk. Blocking; the last action of a broker.
 
-    `broker_epoch` is that of its last registration, -1 if there was none.
+    `broker_epoch` is that of the broker's last registration, -1 if there was none.
     """
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_file(files, f"{directory}/{CLEAN_SHUTDOWN_FILE}", content.encode(), sync=True)
@@ -181,10 +181,10 @@ def write_clean_shutdown(files: Files, directory: str, broker_epoch: int) -> Non
 
 
 def take_clean_shutdown(files: Files, directory: str) -> int | None:
-    """The broker epoch of the marker, None if it was not there; removes it durably, so that a crash from now on is
-    noticed. Blocking.
+    """Remove the clean-shutdown file durably, so that a crash from now on is noticed. Returns its broker epoch, None if
+    there is no file. Blocking.
 
-    Before KIP-966 the file was empty, so its presence is what counts: the epoch is -1 where it does not tell one.
+    Before KIP-966 the file was empty, so its presence counts: the epoch is -1 if the file contains none.
     """
     path = f"{directory}/{CLEAN_SHUTDOWN_FILE}"
     try:
@@ -197,7 +197,7 @@ def take_clean_shutdown(files: Files, directory: str) -> int | None:
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """The broker epoch in the marker of a clean shutdown; -1 if there is none that can be read
+    """The broker epoch in a clean-shutdown file; -1 if it contains none that can be read
     (CleanShutdownFileHandler.read).
     """
     try:
@@ -208,7 +208,7 @@ def decode_clean_shutdown(data: bytes) -> int:
 
 
 def read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, int]:
-    """An offset checkpoint. Raises CorruptFile, FileNotFoundError. Blocking."""
+    """Read an offset checkpoint. Blocking. Raises CorruptFile, FileNotFoundError."""
     return decode_offsets(read_file(files, f"{directory}/{name}"))
 
 

@@ -1,8 +1,7 @@
-"""The settings of one log: Kafka's topic configs, as storage needs them.
+"""The settings of one log: the topic configs that storage uses.
 
 Names are Kafka's topic configs with underscores; defaults are those of Kafka 4.3
-(org.apache.kafka.storage.internals.log.LogConfig). Whether a value is allowed is decided where configs are altered,
-not here.
+(org.apache.kafka.storage.internals.log.LogConfig). Values are validated where configs are altered, not here.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """One topic's settings; many partitions share one object, so it is never changed, only replaced.
+    """The settings of one topic. Many partitions share one object, so it is immutable and gets replaced.
 
     Sizes are bytes, durations milliseconds; -1 for `retention_bytes` and `retention_ms` means unlimited.
-    `compression_type` None is Kafka's `producer`: batches are kept as they came. `message_timestamp_type` is Kafka's
-    spelling: "CreateTime" or "LogAppendTime". `validate_records` is `barnabas.validate.records`: open and check every
-    record instead of trusting a batch whose header and CRC are right.
+    `compression_type` None is Kafka's `producer`: batches keep their codec. `message_timestamp_type` is spelled as in
+    Kafka: "CreateTime" or "LogAppendTime". `validate_records` is `barnabas.validate.records`: decode and check every
+    record, instead of trusting a batch with a valid header and CRC.
     """
 
     segment_bytes: int = 1 << 30
@@ -56,13 +55,15 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     validate_records: bool = False
 
-    # What follows from the settings is asked for at every append.
+    # Derived from the settings, for every append.
     is_compacted: bool = field(init=False, repr=False, compare=False)
-    """Whether `cleanup.policy` asks for compaction (records then need keys)."""
+    """Whether `cleanup.policy` includes compaction (records then need keys)."""
     segment_age_max_ms: int = field(init=False, repr=False, compare=False)
-    """When a segment is old enough to be sealed: before max.compaction.lag.ms is over, lest it is never cleaned."""
+    """The age at which a segment is sealed: before max.compaction.lag.ms has passed, since the active segment is never
+    cleaned.
+    """
     uses_log_append_time: bool = field(init=False, repr=False, compare=False)
-    """Whether the broker stamps records with the time of their append."""
+    """Whether the broker sets the timestamps of records to the time of their append."""
 
     def __post_init__(self) -> None:
         is_compacted = "compact" in self.cleanup_policy

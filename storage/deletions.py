@@ -1,4 +1,4 @@
-"""Files of deleted segments and logs: they have other names at once, and are unlinked when nobody reads them any more.
+"""Files of deleted segments and logs: they are renamed at once, and unlinked when no read uses them any more.
 
 Source: kafka.log.LogManager.deleteLogs, LocalLog.deleteSegmentFiles, logDeleteDirName.
 """
@@ -23,12 +23,12 @@ DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
 _MAX_NAME_SIZE: Final = 255
 _RETRY_MS: Final = 60_000
-"""When what could not be removed is tried again."""
+"""The delay before a failed removal is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class _DoomedDirectory:
-    """A deleted log, to be removed when `due_ms` (monotonic) has come and nobody reads its segments any more."""
+    """The directory of a deleted log: removed once `due_ms` (monotonic) has passed and no read uses its segments."""
 
     due_ms: int
     path: str
@@ -36,9 +36,9 @@ class _DoomedDirectory:
 
 
 class Deletions:
-    """What the logs of a broker have given up, until its files are removed.
+    """The deleted files of a broker's logs, until they are unlinked.
 
-    Ownership: the event loop, but for `remove_due`.
+    Ownership: the event loop, except `remove_due`.
     """
 
     def __init__(self, cache: DescriptorCache, clock: Clock) -> None:
@@ -49,20 +49,20 @@ class Deletions:
         self._count = 0
 
     def away_name(self, topic: str, partition: int, suffix: str) -> str:
-        """What the directory of a log is called that is none any more: unique, and no longer than a name may be: Kafka
-        cuts the topic, too.
+        """The new name of a deleted or stray log's directory: unique, and no longer than a file name may be. Kafka also
+        truncates the topic.
         """
         self._count += 1
         suffix = f"-{partition}.{self._clock.now_ms():016x}{self._count:016x}{suffix}"
         return topic[: _MAX_NAME_SIZE - len(suffix)] + suffix
 
     def add_directory(self, path: str, delay_ms: int, segments: list[LogFile]) -> None:
-        """Have the directory of a deleted log removed after `delay_ms`."""
+        """Schedule the directory of a deleted log for removal after `delay_ms`."""
         self._directories.append(_DoomedDirectory(self._clock.monotonic_ms() + delay_ms, path, segments))
 
     def remove_due(self, doomed_files: Iterable[deque[DoomedFiles]]) -> int:
-        """Remove what is due of the deleted logs' directories, and of the files that the log directories' contexts have
-        collected; how many segments and directories went. Blocking, any thread, one at a time.
+        """Remove the due directories of deleted logs, and the due files that the log directories' contexts have
+        collected; returns the number of removed segments and directories. Blocking; any thread, one at a time.
         """
         now_ms = self._clock.monotonic_ms()
         count = sum(self._remove_files(doomed, now_ms) for doomed in doomed_files)
@@ -84,11 +84,11 @@ class Deletions:
                 doomed.append(files)
                 continue
             if isinstance(files.health.failure, LogDeleted):
-                continue  # they go with its directory
+                continue  # these files go with its directory
             try:
                 self._unlink(files)
             except OSError as error:
-                # Nobody reads them any more: that they stay costs no more than room.
+                # Nothing reads these files any more: a failure costs only disk space.
                 logger.warning("removing deleted segments failed: %s", error)
                 doomed.append(DoomedFiles(now_ms + _RETRY_MS, files.health, files.segments, files.others))
                 continue
@@ -103,7 +103,7 @@ class Deletions:
 
 
 def remove_tree(files: Files, path: str) -> bool:
-    """Remove a deleted log's directory; whether that worked. Blocking."""
+    """Remove a deleted log's directory; returns whether that worked. Blocking."""
     try:
         for entry in files.list(path):
             unlink_if_exists(files, f"{path}/{entry.name}")

@@ -1,4 +1,4 @@
-"""Descriptors are scarce: which `.log` files are open, and how many descriptors are kept for files at all."""
+"""File descriptors are scarce: a cache of open `.log` files, and the number of descriptors reserved for files."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ if TYPE_CHECKING:
     from barnabas.threads import Threads
 
 DESCRIPTOR_RESERVE_MAX: Final = 1_024
-"""No process keeps more descriptors than this for files alone."""
+"""The maximum number of descriptors that a process reserves for files."""
 
 _RETRY_MS: Final = 10
 _MISSING_MAX: Final = 10
 _EXHAUSTED_MAX: Final = 100
-"""How often a thread tries again to open a file that was renamed meanwhile, or for which there is no descriptor."""
+"""The number of attempts to open a file that was renamed meanwhile, or for which there is no descriptor."""
 
 
 def descriptor_reserve(limit: int) -> int:
-    """How many of a process's descriptors are kept for files, of the log and of the metadata store."""
+    """The number of a process's descriptors that are reserved for files, of logs and of the metadata store."""
     return min(limit // 4, DESCRIPTOR_RESERVE_MAX)
 
 
 class LogFile:
-    """A segment's `.log` file, open or not.
+    """A segment's `.log` file, open or closed.
 
     `path` follows renames. `descriptor` is -1 while closed; only `DescriptorCache` opens and closes it. `holders`
-    counts the reads and flushes that threads have yet to do: as long as there are some, the file is not unlinked.
-
-    Ownership: the event loop; `holders` and `doomed` are guarded by the cache's lock because threads release.
+    counts the pending reads and flushes of threads: the file is not unlinked before it is 0. Ownership: the event loop;
+    the cache's lock guards `holders` and `doomed`, because threads release files.
     """
 
     __slots__ = ("descriptor", "doomed", "holders", "path", "recently_used")
@@ -45,11 +44,11 @@ class LogFile:
 
 
 class DescriptorCache:
-    """Keeps at most `limit` log files open and closes the least recently used ones (second chance, so that a use
-    costs one store).
+    """Keeps at most `limit` log files open and closes the least recently used ones (second chance, so that a use costs
+    one store).
 
-    Ownership: the event loop alone opens and closes cached descriptors, so that none is closed under a system call.
-    Threads use `open_privately`, between a `hold` on the loop and a `release` wherever they end.
+    Ownership: only the event loop opens and closes cached descriptors, so that none is closed during a system call.
+    Threads use `open_privately`, between a `hold` on the loop and a `release` in any thread.
     """
 
     __slots__ = ("_crowded_from", "_lent", "_lock", "_open", "_pressure", "_threads", "files", "limit")
@@ -58,9 +57,9 @@ class DescriptorCache:
         self.files = files
         self._threads = threads
         descriptors = files.descriptor_limit()
-        # A quarter stays free for sockets and for files that are open only for a moment.
+        # A quarter stays free for sockets and for files that are opened only briefly.
         self.limit = max(8, descriptors * 3 // 4) if limit is None else limit
-        # Connections leave a reserve to files (`is_reserved_descriptor`), of which idle files leave half to others.
+        # Connections leave a reserve for files (`is_reserved_descriptor`); idle files leave half of it to other files.
         self._crowded_from = descriptors - descriptor_reserve(descriptors) // 2
         self._open: dict[LogFile, None] = {}
         self._lent = 0
@@ -71,7 +70,7 @@ class DescriptorCache:
         return len(self._open)
 
     def descriptor(self, file: LogFile) -> int:
-        """The file's descriptor, opening it if need be. Running out of descriptors closes idle ones and tries again."""
+        """The file's descriptor; opens the file if it is closed, and closes idle files if no descriptor is free."""
         file.recently_used = True
         if file.descriptor >= 0:
             return file.descriptor
@@ -86,15 +85,16 @@ class DescriptorCache:
                 return file.descriptor
 
     def _make_room(self) -> None:
-        """Close idle files where there are as many as there may be, before one more is opened or created."""
+        """Close idle files if the limit is reached, before another file is opened or created."""
         while len(self._open) >= self.limit or self._pressure:
             self._pressure = False
             if not self._close_idle(max(1, len(self._open) // 8)):
                 break
 
     def lend(self, file: LogFile) -> int:
-        """Another descriptor of the open file, which the caller closes by `give_back`; -1 when so many are lent (a
-        twelfth of the limit) that others would lack them. Raises OSError as `descriptor` does."""
+        """A duplicate descriptor of the file, which the caller closes by `give_back`; -1 if a twelfth of the limit is
+        lent already, so that other files do not lack descriptors. Raises OSError as `descriptor` does.
+        """
         with self._lock:
             if self._lent >= max(8, self.limit // 12):
                 return -1
@@ -113,7 +113,7 @@ class DescriptorCache:
         return lent
 
     def give_back(self, descriptor: int) -> None:
-        """Close what `lend` returned. Any thread."""
+        """Close a descriptor that `lend` returned. Any thread."""
         self.files.close(descriptor)
         with self._lock:
             self._lent -= 1
@@ -139,14 +139,14 @@ class DescriptorCache:
                 return file
 
     def close(self, file: LogFile) -> None:
-        """Close the descriptor, if there is one; the file can be opened again."""
+        """Close the descriptor, if the file is open; the file can be opened again."""
         descriptor, file.descriptor = file.descriptor, -1
         if descriptor >= 0:
             self._open.pop(file, None)
             self.files.close(descriptor)
 
     def _close_idle(self, count: int) -> int:
-        """Close up to `count` files that were not used since this last looked at them; how many were closed."""
+        """Close up to `count` files that were not used since the last call; returns the number of closed files."""
         closed = 0
         for file in list(self._open):
             if closed == count:
@@ -168,7 +168,7 @@ class DescriptorCache:
             file.holders += 1
 
     def release(self, file: LogFile) -> None:
-        """End a `hold`; unlinks the file if that was asked for meanwhile. Any thread."""
+        """End a `hold`; unlinks the file if `unlink` was called meanwhile. Any thread."""
         with self._lock:
             file.holders -= 1
             unlink = file.doomed and file.holders == 0
@@ -176,8 +176,8 @@ class DescriptorCache:
             unlink_if_exists(self.files, file.path)
 
     def unlink(self, file: LogFile) -> None:
-        """Remove the file's name, now or when its last holder releases it. Any thread; the descriptor must have been
-        closed on the loop.
+        """Remove the file's name, now or when its last holder releases it. Any thread; the event loop must have closed
+        the descriptor before.
         """
         with self._lock:
             file.doomed = True
@@ -188,8 +188,8 @@ class DescriptorCache:
     def open_privately(self, file: LogFile) -> int:
         """Open a held file for the calling thread alone, which closes it. Blocking.
 
-        A rename may come between reading the path and opening it, so a missing file is looked for again; and when
-        descriptors have run out, the loop is asked to give some back, and has a second for that.
+        A rename may come between reading the path and opening it, so opening a missing file is retried. Without free
+        descriptors, the event loop is asked to close some, and opening is retried for one second.
         """
         missing = exhausted = 0
         while True:

@@ -1,5 +1,5 @@
-"""What one log directory has written down of each of its logs: four checkpoint files of offsets, and the notes of
-transaction indexes. Their formats are described in `checkpoints`.
+"""The checkpoint files of one log directory: four files of offsets, and the notes of transaction indexes. The formats
+are described in `checkpoints`.
 
 Source: OffsetCheckpointFile, LogManager.checkpointRecoveryOffsetsInDir and its like.
 """
@@ -33,14 +33,14 @@ logger = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, int]
 FailedLogs = Mapping[TopicPartition, tuple[StorageError, LogCheckpoints]]
-"""Logs that could not be opened: why, and what was checkpointed of them."""
+"""Logs that could not be opened: the error, and their checkpoints."""
 
 
 class ReadCheckpoints(NamedTuple):
-    """What the files of one directory say; None where there is no file that says anything.
+    """The content of the files of one directory; None for a missing or unusable file.
 
-    `unnamed_clean_offset` is that of a log which the cleaner's file does not name: None if that one was never
-    compacted, 0 if nobody knows.
+    `unnamed_clean_offset` applies to a log that is missing in the cleaner's file: None if such a log was never
+    compacted, 0 if that is unknown.
     """
 
     recovery_points: Offsets | None
@@ -52,18 +52,18 @@ class ReadCheckpoints(NamedTuple):
 
     @property
     def named(self) -> set[TopicPartition]:
-        """Logs that some file of offsets names."""
+        """Logs in any of the offset files."""
         return {
             *(self.recovery_points or ()), *self.log_starts, *self.high_watermarks, *(self.clean_offsets or ())
         }  # fmt: skip
 
     @property
     def held(self) -> frozenset[TopicPartition]:
-        """Logs that there were: each of them is in these files, and deleted ones are not."""
+        """Logs that existed at the last checkpoint: these files name each of them, and no deleted one."""
         return frozenset({**(self.recovery_points or {}), **self.high_watermarks})
 
     def of(self, key: TopicPartition) -> LogCheckpoints:
-        """What the directory's checkpoints say of one log."""
+        """The checkpoints of one log."""
         return LogCheckpoints(
             (self.recovery_points or {}).get(key, 0),
             self.log_starts.get(key, 0),
@@ -77,7 +77,7 @@ class ReadCheckpoints(NamedTuple):
 class DirectoryCheckpoints:
     """Reads and writes the files of one directory.
 
-    `named` are the logs that the files of offsets may name.
+    `named` is a superset of the logs in the offset files.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -86,20 +86,20 @@ class DirectoryCheckpoints:
         self._path = path
         self._lock = threading.Lock()
         self._txn_indexes: Mapping[TopicPartition, Mapping[int, TransactionIndexNote]] | None = None
-        """What is noted of transaction indexes; None as long as nothing is."""
+        """The last notes of transaction indexes; None before there are any."""
 
     # --- reading
 
     def read(self, *, is_clean: bool) -> ReadCheckpoints:
-        """Read the files; `is_clean` says that the last stop was. Blocking. Raises OSError."""
+        """Read the files; `is_clean` says that the last shutdown was clean. Blocking. Raises OSError."""
         recovery_points = self._read_offsets(RECOVERY_POINT_FILE)
         log_starts = self._read_offsets(LOG_START_FILE) or {}
         high_watermarks = self._read_offsets(HIGH_WATERMARK_FILE) or {}
         clean_offsets = self._read_offsets(CLEANER_OFFSET_FILE)
         self._txn_indexes = self._read_txn_index_notes()
-        # Without the file nobody knows which logs were compacted. Nor where Kafka was killed, which names a log only
-        # after its first compaction; without notes of our own it may have been here. So all may have been compacted,
-        # and say so from now on (see `write`).
+        # Without the file it is unknown which logs were compacted. The same holds if Kafka was killed, since Kafka
+        # names a log only after its first compaction, and without notes of our own Kafka may have used the directory.
+        # Then every log counts as compacted, and `write` records that.
         was_kafka_killed = not is_clean and self._txn_indexes is None
         unnamed = 0 if clean_offsets is None or was_kafka_killed else None
         found = ReadCheckpoints(recovery_points, log_starts, high_watermarks, clean_offsets, self._txn_indexes, unnamed)
@@ -107,7 +107,7 @@ class DirectoryCheckpoints:
         return found
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, int] | None:
-        """What a checkpoint says; None if it is not there, empty (Kafka makes it so) or unusable."""
+        """Read a checkpoint; None if it is missing, empty (Kafka creates it empty) or unusable."""
         try:
             if not self._files.stat(f"{self._path}/{name}").size:
                 return None
@@ -130,12 +130,12 @@ class DirectoryCheckpoints:
     # --- writing
 
     def write(self, names: Sequence[str], logs: Mapping[TopicPartition, PartitionLog], failed: FailedLogs) -> None:
-        """Write some of the files anew. The values are taken under the lock that the files are written under, so that
-        none is replaced by an older one. Blocking, any thread. Raises OSError.
+        """Write some of the files. The values are read under the lock that guards the files, so that no file is
+        replaced by an older version. Blocking, any thread. Raises OSError.
         """
         with self._lock:
             if RECOVERY_POINT_FILE in names and self._txn_indexes is None and CLEANER_OFFSET_FILE not in names:
-                # With the first notes the next start believes that a log which is not named there was never compacted.
+                # With the first notes, the next start assumes that a log not named there was never compacted.
                 names = (CLEANER_OFFSET_FILE, *names)
             for name in names:
                 write_offsets(self._files, self._path, name, _offsets(name, logs, failed))
@@ -144,8 +144,8 @@ class DirectoryCheckpoints:
                 self._write_txn_index_notes(logs, failed)
 
     def _write_txn_index_notes(self, logs: Mapping[TopicPartition, PartitionLog], failed: FailedLogs) -> None:
-        """Note which transaction indexes there are, if that has changed: a note that is too old costs the next start
-        a look at the batches.
+        """Write the notes of transaction indexes if they have changed: an outdated note makes the next start read the
+        batches.
         """
         notes = {key: dict(checkpoints.txn_indexes) for key, (_, checkpoints) in list(failed.items())}
         for key, log in list(logs.items()):
@@ -163,7 +163,7 @@ class DirectoryCheckpoints:
 
 
 def _offsets(name: str, logs: Mapping[TopicPartition, PartitionLog], failed: FailedLogs) -> dict[TopicPartition, int]:
-    """What a checkpoint says of each log. Of a failed one it goes on saying what it said."""
+    """The content of a checkpoint. A failed log keeps its last values."""
     offsets = {}
     for key, log in list(logs.items()):
         if name == RECOVERY_POINT_FILE:
@@ -174,7 +174,7 @@ def _offsets(name: str, logs: Mapping[TopicPartition, PartitionLog], failed: Fai
             if log.clean_offset is not None:
                 offsets[key] = log.clean_offset
         elif log.log_start_offset > 0:
-            # Also where the first segment says so: the names of deleted ones may not be off the disk yet.
+            # Also if the first segment begins there: the names of deleted segments may still be on the disk.
             offsets[key] = log.log_start_offset
     for key, (_, checkpoints) in list(failed.items()):
         if name == RECOVERY_POINT_FILE:

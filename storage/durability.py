@@ -1,6 +1,6 @@
-"""How far one log is on the disk, and what the next flush has to bring there.
+"""The flush state of one log: its recovery point, and the content of the next flush.
 
-Source: UnifiedLog.flush, LocalLog.markFlushed; Kafka syncs inside the caller, here `FlushTask` does it in a thread.
+Source: UnifiedLog.flush, LocalLog.markFlushed; Kafka syncs in the calling thread, here `FlushTask` does it in another.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from barnabas.storage.segment import TXN_INDEX_SUFFIX, Segment
 
 
 class Durability:
-    """The recovery point of one log, the files and names that wait for a sync, and the flush that is under way, if one
-    is: never two at a time.
+    """The recovery point of one log, the files and names that wait for a sync, and the flush under way, if any: never
+    two at a time.
 
-    `recovery_point` is the offset up to which all batches are on the disk, index files beside them or not (see
+    `recovery_point` is the offset up to which all batches are on the disk, with or without their index files (see
     `recovery_point_to_write`).
 
     Ownership: the event loop; the `FlushTask` runs in a thread.
@@ -40,69 +40,73 @@ class Durability:
     def __init__(self, context: LogContext, health: LogHealth, recovery_point: int) -> None:
         self.recovery_point = recovery_point
         self.is_unnamed = False
-        """The disk may not know the name of any segment."""
+        """No segment's name is known to be on the disk."""
         self.lacks_hints = False
-        """There was no room for what the next start would have believed."""
+        """A full disk prevented writing files that the next start would have used."""
         self._context = context
         self._health = health
         self._flushing: FlushTask | None = None
         self._last_flush_ms = context.clock.now_ms()
         self._files: tuple[str, ...] = ()
-        """Paths whose content waits for a sync, beside the segments'. A tuple, which costs nothing while empty."""
+        """Paths of files, other than segments, whose content waits for a sync. A tuple, which costs nothing while
+        empty.
+        """
         self._has_names = False
-        """The log's directory has names that the disk may not know."""
+        """The log's directory has names that may not be on the disk."""
         self._directory_number = 0
-        """Under which `context.names` has the name of the log's own directory, while the disk may not know it."""
+        """The number of the log's own directory in `context.names`, while its name may not be on the disk."""
         self._seal: int | None = None
-        """The base offset of the oldest segment that was sealed since the last flush, if one was."""
+        """The base offset of the oldest segment that was sealed since the last flush, if any."""
 
     # --- what waits for a flush
 
     def note_directory(self, first_file: str) -> None:
-        """The log was just created, with a first file: the next flush is due at once."""
+        """Note that the log was created, with a first file: a flush is due at once."""
         self._files += (first_file,)
         self._directory_number, self._has_names = self._context.names.note_name(), True
         self.is_unnamed = True
 
     def note_files(self, *paths: str) -> None:
-        """Files were written whose names the disk knows, or need not know: the next flush syncs them; none is due."""
+        """Note files whose content the next flush syncs, and whose names are on the disk or are not needed there; no
+        flush becomes due.
+        """
         self._files += paths
 
     def note_names(self, *paths: str) -> None:
-        """Names came or went in the log's directory; `paths` are those of new files with content that counts. A flush
-        is due.
+        """Note that names were added to or removed from the log's directory; `paths` are new files whose content the
+        flush has to sync. A flush becomes due.
         """
         self._files += paths
         self._has_names = True
 
     def note_seal(self, base_offset: int, *indexes: str) -> None:
-        """A segment was sealed, with its index files written, and there is a new one: a flush is due."""
+        """Note that a segment was sealed, with its index files written, and a new one created: a flush becomes due."""
         self.note_names(*indexes)
         if self._seal is None:
             self._seal = base_offset
 
     def truncates_to(self, offset: int, *, starts_anew: bool) -> None:
-        """The log is about to lose what is behind `offset`: neither the recovery point nor a flush under way covers
-        what will be appended next. One that `starts_anew` loses all its segments, one after the other.
+        """Prepare for a truncation to `offset`: neither the recovery point nor a flush under way covers later appends.
+        `starts_anew` says that the log loses all its segments, one after the other.
         """
         self.is_unnamed |= starts_anew
         self.recovery_point = min(self.recovery_point, offset)
         if self._flushing is not None:
             self._flushing.end_offset = min(self._flushing.end_offset, offset)
-            self._flushing.note_move()  # its leader epochs are those of before
+            self._flushing.note_move()  # its leader epochs are those before the truncation
         self._has_names = True
 
     def truncated_to(self, recovery_point: int) -> None:
-        """The log has lost what `truncates_to` announced; what is before `recovery_point` is on the disk."""
+        """The truncation that `truncates_to` announced is done; everything before `recovery_point` is on the disk."""
         self.recovery_point = recovery_point
 
     def note_move(self) -> None:
-        """The log's directory is about to be renamed: a flush under way must make no name there."""
+        """The log's directory is about to be renamed: a flush under way must not create a name there."""
         if self._flushing is not None:
             self._flushing.note_move()
 
     def note_deletion(self) -> None:
-        """The log's directory was renamed, and the log is none any more: nothing waits for a sync."""
+        """The log was deleted and its directory renamed: nothing waits for a sync."""
         self._files = ()
 
     # --- flushing
@@ -113,14 +117,14 @@ class Durability:
         return self._flushing is not None
 
     def is_due(self, now_ms: int, log_end_offset: int, flush_ms: int) -> bool:
-        """Whether there are names that the disk may not know, or `flush.ms` has passed since the last flush of all and
-        there is something to flush.
+        """Whether there are names that may not be on the disk, or `flush.ms` has passed since the last complete flush
+        and there is unflushed data.
         """
         return self._has_names or self._is_overdue(now_ms, log_end_offset, flush_ms)
 
     def all_is_due(self, now_ms: int, log_end_offset: int, flush_ms: int) -> bool:
-        """Whether a flush has to bring the active segment's records to the disk, too: `flush.ms` has passed, or the
-        disk may not know that segment.
+        """Whether a flush has to include the active segment's records: `flush.ms` has passed, or that segment may not
+        be on the disk.
         """
         return self.is_unnamed or self._is_overdue(now_ms, log_end_offset, flush_ms)
 
@@ -138,13 +142,13 @@ class Durability:
         *,
         is_of_all: bool,
     ) -> FlushTask | None:
-        """Capture a flush of everything up to `end_offset`; None if there is nothing to flush. `complete` must be told
-        of it.
+        """Capture a flush of everything up to `end_offset`; None if there is nothing to flush. The caller must report
+        its end to `complete`.
 
-        `unflushed` are the segments from the recovery point's on, the others are on the disk already; `leader_epochs`
-        is the path and new content of the epochs' file, if it has to be written. The active segment's index files are
-        hints that are not worth a write; those of sealed segments are among the files that wait for a sync. A flush
-        `is_of_all` that goes to the log's end.
+        `unflushed` are the segments from the recovery point on; the others are on the disk already. `leader_epochs` is
+        the path and new content of `leader-epoch-checkpoint`, if it has to be written. The active segment's index files
+        are not worth a write; those of sealed segments are among the files that wait for a sync. `is_of_all` says that
+        the flush extends to the log end offset.
         """
         has_data = self.recovery_point < end_offset
         if not (has_data or leader_epochs or self._has_names or self._files):
@@ -170,8 +174,8 @@ class Durability:
         return self._flushing
 
     def complete(self, task: FlushTask, directory: str) -> None:
-        """Take in the outcome of a flush that has run, where the log's directory is `directory` now. A failed one takes
-        the log offline, unless its directory was moved away under it, or it may be repeated.
+        """Process the outcome of a flush that has run; `directory` is the log's current directory. A failed flush takes
+        the log offline, unless the directory was renamed meanwhile, or the flush may be repeated.
         """
         self._flushing = None
         has_stayed = task.directory == directory
@@ -191,13 +195,13 @@ class Durability:
             self.is_unnamed = False
 
     def is_complete(self, log_end_offset: int) -> bool:
-        """Whether all that was written is on the disk, hints for the next start too."""
+        """Whether everything written is on the disk, including index files and snapshots for the next start."""
         return not self.lacks_hints and self.recovery_point == log_end_offset
 
     @property
     def recovery_point_to_write(self) -> int:
-        """What the checkpoint may say: the recovery point, but not beyond a sealed segment whose index files may not be
-        on the disk, for what lies before it is not looked at by the next start.
+        """The recovery point for the checkpoint: not beyond a sealed segment whose index files may not be on the disk,
+        because the next start does not check segments before the recovery point.
         """
         seals = [self._seal, self._flushing.unsynced_seal if self._flushing else None]
         return min([self.recovery_point, *(seal for seal in seals if seal is not None)])

@@ -1,4 +1,4 @@
-"""What can go wrong on a disk, as exceptions, and whether it passes."""
+"""The errors of a disk as exceptions, and their classification as transient or final."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MOUNT_ANEW: Final = (
 
 
 class StorageError(ApiError):
-    """The disk failed or holds something it should not: the log is offline, clients are told KAFKA_STORAGE_ERROR.
+    """The disk failed or its content is invalid: the log is offline, clients receive KAFKA_STORAGE_ERROR.
 
-    Where it `passes` the log is not offline: there was no room, or no descriptor, and the same may work later.
+    If the error `passes`, the log is not offline: there was no free space or no descriptor, and a retry may succeed.
     """
 
     def __init__(self, message: str, *, passes: bool = False) -> None:
@@ -29,15 +29,15 @@ class StorageError(ApiError):
 
 
 class DiskFull(StorageError):
-    """There is no room. It passes."""
+    """The disk is full. The error passes."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, passes=True)
 
 
 class LogDeleted(StorageError):
-    """The log was deleted, maybe while somebody waited for it: no failure of the disk, there is nothing any more that
-    could fail. Clients are told UNKNOWN_TOPIC_OR_PARTITION.
+    """The log was deleted, maybe during a request for it. That is not a disk failure: nothing is left that could fail.
+    Clients receive UNKNOWN_TOPIC_OR_PARTITION.
     """
 
     passes = False
@@ -47,16 +47,16 @@ class LogDeleted(StorageError):
 
 
 class LogBusy(StorageError):
-    """The log is being truncated in a thread: nothing may use it until that is done. It passes."""
+    """The log is being truncated in a thread and cannot be used until that is done. The error passes."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, passes=True)
 
 
 class CorruptLog(StorageError):
-    """A segment is damaged where no torn write can explain it, so nothing is cut off: an operator has to decide.
+    """A segment is damaged in a way that no torn write explains, so nothing is truncated: an operator has to decide.
 
-    `path` and `position` say where the first bad batch starts.
+    `path` and `position` are the start of the first bad batch.
     """
 
     def __init__(self, path: str, position: int, reason: str) -> None:
@@ -67,12 +67,13 @@ class CorruptLog(StorageError):
 
 
 class CorruptFile(Exception):
-    """A checkpoint, snapshot or index is not what its format says; the caller knows what to rebuild or ignore."""
+    """A checkpoint, snapshot or index violates its format; the caller decides whether to rebuild or ignore it."""
 
 
 class DirectoryLocked(Exception):
-    """Another broker, or another log manager of this process, uses the log directory. `pid` is the process that does;
-    0 if that is not known."""
+    """Another broker, or another log manager of this process, uses the log directory. `pid` is its process; 0 if
+    unknown.
+    """
 
     def __init__(self, reason: str, pid: int = 0) -> None:
         super().__init__(reason)
@@ -80,7 +81,7 @@ class DirectoryLocked(Exception):
 
 
 class DirectoryMismatch(Exception):
-    """A log directory is not this broker's, or contradicts another one."""
+    """A log directory belongs to another broker or cluster, or contradicts another directory."""
 
 
 class ReadWouldBlock(Exception):
@@ -88,23 +89,24 @@ class ReadWouldBlock(Exception):
 
 
 class StateUnknown(OSError):
-    """Nobody can tell what is on the disk, so that this is final whatever `errno` says: a sync failed (the kernel may
-    have dropped what it was to write, and a second try would only seem to work), or what a refused write left behind
-    could not be taken away.
+    """The content of the disk is unknown, so the error is final whatever `errno` says: a sync failed (the kernel may
+    have dropped the pages, and a second sync would only seem to succeed), or the remains of a failed write could not be
+    truncated.
     """
 
 
 def is_passing(error: OSError) -> bool:
-    """Whether the disk is whole and only has no room, or the process no descriptors or memory: that may change.
+    """Whether the disk works and only lacks space, or the process lacks descriptors or memory: that may change.
 
-    The one place that decides it. What passes is refused and tried again; anything else is final. Callers make final
-    what passes only where it leaves something on the disk that they cannot tell.
+    This is the only place that decides it. An operation that fails with a transient error is refused and may be
+    retried; any other error is final. Callers treat a transient error as final only if it leaves the disk in an unknown
+    state.
     """
     return error.errno in _PASSING and not isinstance(error, StateUnknown)
 
 
 def refusal(what: str, error: OSError) -> StorageError:
-    """What the callers of storage are told of an error of the operating system, and whether it passes."""
+    """The StorageError for an error of the operating system; it says whether the error passes."""
     if error.errno == errno.EROFS:
         return StorageError(f"{what} failed: {error}. {_MOUNT_ANEW}")
     if error.errno in _NO_ROOM and is_passing(error):
@@ -113,5 +115,5 @@ def refusal(what: str, error: OSError) -> StorageError:
 
 
 def lacks_descriptors(error: OSError) -> bool:
-    """Whether a file could not be opened because the process or the machine has too many open already."""
+    """Whether opening a file failed because the process or the machine has too many open files."""
     return error.errno in _NO_DESCRIPTORS

@@ -1,5 +1,5 @@
-"""Whole batches that are still in their file: the kernel sends them to the reader's socket, and no byte of them passes
-through this process (sendfile, as Kafka's FileRecords.writeTo).
+"""Whole batches as a region of their file: the kernel sends them to the client's socket, without copying them through
+this process (sendfile, as Kafka's FileRecords.writeTo).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from barnabas.storage.files import Buffer
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, parse_header
 
 REGION_BYTES_MIN: Final = 256 * 1024
-"""Smaller reads are copied: that takes less than it takes to look whether sendfile would wait."""
+"""Smaller reads are copied: that is faster than checking whether sendfile would block."""
 
 WINDOW_BYTES: Final = 1024 * 1024
-"""What is looked for in the page cache, and sent, at a time."""
+"""The unit of page cache checks and of sending."""
 
 _SAMPLED_BYTES: Final = 128 * 1024
 
@@ -26,7 +26,7 @@ _counting = threading.Lock()
 
 
 class SentRecords:
-    """How many records of a log were sent as regions, whose last batch was known only then."""
+    """The number of a log's records that were sent as regions; a region's last batch is known only after sending."""
 
     __slots__ = ("count",)
 
@@ -35,19 +35,19 @@ class SentRecords:
 
 
 class FileRegion:
-    """A part of a log file, which takes the place of a buffer among the parts of a reply.
+    """A part of a log file, in the place of a buffer among the parts of a response.
 
-    It has a descriptor of its own, closed with the last reference to it, so the log may be truncated, rolled, renamed
-    or deleted meanwhile. The descriptor shares the kernel's read-ahead with the log's.
+    The region has its own descriptor, closed with the last reference to the region, so the log may be truncated,
+    rolled, renamed or deleted meanwhile. The descriptor shares the kernel's read-ahead with the log's.
 
-    Where the index tells that a batch ends with `last_offset` right behind the region, `hints` learn from the first
-    `send` where it starts, because the reader asks for it next, and `counts_itself` is true.
+    If the offset index names a batch that ends with `last_offset` right behind the region, the first `send` adds the
+    batch's position to `hints`, because the client fetches it next; `counts_itself` is true then.
     """
 
     __slots__ = ("_cache", "_descriptor", "_following", "_hints", "_position", "_size", "counts_itself")
 
     def __init__(self, cache: DescriptorCache, descriptor: int, position: int, size: int) -> None:
-        """`descriptor`: one that `cache` lent, which the region gives back."""
+        """`descriptor`: lent by `cache`; the region gives it back."""
         self._cache = cache
         self._descriptor = descriptor
         self._position = position
@@ -65,21 +65,21 @@ class FileRegion:
     def tell_end(
         self, hints: Hints, segment_base_offset: int, last_offset: int, start_offset: int, sent: SentRecords
     ) -> None:
-        """Have `hints` learn where the batch starts that follows the region and should end with `last_offset`, and
-        `sent` how many records from `start_offset` on there are until then.
+        """Have `send` add to `hints` the position of the batch that follows the region and should end with
+        `last_offset`, and to `sent` the number of records from `start_offset` up to that batch.
         """
         self._hints = hints
         self._following = (segment_base_offset, last_offset, start_offset, sent)
         self.counts_itself = True
 
     def is_cached(self, start: int) -> bool:
-        """Whether what `send` would send next is in the page cache, as far as samples tell: the kernel reads and
-        forgets more than a page at a time. No I/O; only where the file system tells (`Files.reads_cached`).
+        """Whether the next piece for `send` is in the page cache, judged by samples: the kernel reads and evicts more
+        than a page at a time. No I/O; only on file systems that support it (`Files.reads_cached`).
         """
         files, descriptor = self._cache.files, self._descriptor
         first, end = self._position + start, self._position + min(start + WINDOW_BYTES, self._size)
         positions = [*range(first, end, _SAMPLED_BYTES), end - 1]
-        if self._hints is not None:  # `send` will look at the batch that follows
+        if self._hints is not None:  # `send` will read the header of the following batch
             positions.append(self._position + self._size + HEADER_SIZE - 1)
         try:
             for position in positions:
@@ -89,12 +89,12 @@ class FileRegion:
         return True
 
     def send(self, socket: int, start: int) -> int:
-        """Write what comes after the first `start` bytes, at most `WINDOW_BYTES`, to a socket that does not block; how
-        many bytes it took. Blocking, where they are not in the page cache.
+        """Write the bytes from `start` on, at most `WINDOW_BYTES`, to a non-blocking socket; returns the number of
+        bytes sent. Blocking if they are not in the page cache.
 
         Raises:
-            BlockingIOError: the socket takes nothing now.
-            OSError: the disk failed, the connection is gone, or the file has become shorter.
+            BlockingIOError: the socket's buffer is full.
+            OSError: the disk failed, the connection is closed, or the file has become shorter.
         """
         if self._hints is not None:
             self._add_hint(self._hints)
@@ -112,8 +112,8 @@ class FileRegion:
         return data
 
     def _add_hint(self, hints: Hints) -> None:
-        """Note where the batch behind the region starts, if the file does have one there: the region's end is only what
-        the offset index says.
+        """Add the position of the batch behind the region to the hints, if the file has one there: the region's end
+        comes from the offset index only.
         """
         self._hints = None
         segment_base_offset, last_offset, start_offset, sent = self._following

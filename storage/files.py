@@ -1,7 +1,7 @@
-"""What storage asks of a disk (`Files`), and reading, writing and replacing whole files through it.
+"""The interface of storage to a disk (`Files`), and functions that read, write and replace whole files through it.
 
-Everything storage does to a disk goes through a `Files` that it is handed: the real one is `os_files.OsFiles`, tests
-hand in others that record the calls, refuse them or live in memory. Paths are plain strings.
+All disk access of storage goes through a `Files` argument: the real one is `os_files.OsFiles`; tests use others that
+record calls, refuse them or live in memory. Paths are plain strings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from barnabas.storage.errors import StateUnknown
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 TEMPORARY_SUFFIX: Final = ".tmp"
-"""What a file's name ends with while it is written: it gets its own name by a rename, once it is whole."""
+"""The suffix of a file that is being written: once it is complete, it is renamed to its final name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,9 @@ class DirectoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """Size in bytes, time of the last change in ms since the epoch, and what a copy does not have: the numbers of the
-    device and of the inode, which others may have after another start of the machine."""
+    """Size in bytes, modification time in ms since the epoch, and the device and inode numbers. A copy of the file has
+    other numbers; after a restart of the machine another file may have them.
+    """
 
     size: int
     modified_ms: int
@@ -37,20 +38,22 @@ class FileStat:
 
 
 class Files(Protocol):
-    """What storage asks of an operating system. All methods raise OSError; all may block, except where said otherwise.
+    """The operations of an operating system that storage uses. All methods raise OSError and may block, unless noted
+    otherwise.
 
     Descriptors are plain ints. Implementations are used from several threads at once.
     """
 
     @property
     def is_durable(self) -> bool:
-        """Whether `sync` makes what was written survive a power cut. Without it nothing is to survive one: neither
-        what is in these files nor what belongs to them."""
+        """Whether `sync` makes written data survive a power cut. If not, nothing is expected to survive one: neither
+        these files nor anything that belongs to them.
+        """
         ...
 
     @property
     def is_shared(self) -> bool:
-        """Whether another process finds the same files under the same paths."""
+        """Whether another process sees the same files under the same paths."""
         ...
 
     def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
@@ -60,7 +63,7 @@ class Files(Protocol):
     def close(self, descriptor: int) -> None: ...
 
     def pwrite(self, descriptor: int, data: Buffer, position: int) -> int:
-        """Write once; may write less than asked."""
+        """Write once; may write fewer bytes than given."""
         ...
 
     def pread(self, descriptor: int, size: int, position: int) -> Buffer:
@@ -68,8 +71,8 @@ class Files(Protocol):
         ...
 
     def pread_cached(self, descriptor: int, size: int, position: int) -> Buffer:
-        """Read without waiting for the disk; shorter when only a part is in the page cache. Raises ReadWouldBlock
-        when nothing is.
+        """Read without waiting for the disk; returns fewer bytes if only a part is in the page cache. Raises
+        ReadWouldBlock if nothing is.
         """
         ...
 
@@ -78,12 +81,12 @@ class Files(Protocol):
         ...
 
     def duplicate(self, descriptor: int) -> int:
-        """Another descriptor of the same open file, to be closed by itself."""
+        """Duplicate the descriptor; the caller closes the duplicate separately."""
         ...
 
     def send(self, socket: int, descriptor: int, size: int, position: int) -> int:
-        """Have the kernel write up to `size` bytes of the file to a socket that does not block; returns how many it
-        took, 0 where the file ends. Raises BlockingIOError when the socket takes none. Waits for the disk.
+        """Have the kernel write up to `size` bytes of the file to a non-blocking socket; returns the number of bytes
+        sent, 0 at the end of the file. Raises BlockingIOError if the socket's buffer is full. Blocks for the disk.
         """
         ...
 
@@ -94,11 +97,11 @@ class Files(Protocol):
     def truncate(self, descriptor: int, size: int) -> None: ...
 
     def sync(self, descriptor: int) -> None:
-        """Bring data, and the size needed to read it, to the disk (fdatasync). Raises StateUnknown."""
+        """Flush the data, and the size needed to read it, to the disk (fdatasync). Raises StateUnknown."""
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Bring created, renamed and removed names to the disk. Raises StateUnknown; another OSError if the directory
+        """Flush created, renamed and removed names to the disk. Raises StateUnknown; another OSError if the directory
         could not be opened.
         """
         ...
@@ -108,11 +111,11 @@ class Files(Protocol):
     def unlink(self, path: str) -> None: ...
 
     def make_private(self, path: str) -> None:
-        """Let nobody but this process's user read or write the file."""
+        """Restrict reading and writing of the file to this process's user."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Create the directory and its parents; an existing one is fine."""
+        """Create the directory and its parents; an existing directory is no error."""
         ...
 
     def remove_directory(self, path: str) -> None: ...
@@ -120,11 +123,13 @@ class Files(Protocol):
     def list(self, path: str) -> list[DirectoryEntry]: ...
 
     def real_path(self, path: str) -> str:
-        """The absolute path without symbolic links, so that one directory has one name."""
+        """The absolute path without symbolic links, so that a directory has only one path."""
         ...
 
     def lock(self, path: str) -> int:
-        """Create the file and lock it against other processes. Raises DirectoryLocked when another one holds it."""
+        """Create the file and lock it against other processes. Raises DirectoryLocked if another process holds the
+        lock.
+        """
         ...
 
     def free_bytes(self, path: str) -> int: ...
@@ -132,12 +137,12 @@ class Files(Protocol):
     def total_bytes(self, path: str) -> int: ...
 
     def descriptor_limit(self) -> int:
-        """How many descriptors this process may have open."""
+        """The maximum number of open descriptors of this process."""
         ...
 
 
 def make_durable_directory(files: Files, path: str) -> None:
-    """Create the directory and its parents, and bring the names of those that are new to the disk. Blocking."""
+    """Create the directory and its parents, and flush the names of new ones to the disk. Blocking."""
     missing = []
     while path and not files.exists(path):
         missing.append(path)
@@ -172,7 +177,7 @@ def write_fully(files: Files, descriptor: int, data: Buffer, position: int) -> N
 
 
 def cut_back(files: Files, descriptor: int, size: int) -> None:
-    """Take away what a write that failed left behind `size`. Raises StateUnknown."""
+    """Truncate the remains of a failed write behind `size`. Raises StateUnknown."""
     try:
         files.truncate(descriptor, size)
     except OSError as error:
@@ -180,7 +185,7 @@ def cut_back(files: Files, descriptor: int, size: int) -> None:
 
 
 def write_file(files: Files, path: str, data: Buffer, *, sync: bool = False) -> None:
-    """Create or overwrite a file in place: for files whose loss or damage is noticed and repaired. Blocking."""
+    """Create or overwrite a file in place: for files whose loss or damage is detected and repaired. Blocking."""
     descriptor = files.open(path, create=True, truncate=True)
     try:
         write_fully(files, descriptor, data, 0)
@@ -202,7 +207,7 @@ def replace_file(files: Files, path: str, data: Buffer, *, sync: bool = True) ->
 
 
 def unlink_if_exists(files: Files, path: str) -> bool:
-    """Remove a name; whether it was there."""
+    """Remove a name; returns whether it existed."""
     try:
         files.unlink(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Bringing a log to the disk: captured on the event loop, run in a thread, completed on the event loop."""
+"""Flushing a log to the disk: captured on the event loop, run in a thread, completed on the event loop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from barnabas.storage.files import TEMPORARY_SUFFIX, Files, unlink_if_exists, wr
 
 
 class SharedSync:
-    """Syncs of one directory in which names are made: one that begins after a name was made is enough for it, however
-    many wait.
+    """Syncs of one directory in which names are created. One sync covers every name created before it began, however
+    many callers wait.
     """
 
     def __init__(self) -> None:
@@ -23,15 +23,15 @@ class SharedSync:
         self._failure: OSError | None = None
 
     def note_name(self) -> int:
-        """A name was made; returns its number, from 1 on. Event loop only."""
+        """Register a new name; returns its number, from 1 on. Event loop only."""
         self._made += 1
         return self._made
 
     def sync(self, files: Files, directory: str, number: int) -> None:
-        """Return when the name of this number is on the disk. Blocking, any thread.
+        """Return once the name with this number is on the disk. Blocking, any thread.
 
         Raises:
-            OSError: a sync failed, this one or an earlier one, which a second try might cover up.
+            OSError: this sync or an earlier one failed; a second try might hide that.
         """
         with self._lock:
             if self._failure is not None:
@@ -52,9 +52,9 @@ class SharedSync:
 class FlushTask:
     """One flush of one log up to `end_offset`: data first, then indexes and snapshots, then names.
 
-    `run` may be called from any thread, and does its work once; it touches nothing but what was captured. After it,
-    whether it failed or not, the log's `complete_flush` has to be called on the event loop. A failed sync is final: a
-    second try might claim success for pages that the first try lost.
+    `run` may be called from any thread, and works once; it uses only captured state. After it, failed or not, the event
+    loop has to call the log's `complete_flush`. A failed sync is final: a second try might report success for pages
+    that the first try lost.
     """
 
     cache: DescriptorCache
@@ -62,41 +62,42 @@ class FlushTask:
     end_offset: int
     segments: list[LogFile]
     others: list[str]
-    """Paths of index files and snapshots: hints, which may be gone meanwhile."""
+    """Paths of index files and snapshots: they can be rebuilt, and may be gone meanwhile."""
     names_dirty: bool
-    """The directory has names that the disk does not know."""
+    """The directory has names that are not on the disk."""
     siblings: SharedSync
     number: int
-    """Under which `siblings` has the name of the log's own directory, while the disk does not know that; else 0."""
+    """The number of the log's own directory in `siblings`, while its name is not on the disk; else 0."""
     flush_number: int
-    """No other flush in the log directory has it."""
+    """Unique among the flushes of the log directory."""
     leader_epochs: tuple[str, bytes] | None = None
     unsynced_seal: int | None = None
-    """The oldest segment that was sealed since the last flush, if one was."""
+    """The base offset of the oldest segment that was sealed since the last flush, if any."""
     is_of_all: bool = True
-    """It goes to the log's end, and does not leave the active segment's records to the kernel."""
+    """The flush extends to the log end offset: it includes the active segment's records."""
     error: StorageError | None = field(default=None, init=False)
     may_be_repeated: bool = field(default=False, init=False)
-    """It failed for a cause that passes, and no sync did: the disk is full, or there was no descriptor to sync a file
-    through, or no thread to do it."""
+    """The flush failed with a transient error, and no sync failed: the disk is full, or there was no descriptor to sync
+    a file through, or no thread to run it.
+    """
     moved: bool = field(default=False, init=False)
-    """The log was about to move away while this flush was under way; its leader epochs may not be written."""
+    """The log was about to be renamed during this flush; its leader epochs may not be written."""
     _naming: threading.Lock = field(default_factory=threading.Lock, init=False)
-    """Held while a file gets its name in `directory`, and while that is noted."""
+    """Held while a file is renamed into `directory`, and while `moved` is set."""
     _turn: threading.Lock = field(default_factory=threading.Lock, init=False)
     _is_over: bool = field(default=False, init=False)
-    """Whether it has run, or was given up: the segments are held no more."""
+    """Whether the flush has run, or was cancelled: it holds no segments any more."""
 
     def run(self) -> None:
-        """Bring the files to the disk, unless the flush was given up. Blocking. Errors end in `error`."""
+        """Flush the files to the disk, unless the flush was cancelled. Blocking. An error is stored in `error`."""
         with self._turn:
             if not self._is_over:
                 self._bring_to_disk()
                 self._end()
 
     def give_up(self, reason: str) -> None:
-        """No thread could be started for it. A pool keeps what it was handed all the same, so a thread that comes free
-        may begin, or have begun, with it: who is first decides.
+        """Cancel the flush because no thread could be started for it. The pool keeps its tasks nevertheless, so a
+        thread that becomes free may run it, or be running it: the first of the two calls takes effect.
         """
         with self._turn:
             if not self._is_over:
@@ -122,7 +123,7 @@ class FlushTask:
             if self.number:
                 self.siblings.sync(self.cache.files, self.directory.rpartition("/")[0], self.number)
         except FileNotFoundError as error:
-            # Only a log whose directory was renamed for deletion loses its files under a flush.
+            # Only a log whose directory was renamed for deletion loses its files during a flush.
             self.error = StorageError(f"the log was deleted while it was flushed: {error}")
         except OSError as error:
             self.may_be_repeated = is_passing(error)
@@ -131,14 +132,14 @@ class FlushTask:
             self.error = StorageError(f"bringing the log to the disk failed: {error!r}")
 
     def note_move(self) -> None:
-        """The log's directory is about to be renamed, and its name may soon be another log's. Event loop only."""
+        """The log's directory is about to be renamed, and another log may soon have its name. Event loop only."""
         with self._naming:
             self.moved = True
 
     def _write_epochs(self, path: str, content: bytes) -> None:
-        """Write the leader epochs under a temporary name of this flush, and rename that to `path` unless the log is
-        about to move away: then the directory's name may be another log's. Raises OSError; on a full disk, too, where
-        what was appended is safe all the same.
+        """Write the leader epochs to a temporary file of this flush, and rename it to `path` unless the log is about to
+        be renamed: another log's directory may have the name then. Raises OSError, also on a full disk, though the
+        appended records are safe then.
         """
         files, temporary = self.cache.files, f"{path}.{self.flush_number}{TEMPORARY_SUFFIX}"
         has_name = False

@@ -1,8 +1,8 @@
-"""Which log directories a broker has, so that one whose disk is not mounted is missed instead of taken for a new one.
+"""The set of a broker's log directories: a directory whose disk is not mounted counts as missing, not as new.
 
-Each directory of a broker that has several holds a note, `barnabas-log-directories`: an id of its own, and the ids of
-all of them with the paths that they had in `log.dirs`. Kafka, which does not look at the file, takes an empty directory
-for a new one. Reordered, renamed and new directories are told apart by id and path; the decision is pure.
+Each directory of a broker with several directories contains a note, `barnabas-log-directories`: its id, and the ids and
+`log.dirs` paths of all directories. Kafka ignores the file and takes an empty directory for a new one. Ids and paths
+distinguish reordered, renamed and new directories; the decision is pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COVERED: Final = "another one is at its path: is a disk mounted over it?"
 
 
 class DirectoryNote(NamedTuple):
-    """What one directory says: its id, and the path of each directory that it knows of, by id, itself among them."""
+    """The note of one directory: its id, and the path of each known directory by id, including its own."""
 
     directory_id: str
     paths: dict[str, str]
@@ -33,7 +33,7 @@ class DirectoryNote(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> DirectoryNote:
         """Read the file. Raises CorruptFile."""
-        # The number of lines is not compared: an operator may delete that of a directory given up.
+        # The number of lines is not checked: an operator may delete the line of an abandoned directory.
         lines = data.splitlines(keepends=True)
         counted = [*lines[:1], b"%d\n" % max(0, len(lines) - 2), *lines[2:]]
         try:
@@ -44,7 +44,9 @@ class DirectoryNote(NamedTuple):
 
 
 class SeenDirectory(NamedTuple):
-    """One of `log.dirs`, as a start finds it. `is_owned`: it says whose it is; `problem`: why it cannot be read."""
+    """A directory of `log.dirs`, as found at a start. `is_owned`: it has a `meta.properties`; `problem`: the reason why
+    it cannot be read.
+    """
 
     path: str
     note: DirectoryNote | None
@@ -53,26 +55,28 @@ class SeenDirectory(NamedTuple):
 
 
 class MissingDirectory(NamedTuple):
-    """One that the others know of: the path that it had, which another one may have now, and why it is missed."""
+    """A directory that the other directories' notes name: its path, which another directory may have now, and the
+    reason why it is missing.
+    """
 
     path: str
     problem: str
 
 
 class KnownDirectories(NamedTuple):
-    """Which directories there are, their ids by path, and which are missed, by id. No id is in both."""
+    """The ids of the present directories by path, and the missing directories by id. No id is in both."""
 
     present: dict[str, str]
     missing: dict[str, MissingDirectory]
 
     def without(self, path: str, problem: str) -> KnownDirectories:
-        """As these, but with one of them, which is there and turned out to be of no use, among the missing ones."""
+        """A copy in which a present directory that turned out to be unusable is among the missing ones."""
         present = dict(self.present)
         directory_id = present.pop(path)
         return KnownDirectories(present, self.missing | {directory_id: MissingDirectory(path, problem)})
 
     def notes(self) -> dict[str, DirectoryNote]:
-        """What each directory that is there is to say, by path; nothing where there is but one."""
+        """The note for each present directory, by path; empty if there is only one directory."""
         paths = {directory_id: path for path, directory_id in self.present.items()}
         paths |= {directory_id: missed.path for directory_id, missed in self.missing.items()}
         if len(paths) < 2:
@@ -81,16 +85,16 @@ class KnownDirectories(NamedTuple):
 
 
 def identify(seen: Sequence[SeenDirectory], new_id: Callable[[], str]) -> KnownDirectories:
-    """Tell the directories that are there from those that are missed.
+    """Distinguish present directories from missing ones.
 
-    A directory without a note is new, unless another one knows its path: then it is the same one if it says at all
-    whose it is, and what stands in its place if not. One that nobody knows of and that cannot be read is for the caller
-    to refuse: it is among neither. A known directory at the path of another one does not make that one known again: it
-    may lie below a disk that is mounted over it.
+    A directory without a note is new, unless another directory knows its path: then it is the known directory if it
+    names an owner, and a replacement of it if not. An unreadable directory that no note names is in neither set: the
+    caller refuses it. A known directory at the path of another one does not make that one present: it may be covered by
+    a mount.
     """
     present: dict[str, str] = {}
     for directory in seen:
-        if directory.note is not None and directory.note.directory_id not in present.values():  # no copy of another one
+        if directory.note is not None and directory.note.directory_id not in present.values():  # not a copy
             present[directory.path] = directory.note.directory_id
     missed = _missed(seen, present.values())
     for directory in seen:
@@ -111,7 +115,7 @@ def identify(seen: Sequence[SeenDirectory], new_id: Callable[[], str]) -> KnownD
 
 
 def _missed(seen: Sequence[SeenDirectory], present_ids: Iterable[str]) -> dict[str, str]:
-    """The paths of directories that others know of, by id."""
+    """The paths of absent directories that notes name, by id."""
     known: dict[str, str] = {}
     for directory in seen:
         if directory.note is not None:

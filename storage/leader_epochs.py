@@ -1,4 +1,4 @@
-"""Which leader wrote which offsets: the epoch history of one log."""
+"""The leader epoch history of one log."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ UNDEFINED_OFFSET: Final = -1
 
 
 class LeaderEpochs:
-    """Leader epochs and the first offset each wrote, ascending in both. Pure: whoever changes it writes `leader-
-    epoch-checkpoint`.
+    """Leader epochs and the first offset of each, ascending in both. Pure: the caller that changes it writes
+    `leader-epoch-checkpoint`.
 
-    `dirty` is set by every change and cleared by whoever has captured the entries to write them.
+    `dirty` is set by every change and cleared by the caller that has captured the entries for writing.
 
     Source: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache (KIP-101, KIP-279).
     """
@@ -33,26 +33,28 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> list[tuple[int, int]]:
-        """Every leader epoch that wrote to the log, and its first offset there, the oldest first."""
+        """Every leader epoch with records in the log, and its first offset, oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
 
     @property
     def latest_epoch(self) -> int:
-        """The last leader epoch that wrote to the log; -1 if none is known."""
+        """The last leader epoch with records in the log; -1 if none is known."""
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     @property
     def latest_start_offset(self) -> int:
-        """Where the latest epoch starts; -1 if nothing is known."""
+        """The start offset of the latest epoch; -1 if none is known."""
         return self._starts[-1] if self._starts else UNDEFINED_OFFSET
 
     @property
     def earliest_entry(self) -> tuple[int, int] | None:
-        """The first leader epoch that is known, and its first offset."""
+        """The first known leader epoch and its first offset."""
         return (self._epochs[0], self._starts[0]) if self._epochs else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` starts at `start_offset`; entries that contradict it go. Whether anything changed."""
+        """Record that `epoch` starts at `start_offset`, and remove contradicting entries; returns whether anything
+        changed.
+        """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {start_offset} cannot be")
         if self._epochs and epoch == self._epochs[-1] and start_offset >= self._starts[-1]:
@@ -66,7 +68,7 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The last epoch not above `epoch` that this log knows, and where it ended; (-1, -1) if that cannot be said."""
+        """The largest known epoch up to `epoch`, and its end offset; (-1, -1) if that is unknown."""
         if epoch == UNDEFINED_EPOCH or not self._epochs or epoch > self._epochs[-1]:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self._epochs[-1]:
@@ -77,19 +79,19 @@ class LeaderEpochs:
         return self._epochs[higher - 1], self._starts[higher]
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch that wrote `offset`; -1 if it is before all entries."""
+        """The epoch of `offset`; -1 if the offset precedes all entries."""
         slot = bisect_right(self._starts, offset) - 1
         return self._epochs[slot] if slot >= 0 else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that start at or beyond `end_offset`."""
+        """Remove epochs that start at or beyond `end_offset`."""
         while self._starts and self._starts[-1] >= end_offset:
             self._epochs.pop()
             self._starts.pop()
             self.dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that ended before `start_offset`; the one it lies in now starts there."""
+        """Remove epochs that end before `start_offset`; the epoch that contains it now starts there."""
         slot = bisect_right(self._starts, start_offset) - 1
         if slot < 0 or (slot == 0 and self._starts[0] == start_offset):
             return
@@ -98,7 +100,7 @@ class LeaderEpochs:
         self.dirty = True
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         if self._epochs:
             self._epochs.clear()
             self._starts.clear()

@@ -1,4 +1,4 @@
-"""Reading `leader-epoch-checkpoint`, or what it should say from the log's batches. Everything here blocks."""
+"""Loads `leader-epoch-checkpoint`, or rebuilds its content from the log's batches. Everything here blocks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 def read_leader_epochs(
     files: Files, directory: str, segments: Iterable[Segment], log_start_offset: int, log_end_offset: int
 ) -> LeaderEpochs:
-    """The leader epochs of a log, from their file, or from the batches if that is missing or unusable; none that begin
-    outside the log. Raises OSError."""
+    """The leader epochs of a log, from their file, or from the batches if the file is missing or unusable; without
+    epochs that begin outside the log. Raises OSError.
+    """
     path = f"{directory}/{LEADER_EPOCH_FILE}"
     try:
         entries = decode_leader_epochs(read_file(files, path))
@@ -37,7 +38,7 @@ def read_leader_epochs(
 
 
 def _scan(files: Files, segments: Iterable[Segment]) -> list[tuple[int, int]]:
-    """Epochs and where each starts, from the headers of all batches. Slow."""
+    """The epochs and their start offsets, from the headers of all batches. Slow."""
     found: list[tuple[int, int]] = []
     for segment in segments:
         if segment.size:

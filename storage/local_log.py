@@ -1,9 +1,8 @@
-"""A log as files in one directory: write batches behind each other, roll, read, cut, remove.
+"""A log as files in one directory: write batches, roll, read, truncate, remove.
 
-What the batches mean (whose they are, whether they are right, which of them may be read) is `log.PartitionLog`'s. The
-files of a segment are described in `segment`, `leader-epoch-checkpoint` and `partition.metadata` in `checkpoints`.
-
-Source: org.apache.kafka.storage.internals.log.LocalLog, LogSegments.
+`log.PartitionLog` handles the meaning of batches (producers, validation, visibility). The files of a segment are
+described in `segment`, `leader-epoch-checkpoint` and `partition.metadata` in `checkpoints`. Source:
+org.apache.kafka.storage.internals.log.LocalLog, LogSegments.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from barnabas.storage.segment import (
 class LocalLog:
     """The segments of one log, the last of which is active, in the directory `TOPIC-PARTITION`.
 
-    `segments` is the list itself, oldest first: who is handed it looks only. `health` says whether the log works,
-    `durability` how far it is on the disk, `reader` finds batches.
+    `segments` is the list itself, oldest first; callers must not change it. `health` says whether the log works,
+    `durability` how far it is flushed; `reader` finds batches.
 
     Ownership: the event loop, and the one `PartitionLog` that it belongs to.
 
     Raises:
-        StorageError (KAFKA_STORAGE_ERROR): from every method that touches the disk. Whether the log is offline then
-            says `health`.
+        StorageError (KAFKA_STORAGE_ERROR): from every method that accesses the disk. `health` says whether the log is
+            offline then.
     """
 
     __slots__ = ("_context", "_files", "directory", "durability", "health", "reader", "segments")
@@ -72,8 +71,8 @@ class LocalLog:
         max_timestamp: int,
         index_interval_bytes: int,
     ) -> None:
-        """Write a batch behind the last one of the active segment, which was loaded (`load_active`). Nothing has
-        changed if that is refused and the log is not offline.
+        """Append a batch to the active segment, which must be loaded (`load_active`). If the disk refuses and the log
+        is not offline, nothing has changed.
         """
         size = len(batch)
         position = segment.size
@@ -95,7 +94,7 @@ class LocalLog:
             return self._context.cache.descriptor(segment.file)
 
     def _roll_back(self, segment: Segment, descriptor: int, error: OSError) -> StorageError:
-        """Cut what a failed write left behind; if even that fails, nobody knows what is in the file."""
+        """Truncate the remains of a failed write; if that fails too, the content of the file is unknown."""
         what = f"appending to {segment.file.path}"
         try:
             cut_back(self._files, descriptor, segment.size)
@@ -104,16 +103,16 @@ class LocalLog:
         return self.health.refused(what, error)
 
     def load_active(self, index_interval_bytes: int) -> None:
-        """Prepare the active segment for the first write since the start. Blocking, small files."""
+        """Prepare the active segment for the first append since the start. Blocking, small files."""
         segment = self.segments[-1]
         with self.health.refusing_if(f"reading {segment.file.path}"):
             segment.read_first_timestamp(self._context.cache)
-            segment.load(self._context.cache, index_interval_bytes)  # last: now it counts as prepared
+            segment.load(self._context.cache, index_interval_bytes)  # last: from here on the segment counts as loaded
         self._context.indexes.drop(segment.file)
 
     def roll(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
-        """Seal the active segment and go on in a new one. The indexes of the old one go to files; the disk gets them
-        with the next flush.
+        """Seal the active segment and create a new one. Writes the index files of the old one; the next flush syncs
+        them.
         """
         old = self.segments[-1]
         with self.health.refusing_if(f"rolling {self.directory} at offset {base_offset}"):
@@ -132,20 +131,20 @@ class LocalLog:
         return Segment.create(context.cache, self.directory, base_offset, now_ms, context.jitter(config))
 
     def write_active_indexes(self, index_interval_bytes: int) -> None:
-        """Write the index files of the active segment, which the next start then need not build from the batches; of an
-        empty one those that Kafka would miss. Blocking.
+        """Write the index files of the active segment, so that the next start need not rebuild them; for an empty
+        segment, write the ones that Kafka expects. Blocking.
         """
         segment = self.segments[-1]
         with self.health.refusing_if(f"closing {self.directory}"):
             if not segment.size:
                 for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                    # Nobody has to find it on the disk after a power cut.
+                    # These need not survive a power cut.
                     write_file(self._files, segment.path(suffix), b"")
                 return
             if segment.offset_index is None:
                 self.load_active(index_interval_bytes)
             segment.write_indexes(self._files)
-        # Contents, not names: an index that is missing is built anew, an old one would be believed.
+        # Contents, not names: a missing index is rebuilt, an outdated one would be trusted.
         self.durability.note_files(segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX))
 
     # --- removing
@@ -153,12 +152,12 @@ class LocalLog:
     def doom(
         self, segments: Sequence[Segment], snapshots: Container[int], delay_ms: int
     ) -> tuple[int, StorageError | None]:
-        """Rename the files of segments that are no longer to be part of the log, and have them unlinked after
-        `delay_ms` (`file.delete.delay.ms`); with them those of the `snapshots` that belong to them. The list of
-        segments stays as it is: `forget_oldest` follows.
+        """Rename the files of segments that leave the log, and schedule them, and those of the `snapshots` that belong
+        to them, for removal after `delay_ms` (`file.delete.delay.ms`). The list of segments does not change:
+        `forget_oldest` follows.
 
         Returns:
-            How many of the segments went, in their order, and why not all of them.
+            The number of renamed segments, in order, and the error if not all could be renamed.
         """
         logs: list[LogFile] = []
         others: list[str] = []
@@ -174,12 +173,12 @@ class LocalLog:
         return len(logs), failure
 
     def forget_oldest(self, count: int) -> None:
-        """The oldest `count` segments, which are doomed, are the log's no more."""
+        """Remove the oldest `count` segments, whose files are renamed, from the list."""
         del self.segments[:count]
         self.reader.forget_all()
 
     def _rename_doomed(self, segment: Segment, snapshots: Container[int], renamed: list[str]) -> None:
-        """One segment's files; where there is no room for the new name of its log, nothing has changed."""
+        """Rename one segment's files; if the disk has no space for the new name of its log, nothing has changed."""
         cache, files = self._context.cache, self._files
         paths = [segment.path(suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
         if segment.has_txn_index:
@@ -197,8 +196,8 @@ class LocalLog:
                 renamed.append(path + suffix)
 
     def _rename_or_unlink(self, path: str, name: str) -> None:
-        """Take an index file's name away, so that a later segment of that name does not find it: by a rename, or where
-        there is no room for the new name by unlinking it. Readers under way do without an index.
+        """Free an index file's name, so that a later segment of that name does not find the file: rename it, or unlink
+        it if the disk has no space for the new name. Reads under way then work without an index.
         """
         files = self._files
         try:
@@ -212,17 +211,19 @@ class LocalLog:
                 raise StateUnknown(second.errno, str(second), path) from second
 
     def _doom_all(self, segments: Sequence[Segment], delay_ms: int) -> None:
-        """As `doom`, for who has changed other things already: if not all of them go, the log is offline."""
+        """`doom` for callers that have already changed other state: if not all segments can be renamed, the log goes
+        offline.
+        """
         _, failure = self.doom(segments, (), delay_ms)
         if failure is not None:
             self.health.fail(failure)
             raise failure
 
     def swap_in(self, new: Segment, slot: int, count: int) -> None:
-        """Put a segment whose files are there as `.swap` in the place of `count` others, which are doomed already."""
+        """Replace `count` segments, already doomed, by a segment whose files are there as `.swap`."""
         files = self._files
         with self.health.failing_if(f"swapping cleaned segments of {self.directory}"):
-            # The log first: while it waits, the start removes what is there of the indexes.
+            # The log file first: while it has the old name, the next start removes index files of the new name.
             for path in [new.path(suffix) for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES)]:
                 if files.exists(path):
                     files.rename(path, path.removesuffix(SWAP_SUFFIX))
@@ -234,23 +235,23 @@ class LocalLog:
     # --- truncating
 
     def prepare_dooming(self, slot: int, delay_ms: int) -> Callable[[], None] | None:
-        """What takes the names of the segments from this slot of `segments` on, which are to be cut off: any thread may
-        call it, while nothing uses the log. None if there are none. The list stays as it is until `cut_to` or
-        `start_anew_at`. The last one first, so that a crash in between leaves no gap.
+        """A function that renames the files of the segments from this slot of `segments` on, for a truncation: any
+        thread may call it while nothing uses the log. None if there are no such segments. The list does not change
+        until `cut_to` or `start_anew_at`. The newest segment comes first, so that a crash in between leaves no gap.
         """
         doomed = self.segments[slot:][::-1]
         for segment in doomed:
-            self._context.cache.close(segment.file)  # which only the event loop may do
+            self._context.cache.close(segment.file)  # only the event loop may do this
         return partial(self._doom_all, doomed, delay_ms) if doomed else None
 
     def cut_to(self, slot: int, last: Segment) -> None:
-        """The segments from this slot on are gone but for the first, in the place of which is `last`."""
+        """Remove the segments from this slot on, and put `last` in the place of the first of them."""
         self.segments[slot:] = [last]
         self._context.indexes.drop(last.file)
         self.reader.forget_all()
 
     def start_anew_at(self, offset: int, config: LogConfig) -> None:
-        """Begin a new segment at `offset`, now that all others are gone."""
+        """Create a new segment at `offset`, after all others are gone."""
         with self.health.failing_if(f"starting {self.directory} anew"):
             self.segments[:] = [self._create_segment(offset, config, self._context.clock.now_ms())]
         self.reader.forget_all()
@@ -258,13 +259,13 @@ class LocalLog:
     # --- closing, moving away
 
     def close_files(self) -> None:
-        """Give up all descriptors; nothing is written."""
+        """Close all descriptors; nothing is written."""
         for segment in self.segments:
             self._context.cache.close(segment.file)
             self._context.indexes.drop(segment.file)
 
     def move_to(self, directory: str) -> None:
-        """Rename the log's directory, since the log is deleted; reads and flushes under way find their files again.
+        """Rename the directory of the log, which is deleted; reads and flushes under way find their files again.
         Blocking. Raises OSError.
         """
         self.durability.note_move()
@@ -277,8 +278,8 @@ class LocalLog:
 
 
 def _unused_suffix(files: Files, path: str) -> str:
-    """`.deleted`, or where a file of that name still waits to be unlinked (compaction replaces a segment of the same
-    name again and again), `.1.deleted` and so on.
+    """`.deleted`, or, if a file of that name still waits to be unlinked (compaction replaces a segment of the same name
+    again and again), `.1.deleted` and so on.
     """
     suffix, number = DELETED_SUFFIX, 0
     while files.exists(path + suffix):

@@ -1,7 +1,7 @@
-"""One partition's log: appends are checked, reads bounded, old segments deleted, diverged ones cut.
+"""One partition's log: validates appends, bounds reads, deletes old segments, truncates diverged ones.
 
-How that is kept in files is `local_log`'s. Offsets obey log_start_offset <= last_stable_offset <= high_watermark <=
-log_end_offset, and recovery_point <= log_end_offset.
+`local_log` stores it in files. Offsets obey log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset,
+and recovery_point <= log_end_offset.
 
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.
 """
@@ -56,11 +56,11 @@ logger = logging.getLogger(__name__)
 
 
 class LogAppendInfo(NamedTuple):
-    """What an append did.
+    """The result of an append.
 
-    `log_append_time_ms` is -1 for CreateTime topics. A `duplicate` was not written again: the offsets are those of
-    the first time, and `log_append_time_ms` is the batch's largest timestamp, as Kafka answers. `flush_required` asks
-    for a flush before the append is acknowledged (`flush.messages`).
+    `log_append_time_ms` is -1 for CreateTime topics. A `duplicate` was not written again: the offsets are those of the
+    first append, and `log_append_time_ms` is the batch's largest timestamp, as in Kafka's response. `flush_required`
+    asks for a flush before the append is acknowledged (`flush.messages`).
     """
 
     base_offset: int
@@ -72,17 +72,17 @@ class LogAppendInfo(NamedTuple):
 
 
 class PartitionLog:
-    """One partition's log: the rules of what is appended, read and removed, over the files of a `LocalLog`.
+    """One partition's log: the rules for appends, reads and removal, on top of the files of a `LocalLog`.
 
-    After a clean start nothing is read until it is needed: the first append reads two small index files and a
-    producer snapshot.
+    After a clean start nothing is read before it is needed: the first append reads two small index files and a producer
+    snapshot.
 
-    Ownership: the event loop. What may run in a thread is captured in an object of its own: `ColdRead`, `FlushTask`,
+    Ownership: the event loop. Work for a thread is captured in an object of its own: `ColdRead`, `FlushTask`,
     `TimestampLookup`, `SegmentTimes`.
 
     Raises:
-        StorageError (KAFKA_STORAGE_ERROR): from every method that touches the disk, once the log has failed. That is
-        final (see `fail`).
+        StorageError (KAFKA_STORAGE_ERROR): from every method that accesses the disk, once the log has failed. That is
+            final (see `fail`).
     """
 
     __slots__ = (
@@ -130,11 +130,12 @@ class PartitionLog:
         self.log_end_offset = log_end_offset
         self.high_watermark = max(log_start_offset, min(high_watermark, log_end_offset))
         self.clean_offset = None if clean_offset is None else min(clean_offset, log_end_offset)
-        """Up to where the last compaction looked; None if there was none ever, so that no offset may be missing."""
+        """The end of the last compaction pass; None if the log was never compacted, so that no offset may be missing.
+        """
         self.cut_count = 0
-        """How often batches were cut off its end since the log was opened."""
+        """The number of truncations since the log was opened."""
         self._uncounted = log_end_offset, segments[-1].size
-        """What `appended` has to take from the log's end and from the size of the active segment."""
+        """The values that `appended` subtracts from the log end offset and from the size of the active segment."""
         self._local = LocalLog(context, directory, segments, recovery_point=recovery_point)
         self._health, self._durability = self._local.health, self._local.durability
         self._producers = LogProducers(context, self._local, snapshots if snapshots is not None else [], producers)
@@ -153,7 +154,7 @@ class PartitionLog:
 
     @property
     def directory(self) -> str:
-        """The path of the directory that has the log's files."""
+        """The path of the log's directory."""
         return self._local.directory
 
     @property
@@ -163,7 +164,7 @@ class PartitionLog:
 
     @property
     def segment_count(self) -> int:
-        """How many segments there are."""
+        """The number of segments."""
         return len(self._local.segments)
 
     @property
@@ -173,42 +174,43 @@ class PartitionLog:
 
     @property
     def appended(self) -> tuple[int, int]:
-        """How many records, and bytes of batches, were appended since the log was opened. That follows from where the
-        log ends and ended: no append has to count.
+        """The number of records, and of bytes of batches, appended since the log was opened. Derived from the log's end
+        now and then: appends need no counter.
         """
         records, size = self._uncounted
         return self.log_end_offset - records, self._local.segments[-1].size - size
 
     @property
     def sent_records(self) -> int:
-        """How many records were sent from files, by regions that count them themselves (`FileRegion`)."""
+        """The number of records that were sent from files, by regions that count themselves (`FileRegion`)."""
         return self._local.reader.sent_records.count
 
     def _go_on_counting(self, appended: tuple[int, int]) -> None:
-        """The log's end has moved otherwise than by an append: `appended` is what it was before."""
+        """Rebase the counters after a roll or truncation; `appended` is their value before it."""
         records, size = appended
         self._uncounted = self.log_end_offset - records, self._local.segments[-1].size - size
 
     @property
     def recovery_point(self) -> int:
-        """The offset up to which everything is on the disk."""
+        """The offset up to which everything is flushed."""
         return self._durability.recovery_point
 
     @property
     def recovery_point_to_write(self) -> int:
-        """What the checkpoint may say, see `Durability.recovery_point_to_write`."""
+        """The recovery point for the checkpoint, see `Durability.recovery_point_to_write`."""
         return self._durability.recovery_point_to_write
 
     @property
     def high_watermark_to_write(self) -> int:
-        """What the checkpoint may say: nothing as long as the disk may not know any segment, or all of them. A start
-        takes a log that had more than it has for damaged, and begins at the log's start where it is told less.
+        """The high watermark for the checkpoint: 0 while the names of segments may not be on the disk. A start treats a
+        log that is shorter than its checkpointed values as damaged, and begins at the log start offset if the value is
+        lower.
         """
         return 0 if self._durability.is_unnamed else self.high_watermark
 
     @property
     def leader_epochs(self) -> LeaderEpochs:
-        """Which leader wrote what. Blocking the first time."""
+        """The leader epochs. Blocking the first time."""
         if self._leader_epochs is None:
             local, files = self._local, self.context.cache.files
             with self._health.refusing_if(f"reading the epochs of {local.directory}"):
@@ -225,7 +227,7 @@ class PartitionLog:
         return self._topic_id
 
     def assign_topic_id(self, topic_id: bytes) -> None:
-        """Note the topic's id, durably with the next flush.
+        """Store the topic's id; the next flush makes it durable.
 
         Raises:
             ApiError: INCONSISTENT_TOPIC_ID, if the log belongs to another topic of the same name.
@@ -243,7 +245,7 @@ class PartitionLog:
         self._durability.note_names(path)
 
     def mark_new(self) -> None:
-        """The log was just created: the next flush is due, and takes its first file with it."""
+        """Note that the log was created: a flush is due, and includes its first file."""
         self._durability.note_directory(self._local.segments[-1].file.path)
 
     def update_config(self, config: LogConfig) -> None:
@@ -254,17 +256,17 @@ class PartitionLog:
 
     @property
     def failure(self) -> StorageError | None:
-        """Why the log is offline, LogDeleted if it was deleted; None while it works."""
+        """The reason why the log is offline, LogDeleted if it was deleted; None while it works."""
         return self._health.failure
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the log was deleted. Whoever has waited with it in hand sees nothing but errors that say so."""
+        """Whether the log was deleted. Every call on a log that was deleted meanwhile raises an error that says so."""
         return isinstance(self._health.failure, LogDeleted)
 
     def fail(self, error: StorageError) -> None:
-        """Take the log offline: nothing is acknowledged, read or retried any more until a restart finds out what is
-        on the disk.
+        """Take the log offline: no append is acknowledged, no read served and nothing retried before a restart has
+        checked the disk.
         """
         self._health.fail(error)
 
@@ -276,7 +278,7 @@ class PartitionLog:
 
     @property
     def producer_state(self) -> ProducerState:
-        """What is known of the producers.
+        """The state of the producers.
 
         Blocking the first time: a few small reads after a clean start, the last segment's headers after a truncation.
         """
@@ -286,12 +288,12 @@ class PartitionLog:
 
     @property
     def remembered_producers(self) -> ProducerState | None:
-        """`producer_state` if it is in memory; None until somebody needed it."""
+        """`producer_state` if it is in memory; None before it is first needed."""
         return self._producers.state
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset up to which readers of committed data may read. Blocking the first time."""
+        """The offset up to which read_committed consumers may read. Blocking the first time."""
         producers = self._producers.state
         if producers is None:
             if not self._producers.snapshots and not self.log_end_offset:
@@ -304,15 +306,15 @@ class PartitionLog:
         return min(self.high_watermark, max(first_unstable, self.log_start_offset))
 
     def active_producers(self) -> list[ProducerEntry]:
-        """All producers with state on this log. Blocking the first time."""
+        """All producers with state in this log. Blocking the first time."""
         return list(self.producer_state.producers.values())
 
     def remove_expired_producers(self, now_ms: int) -> None:
-        """Forget producers that have not written for producer.id.expiration.ms, as it is now."""
+        """Remove producers that have not written for the current producer.id.expiration.ms."""
         self._producers.remove_expired(now_ms)
 
     def producer_ids(self) -> list[int]:
-        """The ids that producers of this log have, or had a while ago. Blocking; any thread."""
+        """The ids of the log's producers, including some that have expired. Blocking; any thread."""
         return self._producers.read_ids(self.log_start_offset, self.log_end_offset)
 
     # --- appending
@@ -328,16 +330,16 @@ class PartitionLog:
         validated: ValidationResult | None = None,
         transaction_version: int = 0,
     ) -> LogAppendInfo:
-        """Check one batch, give it offsets and the leader's epoch in place, and write it with one call.
+        """Validate one batch, assign its offsets and leader epoch in place, and write it with one call.
 
-        `batch` is not kept, so the caller may use the buffer again. `validated` is what `validate` returned for it,
+        `batch` is not kept, so the caller may reuse the buffer. `validated` is the result of `validate`,
         `transaction_version` the version of the transaction that a marker ends.
 
         Raises:
-            ExpensiveBatch: checking would take long; `validate` it in a thread and come back. Nothing was written.
-            RecordErrors, ApiError: what `validation` and `ProducerState` say; nothing was written.
+            ExpensiveBatch: validation would take long; `validate` it in a thread and call again. Nothing was written.
+            RecordErrors, ApiError: as in `validation` and `ProducerState`; nothing was written.
             StorageError: the disk refused. A full disk or a short write is rolled back, so that a later append may
-            succeed.
+                succeed.
         """
         if self._health.failure is not None:
             self._health.check()
@@ -374,7 +376,7 @@ class PartitionLog:
         )
 
     def validate(self, batch: WriteBuffer, config: LogConfig, *, now_ms: int, produce_version: int) -> ValidationResult:
-        """The checks of `append_as_leader` for a client's batch, which may open its records. Any thread.
+        """The validation of `append_as_leader` for a client's batch, which may open the records. Any thread.
 
         Raises:
             RecordErrors, ApiError: as `append_as_leader`.
@@ -383,7 +385,7 @@ class PartitionLog:
         return validate_batch(batch, header, config, now_ms, topic_partition=self.topic)
 
     def _duplicate(self, known: BatchMetadata) -> LogAppendInfo:
-        """The answer to a batch that was appended before; if just before, it may still have to be flushed."""
+        """The result for a duplicate batch; if it was appended just before, it may still have to be flushed."""
         unflushed = self.log_end_offset - self.recovery_point
         flush_required = known.last_offset >= self.recovery_point and unflushed >= self.config.flush_messages
         return LogAppendInfo(
@@ -393,14 +395,14 @@ class PartitionLog:
     def append_as_follower(
         self, batches: ReadBuffer, *, now_ms: int, leader_epoch: int | None = None
     ) -> LogAppendInfo | None:
-        """Append what the leader sent, with its offsets and epochs; None if there is no whole batch.
+        """Append batches from the leader, with their offsets and epochs; None if there is no whole batch.
 
-        Batches of an epoch above `leader_epoch` are left out: they were sent by a leader this replica does not follow
+        Batches of an epoch above `leader_epoch` are left out: their leader is not the one that this replica follows
         (yet).
 
         Raises:
-            ApiError: as `check_replicated`, the batches before the refused one are in the log; as `check_rising`, none
-                is.
+            ApiError: as `check_replicated`, with the batches before the refused one in the log; as `check_rising`, with
+                none of them.
         """
         self.check()
         first_offset = last_offset = -1
@@ -421,7 +423,7 @@ class PartitionLog:
         if header.partition_leader_epoch > self.leader_epochs.latest_epoch:
             self.assign_leader_epoch(header.partition_leader_epoch, header.base_offset)
         if header.base_offset != self.log_end_offset:
-            # Compaction left a gap: the batches before it no longer tell where an offset is by themselves.
+            # Compaction left a gap: the recent batches before it no longer suffice to locate an offset.
             self._local.reader.forget_recent()
         start, end = header.position, header.end_position
         with view[start:end] as batch:
@@ -438,11 +440,11 @@ class PartitionLog:
         marker: EndTxnMarker | None,
         now_ms: int,
     ) -> None:
-        """Write a batch that is ready, and take it into everything that is kept in memory."""
+        """Write a validated batch, and update the state in memory."""
         segment = self._local.segments[-1]
         if segment.offset_index is None:
             self._load_active()
-        # Now, because taking in the batches on the disk and then this one must not count it twice.
+        # Load the state first: loading it after the write would count this batch twice.
         producers = self._producers.state or self.producer_state
         bytes_min = self.context.segment_bytes_min
         if segment.should_roll(len(batch), max_timestamp, last_offset, self.config, now_ms, bytes_min):
@@ -470,8 +472,8 @@ class PartitionLog:
         max_timestamp: int,
         marker: EndTxnMarker,
     ) -> None:
-        """Write a marker, and the transaction that it aborts into the transaction index. A full disk takes both or
-        none: the transaction stays open, and its coordinator tries again.
+        """Write a marker and, if it aborts a transaction, the entry of the transaction index. On a full disk both or
+        none are written: the transaction stays open, and its coordinator retries.
         """
         files, what = self.context.cache.files, f"writing the transaction index of {segment.file.path}"
         aborted = self.producer_state.aborted_by(header.producer_id, base_offset, marker)
@@ -490,15 +492,15 @@ class PartitionLog:
         self.producer_state.record_marker(header, base_offset, marker)
 
     def assign_leader_epoch(self, epoch: int, start_offset: int | None = None) -> None:
-        """Note that `epoch` writes from the log's end on; durable with the next flush, and after a crash rebuilt from
-        the batches.
+        """Record that `epoch` starts at the log end offset; the next flush makes it durable, and after a crash it is
+        rebuilt from the batches.
         """
         self.leader_epochs.assign(epoch, self.log_end_offset if start_offset is None else start_offset)
 
     # --- rolling
 
     def roll(self) -> None:
-        """Seal the active segment and start a new one at the log's end. An empty one stays."""
+        """Seal the active segment and create a new one at the log end offset. An empty one stays."""
         self.check()
         segment = self._local.segments[-1]
         if segment.size:
@@ -507,10 +509,10 @@ class PartitionLog:
             self._roll(self.log_end_offset, self.context.clock.now_ms())
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
-        """Go on in a new segment, which starts with a snapshot of the producers' state."""
+        """Continue in a new segment, which starts with a producer snapshot."""
         active = self._local.segments[-1]
         if active.base_offset == base_offset:
-            # Empty, but too old or unable to express the offset: as good as a new one.
+            # The active segment is empty, but too old or unable to express the offset: reuse it as a new one.
             active.created_ms = now_ms
             return active
         self._take_snapshot(base_offset)
@@ -520,7 +522,7 @@ class PartitionLog:
         return segment
 
     def _take_snapshot(self, offset: int) -> None:
-        """Write the producers' state as of `offset`, where the log ends. Page cache only."""
+        """Write a producer snapshot at `offset`, the log end offset. Page cache only."""
         snapshots = self._producers.snapshots
         if offset > self.log_start_offset and not (snapshots and snapshots[-1] >= offset):
             self._producers.take_snapshot(offset, self.producer_state)
@@ -538,13 +540,13 @@ class PartitionLog:
     ) -> FetchData:
         """Read whole batches of one segment, from the one that contains `start_offset` on.
 
-        Batches that reach to `max_offset` or beyond (by default the log's end) are left out, and so are those that do
-        not fit into `max_bytes`; but with `min_one_message` the first one is returned however large it is. With
-        `may_stay_in_file` many batches come as a region of their file, for `sendfile`.
+        Batches that reach to `max_offset` or beyond (by default the log end offset) are left out, and so are batches
+        that do not fit into `max_bytes`; with `min_one_message` the first one is returned however large it is. With
+        `may_stay_in_file` large reads return a region of the file, for `sendfile`.
 
         Raises:
             ApiError: OFFSET_OUT_OF_RANGE.
-            ColdRead: the disk would have to be waited for; `load` it in a thread.
+            ColdRead: the read would block for the disk; `load` it in a thread.
         """
         if self._health.failure is not None:
             self._health.check()
@@ -574,19 +576,20 @@ class PartitionLog:
         )
 
     def readable_bytes(self, start_offset: int, max_offset: int, limit: int) -> int:
-        """About how many bytes a read could return, at most `limit`; no I/O.
+        """An estimate of the bytes that a read could return, at most `limit`; no I/O.
 
-        Segments, index entries and recent batches are exact starts; anything else counts from the one before it.
+        Exact at the starts of segments, index entries and recent batches; other offsets count from the one before them.
         """
         if start_offset >= max_offset or start_offset < self.log_start_offset:
             return 0
         if limit <= 1:
-            return limit  # there is something, and nobody asks how much
+            return limit  # there is something to read, and the caller needs no number
         return self._local.reader.readable_bytes(start_offset, max_offset, self.log_end_offset, limit)
 
     def has_all_of(self, read: ColdRead) -> bool:
-        """Whether what a read finds is still what the log holds: it is of this log, and since it was planned no batches
-        were deleted, compacted or truncated. Otherwise `aborted_transactions` may know nothing of what was read.
+        """Whether the log still contains everything that a read returns: the read is of this log, and since it was
+        planned no batches were deleted, compacted or truncated. Otherwise `aborted_transactions` may lack transactions
+        of these batches.
         """
         return self._local.reader.has_all_of(read)
 
@@ -608,7 +611,7 @@ class PartitionLog:
     # --- offsets by time and epoch
 
     def timestamp_lookup(self) -> TimestampLookup:
-        """Capture the log for a search by timestamp, which blocks and belongs into a thread."""
+        """Capture the log for a search by timestamp, which blocks and has to run in a thread."""
         self.check()
         local, captures = self._local, []
         for segment in local.segments[local.reader.slot(self.log_start_offset) :]:
@@ -617,21 +620,21 @@ class PartitionLog:
         return TimestampLookup(self.context.cache, self.context.indexes, self.log_start_offset, captures)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
-        """The first record that is not earlier than `timestamp`. Blocking; in a thread use `timestamp_lookup`."""
+        """The first record at or after `timestamp`. Blocking; in a thread use `timestamp_lookup`."""
         return self.timestamp_lookup().first_at_or_after(timestamp)
 
     def max_timestamp_offset(self) -> TimestampAndOffset | None:
-        """The first record that has the largest timestamp. Blocking; in a thread use `timestamp_lookup`."""
+        """The first record with the largest timestamp. Blocking; in a thread use `timestamp_lookup`."""
         return self.timestamp_lookup().largest()
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The last known epoch not above `epoch` and where it ended; (-1, -1) if that cannot be said."""
+        """The largest known epoch up to `epoch`, and its end offset; (-1, -1) if that is unknown."""
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     # --- offsets that move
 
     def update_high_watermark(self, offset: int) -> int:
-        """Set the high watermark, kept within the log; returns it."""
+        """Set the high watermark, bounded by the log's offsets; returns it."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             offset = max(self.log_start_offset, min(offset, self.log_end_offset))
         self.high_watermark = offset
@@ -641,8 +644,8 @@ class PartitionLog:
         return offset
 
     def increment_log_start_offset(self, offset: int) -> bool:
-        """Make everything before `offset` unreadable (DeleteRecords, retention); whether that moved the log start
-        offset.
+        """Make everything before `offset` unreadable (DeleteRecords, retention); returns whether the log start offset
+        moved.
 
         Raises:
             ApiError: OFFSET_OUT_OF_RANGE, if `offset` lies beyond the high watermark.
@@ -664,19 +667,19 @@ class PartitionLog:
     # --- deleting
 
     def times_for_retention(self, now_ms: int) -> SegmentTimes:
-        """What `delete_old_segments` needs to know of the segments' times: to be read in a thread."""
+        """The segments' timestamps that `delete_old_segments` needs: to be read in a thread."""
         return retention.times_needed(self.config, self._local.segments, self.context.cache, now_ms)
 
     def delete_old_segments(self, now_ms: int, times: SegmentTimes | None = None) -> int:
-        """Apply retention: by log start offset always, by size and time if cleanup.policy says delete. Returns how
-        many segments went: if `retention.SEGMENTS_AT_ONCE` or more, there may be others.
+        """Apply retention: by log start offset always, by size and time if cleanup.policy includes delete. Returns the
+        number of deleted segments: if it is `retention.SEGMENTS_AT_ONCE` or more, others may be due.
 
-        `times` is what was read in a thread; segments that it does not know stay. Without it this may read the last
-        bytes of time indexes, or file times, the first time. Their files are renamed now and unlinked later.
+        `times` was read in a thread; segments without a known time stay. Without `times` this may read the last bytes
+        of time indexes, or file times, the first time. The files are renamed now and unlinked later.
 
         Raises:
-            StorageError: the disk refused. What passes leaves the rest for the next time, after anything else the log
-            is offline.
+            StorageError: the disk refused. After a transient error the rest is deleted the next time, after any other
+                the log is offline.
         """
         self.check()
         segments, cache, deleted = self._local.segments, self.context.cache, 0
@@ -686,8 +689,8 @@ class PartitionLog:
         return deleted
 
     def _delete_segments(self, count: int, reason: str) -> int:
-        """Delete the oldest `count` segments, as far as they are replicated, and not too many at once; the active one
-        is rolled first if it goes too.
+        """Delete the oldest `count` segments, as far as they are replicated, and not too many at once; the active
+        segment is rolled first if it is among them.
         """
         local, snapshots = self._local, self._producers.snapshots
         bounds = [segment.base_offset for segment in local.segments[1:]] + [self.log_end_offset]
@@ -713,10 +716,13 @@ class PartitionLog:
     # --- compaction
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
-        """Put one cleaned segment, whose files are there as `.swap`, in the place of neighbours below the active one.
+        """Replace neighbouring segments below the active one by one cleaned segment, whose files are there as `.swap`.
 
-        From now on a crash is followed by what `swaps` does at the start: the old files go, the new ones stay. Reads
-        of the old segments that are under way find their files under other names.
+        After a crash from now on, the next start completes the swap (`swaps`): the old files are removed, the new ones
+        stay. Reads of the old segments that are under way find their files under other names.
+
+        From now on a crash is followed by what `swaps` does at the start: the old files go, the new ones stay. Reads of
+        the old segments that are under way find their files under other names.
 
         Raises:
             StorageError: the disk refused. Unless the log is offline now, nothing has changed.
@@ -728,7 +734,7 @@ class PartitionLog:
         count, failure = local.doom(old, superseded, self.config.file_delete_delay_ms)
         if failure is not None:
             if count:
-                self.fail(failure)  # the next start finishes it
+                self.fail(failure)  # the next start completes the deletion
             raise failure
         producers.forget_snapshots(old, kept=new.base_offset)
         local.swap_in(new, slot, len(old))
@@ -736,15 +742,16 @@ class PartitionLog:
     # --- truncating
 
     def prepare_truncation(self, offset: int, *, starts_anew: bool = False) -> TruncationTask | None:
-        """Begin to remove all batches that reach to `offset` or beyond (a follower that diverged), or all there are, so
-        that the log goes on at `offset` (one whose leader no longer has what it needs); None if there is nothing to
-        remove. Until `complete_truncation`, or `cancel_truncation`, the log refuses all use.
+        """Begin to remove all batches that reach to `offset` or beyond (a follower that diverged), or, with
+        `starts_anew`, all batches, so that the log continues at `offset` (a follower whose leader has deleted the next
+        offsets); None if there is nothing to remove. The log refuses all use until
+        `complete_truncation` or `cancel_truncation`.
 
-        What the checkpoints may say of the log is true before and after; they have to be written before the task runs,
-        and after it, before anything is appended (`LogManager.truncations` does it).
+        The values for the checkpoints are true before and after; they have to be written before the task runs, and
+        after it, before anything is appended (`LogManager.truncations` does it).
 
         Raises:
-            StorageError: as everything here; LogBusy if the log is being truncated already.
+            StorageError: as every method; LogBusy if the log is being truncated already.
         """
         self.check()
         starts_anew = starts_anew or offset <= self.log_start_offset
@@ -762,7 +769,7 @@ class PartitionLog:
         )  # fmt: skip
         if kept:
             self.context.cache.hold(kept[-1].file)
-        # Of a log that starts anew nothing is known that is true before and after, but that it starts there, or before.
+        # For a log that starts anew, only a lower bound of its start is true both before and after.
         least = kept[-1].base_offset if kept else min(self.log_start_offset, offset)
         self._durability.truncates_to(0 if starts_anew else least, starts_anew=starts_anew)
         self.high_watermark = min(self.high_watermark, least if starts_anew else offset)
@@ -778,17 +785,18 @@ class PartitionLog:
         )  # fmt: skip
 
     def ends_as_cut(self, task: TruncationTask) -> None:
-        """Say where the log begins and ends now that the task has run: before the checkpoints are written. Any thread,
-        as the log refuses all use."""
+        """Set the offsets of the log after the task has run, before the checkpoints are written. Any thread, as the log
+        refuses all use.
+        """
         if task.last_segment is None:
             self.log_start_offset = self.high_watermark = task.end_offset
         self.high_watermark = min(self.high_watermark, task.end_offset)
         if task.before.clean_offset is not None:
-            # No pass has seen what comes in the place of what was cut off.
+            # No pass has read the batches that will replace the truncated ones.
             self.clean_offset = min(task.before.clean_offset, task.end_offset)
 
     def cancel_truncation(self, task: TruncationTask) -> None:
-        """The task has not run, and will not: the log is as it was, and can be used again.
+        """Restore the log to its state before a task that has not run and never will: it can be used again.
 
         Raises:
             StorageError: the log is offline, or was deleted meanwhile.
@@ -798,7 +806,7 @@ class PartitionLog:
         self.log_start_offset, self.high_watermark, self._durability.recovery_point, self.clean_offset = task.before
 
     def complete_truncation(self, task: TruncationTask) -> None:
-        """Take in the outcome of a truncation that has run: the log can be used again.
+        """Process the outcome of a truncation that has run: the log can be used again.
 
         Raises:
             StorageError: it failed, and the log is offline. LogDeleted: the log was deleted meanwhile.
@@ -825,13 +833,13 @@ class PartitionLog:
         self._producers.replace(producers, task.snapshots)
 
     def truncate_to(self, offset: int) -> bool:
-        """Remove all batches that reach to `offset` or beyond, without writing checkpoints; whether there were any.
-        Blocking.
+        """Remove all batches that reach to `offset` or beyond, without writing checkpoints; returns whether there were
+        any. Blocking.
         """
         return self._truncate(self.prepare_truncation(offset))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything and go on at `offset`, without writing checkpoints. Blocking."""
+        """Remove all batches and continue at `offset`, without writing checkpoints. Blocking."""
         self._truncate(self.prepare_truncation(offset, starts_anew=True))
 
     def _truncate(self, task: TruncationTask | None) -> bool:
@@ -844,28 +852,28 @@ class PartitionLog:
     # --- flushing
 
     def flush_is_due(self, now_ms: int) -> bool:
-        """Whether there is a leader epoch that the disk does not know, or another reason, as `Durability` says."""
+        """Whether there is a leader epoch that is not on the disk, or another reason of `Durability.is_due`."""
         return self._dirty_epochs is not None or self._durability.is_due(
             now_ms, self.log_end_offset, self.config.flush_ms
         )
 
     @property
     def _dirty_epochs(self) -> LeaderEpochs | None:
-        """The leader epochs, if the disk has to know them. Those of a log without records it need not: the next start
-        forgets epochs that nothing was written in.
+        """The leader epochs, if they have to be flushed. Those of a log without records need not be: the next start
+        drops epochs without records.
         """
         epochs = self._leader_epochs
         return epochs if epochs is not None and epochs.dirty and self.log_start_offset < self.log_end_offset else None
 
     def all_is_due(self, now_ms: int) -> bool:
-        """Whether a flush that is due has to be one of all; see `prepare_flush`."""
+        """Whether a due flush has to include the active segment; see `prepare_flush`."""
         return self._durability.all_is_due(now_ms, self.log_end_offset, self.config.flush_ms)
 
     def prepare_flush(self, *, is_of_all: bool = True) -> FlushTask | None:
-        """Capture a flush of everything up to the log's end; None if there is nothing to do or a flush is under way.
+        """Capture a flush up to the log end offset; None if there is nothing to flush or a flush is under way.
 
-        One that is not of all leaves the active segment's records to the kernel, as Kafka does when it has sealed a
-        segment or begun a leader epoch: a sync of a file holds up whoever appends to it.
+        Without `is_of_all` the flush leaves the active segment's records to the kernel, as Kafka does after sealing a
+        segment or starting a leader epoch: a sync of a file delays appends to it.
         """
         self.check()
         local, durability, content = self._local, self._durability, None
@@ -881,7 +889,7 @@ class PartitionLog:
         return durability.prepare_flush(local.directory, end_offset, unflushed, content, is_of_all=is_of_all)
 
     def complete_flush(self, task: FlushTask) -> None:
-        """Take in the outcome of a flush that has run, as `Durability.complete` says."""
+        """Process the outcome of a flush that has run, see `Durability.complete`."""
         self._durability.complete(task, self._local.directory)
         unwritten = task.may_be_repeated or task.moved
         if unwritten and task.leader_epochs is not None and self._leader_epochs is not None:
@@ -904,9 +912,9 @@ class PartitionLog:
     # --- closing, moving away
 
     def prepare_close(self) -> FlushTask | None:
-        """Write what the next start would otherwise have to find out from the batches, and capture the flush that makes
-        a clean shutdown of it; None if there is nothing to do. After `complete_flush` the log is not used any more.
-        Where there is no room for the former, the flush is made all the same. Blocking.
+        """Write index files and snapshot, which the next start would otherwise rebuild from the batches, and capture
+        the flush for a clean shutdown; None if there is nothing to flush. After `complete_flush` the log must not be
+        used. If the disk has no space for these files, the flush takes place nevertheless. Blocking.
         """
         self.check()
         if self._local.segments[-1].offset_index is not None or self.recovery_point < self.log_end_offset:
@@ -924,8 +932,8 @@ class PartitionLog:
         self._take_snapshot(self.log_end_offset)
 
     def _write_missing_epochs(self) -> None:
-        """Write the file of leader epochs if there is none: Kafka expects one beside a segment without records. It is
-        not synced, as nobody needs it after a power cut.
+        """Write `leader-epoch-checkpoint` if it is missing: Kafka expects it beside a segment without records. It is
+        not synced, as it is not needed after a power cut.
         """
         files, path, epochs = self.context.cache.files, f"{self.directory}/{LEADER_EPOCH_FILE}", self._leader_epochs
         with self._health.refusing_if(f"closing {self.directory}"):
@@ -934,20 +942,20 @@ class PartitionLog:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether everything that was written is, so that a start need not look."""
+        """Whether everything written is flushed, so that the next start need not check the log."""
         return self.failure is None and self._durability.is_complete(self.log_end_offset)
 
     def close_files(self) -> None:
-        """Give up all descriptors; nothing is written."""
+        """Close all descriptors; nothing is written."""
         self._local.close_files()
 
     def move_to(self, directory: str) -> None:
-        """Rename the log's directory, since the log is deleted: see `LocalLog.move_to`. Blocking. Raises OSError."""
+        """Rename the directory of the log, which is deleted: see `LocalLog.move_to`. Blocking. Raises OSError."""
         self._local.move_to(directory)
 
 
 def _read_marker(batch: ReadBuffer, header: RecordBatchHeader) -> EndTxnMarker | None:
-    """What a control batch says about a transaction; None for an emptied one or one of another type."""
+    """The transaction marker in a control batch; None for an emptied batch or another control record type."""
     from barnabas.wire.records import iter_records, parse_end_txn_marker
 
     for record in iter_records(batch, header):

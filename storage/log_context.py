@@ -1,5 +1,6 @@
-"""What the logs of one log directory (an entry of `log.dirs`) share: the disk, caches, clock and settings that they are
-handed, and what they hand over to the log manager."""
+"""State that the logs of one log directory (an entry of `log.dirs`) share: disk, caches, clock and settings, and the
+queue of files for the log manager to unlink.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from barnabas.storage.offset_index import OffsetIndexCache
 
 @dataclass(slots=True)
 class DoomedFiles:
-    """Files that were renamed to `.deleted` and are to be unlinked when `due_ms` (monotonic) has come; unless the log
-    that they were of is deleted meanwhile, by its `health`: then they go with its directory, and their paths may be
-    those of another log.
+    """Files that were renamed to `.deleted` and are unlinked once `due_ms` (monotonic) has passed, unless the log's
+    `health` says that the log was deleted meanwhile: then they are removed with its directory, and their paths may
+    belong to another log.
     """
 
     due_ms: int
@@ -32,21 +33,21 @@ class DoomedFiles:
 
 @dataclass(slots=True)
 class LogContext:
-    """What all logs of one log directory share; the log manager makes it.
+    """State that all logs of one log directory share; the log manager creates it.
 
     Attributes:
         cache: open descriptors of `.log` files, of all log directories; `cache.files` is the disk.
         indexes: offset indexes of sealed segments, of all log directories.
         clock: for segment ages, delayed deletions and expiry.
         reads_cached: whether reads that never wait for the disk work there (`Files.reads_cached`).
-        producer_id_expiration_ms: `producer.id.expiration.ms`, as it is now.
+        producer_id_expiration_ms: the current `producer.id.expiration.ms`.
         random_below: draws the jitter of `segment.jitter.ms`: a number from 0 to below its argument.
-        segment_bytes_min: what a segment has to hold before another one is begun, whatever the log's settings say: more
-            than a byte only while there are very many (`LogManager.bound_segments`).
-        doomed: files that the logs have given up, for the log manager to unlink (`delete_due_files`).
-        names: the syncs of the log directory itself, in which the logs' directories have their names.
-        flush_numbers: a number for each flush, so that no two write a file of the same temporary name.
-        on_failure: told once per log, with its directory, why it went offline.
+        segment_bytes_min: the minimum size of a segment before a new one is created, whatever the log's settings: more
+            than a byte only while there are very many segments (`LogManager.bound_segments`).
+        doomed: deleted files of the logs, for the log manager to unlink (`delete_due_files`).
+        names: the syncs of the log directory itself, which contains the names of the logs' directories.
+        flush_numbers: a number for each flush, so that no two flushes write a temporary file of the same name.
+        on_failure: called once per log that goes offline, with its directory and the error.
     """
 
     cache: DescriptorCache
@@ -62,6 +63,6 @@ class LogContext:
     on_failure: Callable[[str, StorageError], None] = lambda _directory, _error: None
 
     def jitter(self, config: LogConfig) -> int:
-        """How many ms earlier than segment.ms a new segment is rolled."""
+        """The time in ms by which a new segment is rolled before segment.ms has passed."""
         limit = min(config.segment_jitter_ms, config.segment_ms)
         return self.random_below(limit) if limit > 0 else 0

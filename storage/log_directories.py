@@ -1,7 +1,7 @@
-"""The log directories of a broker: which are in use, and which are missed.
+"""The log directories of a broker: the ones in use, and the missing ones.
 
-A directory that was in use before and cannot be used now is missed: what it holds is offline until a start finds it,
-and nothing takes its place in another directory. One that nobody knows yet, or the only one, has to work.
+A directory that was in use before and cannot be used now is missing: its logs are offline until a start finds it, and
+are not created in another directory. A directory that is new, or the only one, has to be usable.
 
 Source: LogManager.createAndValidateLogDirs, lockLogDirs, offlineLogDirs.
 """
@@ -22,18 +22,18 @@ from barnabas.storage.log_directory import FoundLogs, LogDirectory, look_at, unu
 logger = logging.getLogger(__name__)
 
 NEW_DIRECTORY_FREE_BYTES_MIN: Final = 1 << 20
-"""The first start writes some 200 KB, most of it the metadata store and the room that is kept for it."""
+"""The first start writes some 200 KB, most of it for the metadata store and its reserved space."""
 
 
 class LogDirectories:
-    """The directories in use, each locked; iterating gives them in the order of `log.dirs`.
+    """The directories in use, each locked; iterates in the order of `log.dirs`.
 
-    Ownership: who starts and stops the log manager.
+    Ownership: the code that starts and stops the log manager.
 
     Args:
         files: the disk.
-        paths: `log.dirs`; created where missing.
-        new_context: makes what the logs of the directory with this path share.
+        paths: `log.dirs`; created if missing.
+        new_context: creates the shared state of the logs in the directory with this path.
         node_id: `broker.id`.
         new_id: draws the id of a new log directory.
     """
@@ -52,30 +52,30 @@ class LogDirectories:
         self._node_id = node_id
         self._new_id = new_id
         self._in_use: dict[str, LogDirectory] = {}
-        """By the path that `log.dirs` has."""
+        """By their path in `log.dirs`."""
         self._noted: set[str] = set()
-        """Paths of directories that say that they were in use before, beside others."""
+        """Paths of directories with a note, which shows that they were in use beside others."""
         self._known = KnownDirectories({}, {})
         self.has_new = False
-        """Whether one in use says nobody's name: it is a new one, or stands in the place of one that is lost."""
+        """Whether a directory in use names no owner: it is new, or replaces a lost one."""
         self.cluster_id: str | None = None
-        """The cluster that the directories belong to, None as long as no directory names one."""
+        """The cluster that the directories belong to, None while no directory names one."""
 
     def __iter__(self) -> Iterator[LogDirectory]:
         return iter(self._in_use.values())
 
     @property
     def missing(self) -> dict[str, str]:
-        """Directories that the broker once had and that cannot be used since the start: why, by path."""
+        """Directories of the broker that could not be used since the start: the reasons, by path."""
         return {missed.path: missed.problem for missed in self._known.missing.values()}
 
     # --- starting
 
     def open(self, cluster_id: str | None) -> None:
-        """Lock the directories that are there, and see whose they are; name those that are missed. Blocking.
+        """Lock the present directories, check their owners, and determine the missing ones. Blocking.
 
         Raises:
-            DirectoryLocked: somebody else uses a directory.
+            DirectoryLocked: another process uses a directory.
             DirectoryMismatch: a directory belongs to another broker, or to another cluster than `cluster_id`.
             OSError: a directory that is new, or the only one, cannot be used.
         """
@@ -109,15 +109,15 @@ class LogDirectories:
         self._in_use[path] = LogDirectory.lock(real_path, self._new_context(real_path))
 
     def _require_room(self, path: str) -> None:
-        """A new directory has to have some. (One that is in use starts on a full disk, too, to serve what it has.)"""
+        """Require free space in a new directory. (One that is in use starts on a full disk, too, to serve its logs.)"""
         if self._files.free_bytes(path) < NEW_DIRECTORY_FREE_BYTES_MIN:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def find_logs(self) -> dict[LogDirectory, FoundLogs]:
-        """What each directory holds. The marks of a clean shutdown are taken away. Blocking.
+        """The logs of each directory. Removes the clean-shutdown files. Blocking.
 
         Raises:
-            OSError: the disk refused; one directory among others that were in use before is left out instead.
+            OSError: the disk refused; a directory that was in use beside others is left out instead.
         """
         found = {}
         for directory in list(self):
@@ -128,8 +128,7 @@ class LogDirectories:
         return found
 
     def leave_out(self, directory: LogDirectory, error: OSError) -> None:
-        """The disk of a directory refused during the start: do without it, as without one that is missing. Nothing that
-        it holds is in use yet, or will be.
+        """Treat a directory whose disk refused during the start as missing. None of its logs is in use yet.
 
         Raises:
             OSError: it is the only one, or one that was never in use.
@@ -145,13 +144,13 @@ class LogDirectories:
     def _leave_out(self, path: str, error: OSError) -> None:
         problem = error.strerror or str(error)
         if path not in self._noted or len(self._known.present) == 1:
-            # What is asked for is created: where that finds nothing to create it in, it cannot be created.
+            # A configured directory is created: FileNotFoundError says that there is nothing to create it in.
             is_barren = isinstance(error, FileNotFoundError)
             raise unusable(path, "nothing can be created there" if is_barren else problem) from error
         self._known = self._known.without(path, problem)
 
     def set_cluster_id(self, cluster_id: str) -> None:
-        """The cluster of all directories, which `note` writes down. Blocking.
+        """Set the cluster of all directories, which `note` writes. Blocking.
 
         Raises:
             DirectoryMismatch: a directory belongs to another cluster.
@@ -161,7 +160,7 @@ class LogDirectories:
         self.cluster_id = cluster_id
 
     def note(self, cluster_id: str) -> None:
-        """Note the cluster's id in every directory, and which directories there are. Blocking where something is new.
+        """Write the cluster's id, and the note of all directories, into every directory. Blocking if something is new.
         Raises OSError.
         """
         for directory in self:
@@ -172,7 +171,7 @@ class LogDirectories:
     # --- stopping
 
     def close(self) -> None:
-        """Unlock all directories in use: other processes may have them."""
+        """Unlock all directories in use, for other processes."""
         for directory in self:
             directory.unlock()
         self._in_use = {}

@@ -66,15 +66,16 @@ _OTHER_DIRECTORY: Final = "Give this broker another one (--data-dir, log.dirs), 
 _SHOWN_PATH_LENGTH_MAX: Final = 300
 
 _owned_directories: set[str] = set()
-"""Directories in use by this process: POSIX locks do not exclude their own process. Of files that only their owner
-finds, the same path is another one's elsewhere."""
+"""Directories in use by this process: POSIX locks do not exclude their own process. For `Files` that are not shared,
+the same path may be another directory.
+"""
 _owned_directories_lock = threading.Lock()
 
 
 class FoundLogs(NamedTuple):
-    """What a log directory holds before it is opened: each log's checkpoints. `named` are those of logs that its
-    checkpoint files name, `held` the logs that there were when they were written; `broker_epoch` is that of the mark of
-    a clean shutdown, -1 where none is told.
+    """The content of a log directory before it is opened: the checkpoints of each log. `named` are the checkpoints of
+    the logs that its checkpoint files name, `held` the logs that existed when these files were written; `broker_epoch`
+    is that of the clean-shutdown file, -1 if it contains none.
     """
 
     logs: dict[TopicPartition, LogCheckpoints]
@@ -88,10 +89,10 @@ class FoundLogs(NamedTuple):
 
 
 class LogDirectory:
-    """One log directory: its lock, and what its logs share.
+    """One log directory: its lock, and the shared state of its logs.
 
-    `failed` holds the logs that could not be opened: why, and what was checkpointed of them. As long as there are some,
-    no clean shutdown is claimed.
+    `failed` contains the logs that could not be opened: the error, and their checkpoints. While there are any, the
+    directory gets no clean-shutdown file.
     """
 
     def __init__(self, path: str, context: LogContext, lock_descriptor: int) -> None:
@@ -102,11 +103,11 @@ class LogDirectory:
         self.checkpoints = DirectoryCheckpoints(context.cache.files, path)
         self.has_unsynced_deletions = False
         self.failure: StorageError | None = None
-        """Why the disk is not trusted any more: nothing is acknowledged that is the directory's, nor a clean shutdown
-        claimed.
+        """The reason why the disk is not trusted any more: no request for the directory's logs is acknowledged, and no
+        clean-shutdown file is written.
         """
         self.before_forgetting: Callable[[], None] = lambda: None
-        """Called before the last file that names logs which are gone is written anew. Raises OSError."""
+        """Called before the last checkpoint file that names lost logs is replaced. Raises OSError."""
         self._files = context.cache.files
         self._lock_descriptor = lock_descriptor
 
@@ -114,7 +115,7 @@ class LogDirectory:
 
     @classmethod
     def lock(cls, path: str, context: LogContext) -> LogDirectory:
-        """The directory at `path`, locked against other processes and brokers. Raises DirectoryLocked."""
+        """Lock the directory at `path` against other processes and brokers. Raises DirectoryLocked."""
         files = context.cache.files
         with _owned_directories_lock:
             if files.is_shared and path in _owned_directories:
@@ -130,16 +131,16 @@ class LogDirectory:
         return cls(path, context, descriptor)
 
     def unlock(self) -> None:
-        """Let others have the directory."""
+        """Unlock the directory."""
         with _owned_directories_lock:
             _owned_directories.discard(self.path)
             self._files.close(self._lock_descriptor)
 
     def check_owner(self, node_id: int, cluster_id: str | None) -> str | None:
-        """Compare `meta.properties` with who we are; the cluster that it names, None if there is none. Blocking.
+        """Check `meta.properties`; returns the cluster that it names, None if the file is missing. Blocking.
 
         Raises:
-            DirectoryMismatch: it belongs to somebody else.
+            DirectoryMismatch: the directory belongs to another broker or cluster.
         """
         path = f"{self.path}/{META_PROPERTIES_FILE}"
         try:
@@ -155,22 +156,20 @@ class LogDirectory:
         return found.cluster_id
 
     def set_owner(self, node_id: int, cluster_id: str) -> None:
-        """Write `meta.properties`, if there is none; raises DirectoryMismatch as `check_owner` does. Blocking."""
+        """Write `meta.properties` if it is missing; raises DirectoryMismatch as `check_owner` does. Blocking."""
         if self.check_owner(node_id, cluster_id) is None:
             path = f"{self.path}/{META_PROPERTIES_FILE}"
             replace_file(self._files, path, MetaProperties(node_id, cluster_id).encode())
 
     def write_note(self, note: DirectoryNote) -> None:
-        """Note which directories there are, if that has changed. Blocking."""
+        """Write the note of all directories, if it has changed. Blocking."""
         if read_note(self._files, self.path) != note:
             replace_file(self._files, f"{self.path}/{LOG_DIRECTORIES_FILE}", note.encode())
 
     # --- what it holds
 
     def find_logs(self) -> FoundLogs:
-        """Which logs there are, and what the checkpoints say of them. The mark of a clean shutdown is taken away.
-        Blocking.
-        """
+        """The logs of the directory and their checkpoints. Removes the clean-shutdown file. Blocking."""
         broker_epoch = take_clean_shutdown(self._files, self.path)
         is_clean = broker_epoch is not None
         checkpoints = self.checkpoints.read(is_clean=is_clean)
@@ -197,7 +196,7 @@ class LogDirectory:
         )
 
     def _partition_directories(self) -> Iterator[str]:
-        """Names that may be logs. Logs whose deletion a crash interrupted are removed on the way."""
+        """Names that may be logs. Removes logs whose deletion a crash interrupted."""
         for entry in self._files.list(self.path):
             if not entry.is_directory:
                 continue
@@ -211,36 +210,36 @@ class LogDirectory:
     # --- checkpoints
 
     def stale_checkpoints(self, found: FoundLogs) -> list[str]:
-        """What has to be written once the logs are open, in this order, before anything is appended or compacted."""
+        """The checkpoints to write once the logs are open, in this order, before anything is appended or compacted."""
         names = []
         if not found.has_clean_offsets or any(
             self.logs[key].clean_offset != known.clean_offset for key, known in found.logs.items() if key in self.logs
         ):
-            # A log that it does not name has no gaps, and what comes in the place of what was lost is not clean. As
-            # long as there is no file, every log may have gaps.
+            # A log that the file does not name has no gaps, and batches that replace lost ones are not clean. Without
+            # the file, every log may have gaps.
             names.append(CLEANER_OFFSET_FILE)
         if not (found.is_clean and found.has_recovery_points and found.has_txn_index_notes):
-            # What was recovered is on the disk: the next start need not look at it again.
+            # Recovered batches are on the disk: the next start need not check them again.
             names.append(RECOVERY_POINT_FILE)
         return names
 
     def write_checkpoints(self, names: Sequence[str]) -> None:
-        """Write some of the checkpoint files anew. Blocking, any thread. Raises OSError."""
+        """Write some of the checkpoint files. Blocking, any thread. Raises OSError."""
         if HIGH_WATERMARK_FILE in names:
             self.before_forgetting()
         self.checkpoints.write(names, self.logs, self.failed)
 
     def forget(self, key: TopicPartition) -> None:
-        """Take a log that is no more out of the checkpoint files: the log start offset that they have of it would
-        delete records of a new log of this name. Blocking. Raises OSError.
+        """Remove a deleted log from the checkpoint files: their log start offset for it would delete records of a new
+        log of this name. Blocking. Raises OSError.
         """
         if key in self.checkpoints.named:
             self.write_checkpoints(OFFSET_CHECKPOINTS)
             self.checkpoints.named = set(self.logs)
 
     def checkpoint(self, *names: str) -> None:
-        """Write some of the checkpoint files anew, if that works: nothing depends on new ones, so a full disk may keep
-        them from being written; a disk that fails is not trusted any more. Blocking, any thread.
+        """Write some of the checkpoint files, if possible: nothing depends on current ones, so a full disk may prevent
+        it; after another error the disk is not trusted any more. Blocking, any thread.
         """
         try:
             self.write_checkpoints(names)
@@ -250,8 +249,8 @@ class LogDirectory:
     # --- whether it works
 
     def refused(self, what: str, error: OSError) -> StorageError:
-        """The disk refused what concerns the directory, not one of its logs: the error to raise. What passes may be
-        tried again, anything else is told to whoever runs this.
+        """The error to raise when the disk refuses an operation on the directory, not on one of its logs. A transient
+        error may be retried, any other is reported through `on_failure`.
         """
         failure = refusal(what, error)
         logger.error("%s: %s", self.path, failure.message)
@@ -263,14 +262,14 @@ class LogDirectory:
     # --- closing
 
     def prepare_close(self) -> list[tuple[PartitionLog, FlushTask]]:
-        """What has to be brought to the disk before the directory may be marked. Blocking."""
+        """Capture the flushes that have to run before the clean-shutdown file may be written. Blocking."""
         flushes = []
         for log in self.logs.values():
             try:
                 task = log.prepare_close()
             except StorageError:
                 continue  # it is offline already
-            except Exception as error:  # the others are closed well; this one is looked at by the next start
+            except Exception as error:  # the others are closed well; the next start checks this log
                 logger.exception("closing %s failed", log)
                 log.fail(StorageError(f"closing {log.directory} failed: {type(error).__name__}: {error}"))
                 continue
@@ -279,8 +278,8 @@ class LogDirectory:
         return flushes
 
     def complete_close(self, flushes: Sequence[tuple[PartitionLog, FlushTask]], broker_epoch: int) -> None:
-        """Take in what `prepare_close` returned, when it has run; write the checkpoints and, where all that the
-        directory holds is on the disk, the mark of a clean shutdown. Blocking, any thread.
+        """Process the flushes of `prepare_close` after they have run; write the checkpoints and, if all logs of the
+        directory are completely flushed, the clean-shutdown file. Blocking, any thread.
         """
         for log, task in flushes:
             log.complete_flush(task)
@@ -293,7 +292,7 @@ class LogDirectory:
 
 
 def unusable(path: str, reason: str) -> OSError:
-    """What an operator is told of a log directory that cannot be made, read or written."""
+    """The error for a log directory that cannot be created, read or written."""
     if len(path) > _SHOWN_PATH_LENGTH_MAX:
         half = _SHOWN_PATH_LENGTH_MAX // 2
         path = f"{path[:half]}...{path[-half:]} ({len(path)} characters)"
@@ -301,7 +300,7 @@ def unusable(path: str, reason: str) -> OSError:
 
 
 def look_at(files: Files, path: str) -> SeenDirectory:
-    """What can be seen of a log directory before it is locked; nothing is changed. Blocking."""
+    """The visible state of a log directory before it is locked; nothing is changed. Blocking."""
     try:
         if not files.exists(path):
             return SeenDirectory(path, None, is_owned=False)
@@ -312,7 +311,7 @@ def look_at(files: Files, path: str) -> SeenDirectory:
 
 
 def read_note(files: Files, path: str) -> DirectoryNote | None:
-    """A directory's note of all directories; None if there is none, or none that can be read. Blocking."""
+    """A directory's note of all directories; None if it is missing or unreadable. Blocking."""
     try:
         return DirectoryNote.decode(read_file(files, f"{path}/{LOG_DIRECTORIES_FILE}"))
     except FileNotFoundError:
@@ -323,7 +322,7 @@ def read_note(files: Files, path: str) -> DirectoryNote | None:
 
 
 def parse_log_name(name: str) -> TopicPartition | None:
-    """Topic and partition of a log's directory name, `TOPIC-PARTITION`; None if it is not one."""
+    """Topic and partition of a log's directory name, `TOPIC-PARTITION`; None for another name."""
     topic, dash, partition = name.rpartition("-")
     if not topic or not dash or not (partition.isascii() and partition.isdigit()):
         return None

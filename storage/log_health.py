@@ -1,6 +1,6 @@
-"""Whether one log works: the error that took it offline, if there is one.
+"""The health of one log: the error that took it offline, if any.
 
-Kafka takes the whole log directory offline where the disk fails (LogDirFailureChannel); here it is first of all the
+After a disk failure Kafka takes the whole log directory offline (LogDirFailureChannel); here it is first of all the
 log.
 """
 
@@ -16,17 +16,17 @@ logger = logging.getLogger(__name__)
 
 
 class LogHealth:
-    """Whether one log works. All parts of the log share it: each asks it before it goes on, and tells it what the disk
-    refused.
+    """The health of one log. All parts of the log share it: each checks it before an operation, and reports disk errors
+    to it.
 
-    `failure` is why the log is offline (LogDeleted if it was deleted), None while it works; it never becomes None
-    again, unless it is LogBusy: then the log only waits for the disk (`hold`).
+    `failure` is the reason why the log is offline (LogDeleted if it was deleted), None while it works; it never becomes
+    None again, except for LogBusy: then the log only waits for the disk (`hold`).
 
     Ownership: the event loop.
 
     Args:
         directory: the log's, `.../TOPIC-PARTITION`, for messages.
-        on_failure: told once, with the directory and why, when the log goes offline; not if it is deleted.
+        on_failure: called once, with the directory and the error, when the log goes offline; not if it is deleted.
     """
 
     __slots__ = ("_directory", "_on_failure", "failure")
@@ -45,8 +45,8 @@ class LogHealth:
             raise StorageError(failure.message)
 
     def fail(self, error: StorageError) -> None:
-        """Take the log offline: nothing is acknowledged, read or retried any more until a restart finds out what is
-        on the disk.
+        """Take the log offline: no append is acknowledged, no read served and nothing retried before a restart has
+        checked the disk.
         """
         if self.failure is None or isinstance(self.failure, LogBusy):
             self.failure = error
@@ -54,21 +54,21 @@ class LogHealth:
             self._on_failure(self._directory, error)
 
     def hold(self, reason: str) -> None:
-        """Refuse all use of the log, which works, until `release`."""
+        """Refuse all use of the log until `release`. The log must be working."""
         self.failure = LogBusy(reason)
 
     def release(self) -> None:
-        """Whatever held the log is over; it stays offline if it failed meanwhile."""
+        """End `hold`; the log stays offline if it failed meanwhile."""
         if isinstance(self.failure, LogBusy):
             self.failure = None
 
     def note_deletion(self) -> None:
-        """The log was deleted: from now on nothing that befalls it is a failure of the disk."""
+        """The log was deleted: an error from now on is no disk failure."""
         self.failure = LogDeleted(f"{self._directory} was deleted")
 
     def refused(self, what: str, error: OSError) -> StorageError:
-        """The disk refused `what`, and nothing has changed yet: the error to raise. What passes (no room, no
-        descriptor) may be tried again; anything else takes the log offline.
+        """The error to raise when the disk refused `what` and nothing has changed. A transient error (no space, no
+        descriptor) may be retried; any other takes the log offline.
         """
         failure = refusal(what, error)
         if failure.passes:
@@ -79,8 +79,8 @@ class LogHealth:
 
     @contextmanager
     def refusing_if(self, what: str) -> Iterator[None]:
-        """A context for work, called `what` in messages, that leaves nothing behind when the disk refuses it: an
-        OSError in it becomes the StorageError that `refused` returns.
+        """A context for work, called `what` in messages, that leaves no changes when the disk refuses it: an OSError
+        becomes the StorageError that `refused` returns.
         """
         try:
             yield
@@ -89,8 +89,8 @@ class LogHealth:
 
     @contextmanager
     def failing_if(self, what: str) -> Iterator[None]:
-        """A context for work, called `what` in messages, that cannot be undone: an OSError in it takes the log offline,
-        for nobody knows what is on the disk then, and becomes a StorageError.
+        """A context for work, called `what` in messages, that cannot be undone: an OSError takes the log offline,
+        because the content of the disk is unknown then, and becomes a StorageError.
         """
         try:
             yield

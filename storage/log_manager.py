@@ -1,4 +1,4 @@
-"""All logs of a broker: opened and recovered, made and deleted, flushed, checkpointed and closed.
+"""All logs of a broker: opens, recovers, creates, deletes, flushes, checkpoints and closes them.
 
 Source: kafka.log.LogManager.
 """
@@ -46,29 +46,30 @@ logger = logging.getLogger(__name__)
 
 SEALED_SEGMENTS_MAX: Final = 100_000
 SMALL_SEGMENT_BYTES: Final = 1024 * 1024
-"""With more sealed segments than that, of all logs together, none of less than this is sealed. (Kafka 4 takes no less
-for `segment.bytes`: KIP-1030.) Each costs 1 KB of memory, four files, and 0.1 ms of a start."""
+"""If all logs together have more sealed segments than that, no segment smaller than this is sealed. (Kafka 4 does not
+accept a smaller `segment.bytes`: KIP-1030.) Each segment costs 1 KB of memory, four files, and 0.1 ms of a start.
+"""
 
 
 class LogManager:
     """All logs of a broker.
 
-    Ownership: the event loop, except for the methods that say "any thread". Those that say "blocking" wait for the
-    disk.
+    Ownership: the event loop, except for methods marked "any thread". Methods marked "blocking" wait for the disk.
 
     Args:
         files: the disk.
-        directories: `log.dirs`; created where missing.
-        config_of: a topic's settings, for logs that are found at the start.
+        directories: `log.dirs`; created if missing.
+        config_of: returns a topic's settings, for logs that are found at the start.
         clock: for segment ages and delayed deletions.
-        threads: those that wait for the disk.
+        threads: run blocking disk work.
         node_id: `broker.id`.
         cluster_id: None if it is known only later; then `set_cluster_id` checks it.
-        on_failure: told, once per log and from any thread, why a log went offline.
+        on_failure: called once per log that goes offline, from any thread, with the reason.
         producer_id_expiration_ms: `producer.id.expiration.ms`.
         random_below: draws the jitter of `segment.jitter.ms`: a number from 0 to below its argument.
-        new_id: draws the id of a new log directory, unlike any other.
-        threads_per_directory: `num.recovery.threads.per.data.dir`: so many open and close each directory's logs.
+        new_id: draws the unique id of a new log directory.
+        threads_per_directory: `num.recovery.threads.per.data.dir`: the number of threads that open and close each
+            directory's logs.
     """
 
     def __init__(
@@ -102,32 +103,33 @@ class LogManager:
         paths = [str(directory) for directory in directories]
         self._directories = LogDirectories(files, paths, self._make_context, node_id, new_id)
         self._out_of_reach: set[TopicPartition] = set()
-        """Logs that only a missing directory can hold."""
+        """Logs that only a missing directory can contain."""
         self.lost = LostLogs()
         self._noting = threading.Lock()
         self._unnoted_cluster_id: str | None = None
-        """The cluster's id, as long as not all directories name it."""
+        """The cluster's id, while some directory does not name it."""
         self._by_log: dict[TopicPartition, LogDirectory] = {}
         self.previous_broker_epoch = -1
-        """The epoch that the broker had when it stopped cleanly; -1 if it did not in each of the directories, or not in
-        all of them at once (LogManager.readBrokerEpochFromCleanShutdownFiles)."""
+        """The broker epoch of the last clean shutdown; -1 if a directory has no clean-shutdown file, or if they differ
+        (LogManager.readBrokerEpochFromCleanShutdownFiles).
+        """
         self.was_closed = False
-        """Whether all directories were closed cleanly, so that everything that was in their logs is there."""
+        """Whether all directories were closed cleanly, so that all their log content is present."""
         self._is_loaded = False
-        """Whether the logs are known: checkpoints written before would forget all of them."""
+        """Whether the logs are loaded: checkpoints written before that would lose all entries."""
         self._is_closed = False
         self._closing = threading.Lock()
-        """Held while `_is_closed` is set, and while a thread that no stop waits for writes."""
+        """Held while `_is_closed` is set, and during writes of a thread that the shutdown does not wait for."""
 
     # --- opening
 
     def lock(self) -> None:
-        """Lock the directories, and see whose they are. Blocking.
+        """Lock the directories and check their owners. Blocking.
 
         Raises:
-            DirectoryLocked: somebody else uses a directory.
+            DirectoryLocked: another process uses a directory.
             DirectoryMismatch: a directory belongs to another broker or cluster.
-            OSError: a directory cannot be used at all. One that was used before is only missed, if there are others.
+            OSError: a directory cannot be used at all. One that was in use beside others is only missing.
         """
         try:
             self._directories.open(self._cluster_id)
@@ -138,10 +140,10 @@ class LogManager:
             raise
 
     def load(self) -> None:
-        """Load the logs of the directories, which are locked, recovering those that were not closed cleanly. Blocking.
+        """Load the logs of the locked directories, and recover those that were not closed cleanly. Blocking.
 
         Raises:
-            DirectoryMismatch: two directories hold the same partition.
+            DirectoryMismatch: two directories contain the same partition.
             OSError: as `lock`.
             OpeningGivenUp: after `give_up_opening`, if a log had to be recovered.
         """
@@ -165,7 +167,7 @@ class LogManager:
         self.load()
 
     def give_up_opening(self) -> None:
-        """End a `load` that recovers logs after a crash; after a clean stop it is soon done anyway. Any thread."""
+        """Cancel a `load` that recovers logs after a crash; after a clean shutdown it is fast anyway. Any thread."""
         self._opener.give_up()
 
     def _make_context(self, path: str) -> LogContext:
@@ -190,7 +192,9 @@ class LogManager:
                     raise DirectoryMismatch(f"both {directory.path} and {other.path} hold {key[0]}-{key[1]}")
 
     def _look_for_lost(self, found: Mapping[LogDirectory, FoundLogs]) -> None:
-        """Logs that checkpoints name and no directory holds are gone, and maybe others, where one is new or missing."""
+        """Determine the lost logs: checkpoints name them, and no directory contains them. If a directory is new or
+        missing, others may be lost too.
+        """
         held = frozenset().union(*(logs.held for logs in found.values()))
         self.lost.may_be_any = self._directories.has_new or bool(self.missing_directories)
         self.lost.named = set(held - self._by_log.keys())
@@ -201,27 +205,27 @@ class LogManager:
         return next(iter(self._directories)).path
 
     def _make_durable(self, found: Mapping[LogDirectory, FoundLogs], moves: Mapping[TopicPartition, FoundLogs]) -> None:
-        """Bring what the start changed to the disk. `moves` holds the logs that come from another directory."""
+        """Flush the changes of the start to the disk. `moves` contains the logs that come from another directory."""
         for directory, logs in found.items():
             if not logs.is_clean:
-                # A process that was killed may have left names that are not on the disk: what is served from now on is.
+                # A killed process may have left names that are not on the disk: the served ones have to be.
                 try:
                     self._files.sync_directory(directory.path)
                 except OSError as error:
-                    if moves:  # what was noted of a log, and where it is now, must not be apart
+                    if moves:  # a log and its checkpoints must stay together
                         raise
                     self._leave_out(directory, error)
         in_use = {directory: found[directory] for directory in self._directories}
         for directory, logs in in_use.items():
             if not moves.keys().isdisjoint(logs.logs):
-                # Before the directory that they come from forgets them.
+                # First the new directory: the old one drops their checkpoints.
                 directory.checkpoint(*OFFSET_CHECKPOINTS)
         for directory, logs in in_use.items():
             if stale := directory.stale_checkpoints(logs):
                 directory.checkpoint(*stale)
 
     def _leave_out(self, directory: LogDirectory, error: OSError) -> None:
-        """Do without a directory whose logs are open already: see `LogDirectories.leave_out`."""
+        """Treat a directory whose logs are open already as missing: see `LogDirectories.leave_out`."""
         self._directories.leave_out(directory, error)
         for log in directory.logs.values():
             log.close_files()
@@ -229,18 +233,18 @@ class LogManager:
 
     @property
     def missing_directories(self) -> dict[str, str]:
-        """Directories that the broker once had and that could not be used at the start: why, by path."""
+        """Directories of the broker that could not be used at the start: the reasons, by path."""
         return self._directories.missing
 
     @property
     def found_cluster_id(self) -> str | None:
-        """The cluster that the directories belong to, None as long as no directory names one."""
+        """The cluster that the directories belong to, None while no directory names one."""
         return self._directories.cluster_id
 
     def set_cluster_id(self, cluster_id: str) -> None:
-        """Note the cluster's id in every directory, and which directories there are: once the metadata store is there,
-        so that a directory which names a cluster stands for one that has a store. Blocking where something is new.
-        On a full disk that is done when there is room again.
+        """Write the cluster's id, and the note of all directories, into every directory: once the metadata store
+        exists, so that a directory that names a cluster proves that a store exists. Blocking if something is new. On a
+        full disk this is done once there is space again.
 
         Raises:
             DirectoryMismatch: a directory belongs to another cluster.
@@ -256,11 +260,11 @@ class LogManager:
             logger.warning("which logs are lost, and whose %s is, is written down later: %s", self._first_path, error)
 
     def set_threads_per_directory(self, count: int) -> None:
-        """Open and close the logs of each directory with so many threads from now on."""
+        """Set the number of threads that open and close the logs of each directory."""
         self._threads_per_directory = count
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
-        """Forget producers that do not write after this time from now on."""
+        """Set the time after which idle producers expire."""
         self._producer_id_expiration_ms = expiration_ms
         for directory in self._directories:
             directory.context.producer_id_expiration_ms = expiration_ms
@@ -269,12 +273,12 @@ class LogManager:
 
     @property
     def files(self) -> Files:
-        """How the disk is reached."""
+        """The disk."""
         return self._files
 
     @property
     def threads(self) -> Threads:
-        """The threads in which logs wait for the disk."""
+        """The threads for blocking disk work of logs."""
         return self._threads
 
     @property
@@ -284,12 +288,13 @@ class LogManager:
 
     @property
     def logs(self) -> list[PartitionLog]:
-        """All logs that work, or did when they were opened. Any thread."""
+        """All logs that could be opened. Any thread."""
         return [log for directory in self._directories for log in list(directory.logs.values())]
 
     def producer_ids(self) -> set[int]:
-        """The ids that producers of all logs have, or had a while ago; a log that cannot be read names none. Blocking;
-        any thread."""
+        """The ids of all logs' producers, including some that have expired; unreadable logs contribute none. Blocking;
+        any thread.
+        """
         found: set[int] = set()
         for log in self.logs:
             try:
@@ -299,7 +304,7 @@ class LogManager:
         return found
 
     def parent_directory(self, log: PartitionLog) -> Path:
-        """The log directory that a log is in."""
+        """The log directory that contains a log."""
         return Path(log.directory).parent
 
     def space(self, directory: Path | str) -> tuple[int, int]:
@@ -307,10 +312,10 @@ class LogManager:
         return self._files.total_bytes(str(directory)), self._files.free_bytes(str(directory))
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
-        """A partition's log, if there is one.
+        """A partition's log, None if there is none.
 
         Raises:
-            StorageError: there is one, but it could not be opened.
+            StorageError: the log exists, but could not be opened.
         """
         directory = self._by_log.get((topic, partition))
         if directory is None:
@@ -321,25 +326,28 @@ class LogManager:
         return directory.logs[topic, partition]
 
     def is_lost(self, topic: str, partition: int) -> bool:
-        """Whether there may have been a log of that partition, which is not new, and there is none any more. (That of a
-        missing directory is out of reach: see `get_or_create`.)"""
+        """Whether a partition that is not new may have had a log that is gone. (The log of a missing directory is not
+        lost but out of reach: see `get_or_create`.)
+        """
         key = (topic, partition)
         return key in self.lost and key not in self._by_log and not self.missing_directories
 
     @property
     def may_lack_logs(self) -> bool:
-        """Whether `is_lost` may be true of some partition, or `barnabas-lost-logs` says so and should not."""
+        """Whether `is_lost` may be true for some partition, or `barnabas-lost-logs` is outdated."""
         return self.lost.may_be_any or bool(self.lost.named) or not self.lost.is_written
 
     def settle_lost_logs(self, claimed: Collection[TopicPartition]) -> None:
-        """Lost are no other logs than those of the partitions that are `claimed` to be this broker's: those are all.
-        `write_lost_logs` has the next start know it."""
+        """Limit the lost logs to the partitions in `claimed`, which are all partitions of this broker according to the
+        controller. `write_lost_logs` makes it durable.
+        """
         if not self.missing_directories:
             self.lost.settle([key for key in claimed if key not in self._by_log])
 
     def write_lost_logs(self) -> None:
-        """Have the next start know which logs are lost: before a checkpoint forgets them, and as long as a new
-        directory looks like one. Blocking, any thread. Raises OSError."""
+        """Write the lost logs for the next start: before a checkpoint drops them, and while a new directory makes any
+        log count as lost. Blocking, any thread. Raises OSError.
+        """
         if not self.lost.is_written:
             self.lost.write(self._files, self._first_path)
         with self._noting:
@@ -348,8 +356,8 @@ class LogManager:
                 self._unnoted_cluster_id = None
 
     def reopening(self, topic: str, partition: int) -> Callable[[], PartitionLog | StorageError] | None:
-        """A job that tries again to open a log which could not be opened for a cause that passes; `reopened` takes in
-        what it returns. None if there is no such log. The job blocks and may run in any thread.
+        """A job that retries opening a log that could not be opened because of a transient error; `reopened` takes its
+        result. None if there is no such log. The job blocks and may run in any thread.
         """
         key = (topic, partition)
         directory = self._by_log.get(key)
@@ -359,7 +367,7 @@ class LogManager:
         return partial(self._opener.open, directory, key, checkpoints, is_clean=False)
 
     def reopened(self, topic: str, partition: int, outcome: PartitionLog | StorageError) -> None:
-        """The log works, or is offline as before."""
+        """Process the result of `reopening`: the log works, or stays offline."""
         key = (topic, partition)
         directory = self._by_log[key]
         checkpoints = directory.failed[key][1]
@@ -375,12 +383,11 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig, *, is_new: bool = True
     ) -> PartitionLog:
-        """A partition's log, created in the directory that has the fewest. `topic_id` ZERO_TOPIC_ID is not compared.
+        """A partition's log, created in the directory with the fewest logs if it does not exist. `topic_id`
+        ZERO_TOPIC_ID is not compared. The log of a partition that is not new may be in a missing directory: then none
+        is created (LogManager.getOrCreateLog).
 
-        That of a partition which is not new may be in a directory that is missing: then none is created
-        (LogManager.getOrCreateLog).
-
-        A new log is on the disk only after its first flush, which it is in line for.
+        A new log is on the disk only after its first flush, which is due at once.
 
         Raises:
             ApiError: INCONSISTENT_TOPIC_ID, if there is a log of another topic of this name.
@@ -413,7 +420,7 @@ class LogManager:
         path = f"{directory.path}/{topic}-{partition}"
         try:
             self._files.make_directory(path)
-        except FileExistsError as error:  # nothing is wrong with the disk: somebody has left a file of that name there
+        except FileExistsError as error:  # the disk works: a file of that name exists
             raise StorageError(f"{path} is in the way of a new log: move it away", passes=True) from error
         segment = Segment.create(self._cache, path, 0, self._clock.now_ms(), context.jitter(config))
         log = PartitionLog(
@@ -436,10 +443,11 @@ class LogManager:
         return log
 
     def delete(self, topic: str, partition: int) -> None:
-        """Take a log away: its directory is renamed now, and removed after file.delete.delay.ms. Fine if there is none.
+        """Delete a log: its directory is renamed now, and removed after file.delete.delay.ms. No error if there is
+        none.
 
         Raises:
-            StorageError: the disk refused, or the log's directory is missing: it would come back with it.
+            StorageError: the disk refused, or the log's directory is missing: the log would reappear with it.
         """
         key = (topic, partition)
         directory = self._by_log.get(key)
@@ -448,7 +456,7 @@ class LogManager:
         if key in self.lost.named:
             self.lost.named.discard(key)
             for found in self._directories:
-                found.has_unsynced_deletions = True  # one of them says that there was a log
+                found.has_unsynced_deletions = True  # one of them names the log in its checkpoints
         if directory is None:
             return
         log = directory.logs.get(key)
@@ -459,20 +467,21 @@ class LogManager:
         self._deletions.add_directory(new_path, delay_ms, segments)
 
     def is_damaged(self, topic: str, partition: int) -> bool:
-        """Whether there is a log of that partition which could not be opened because its batches are damaged, where no
-        crash can have left them so."""
+        """Whether the partition's log could not be opened because its batches are damaged in a way that no crash
+        explains.
+        """
         directory = self._by_log.get((topic, partition))
         failed = None if directory is None else directory.failed.get((topic, partition))
         return failed is not None and isinstance(failed[0], CorruptLog)
 
     def damaged(self) -> frozenset[TopicPartition]:
-        """The partitions whose logs `is_damaged` says that of, or are known to be lost."""
+        """The partitions for which `is_damaged` is true, or whose logs are known to be lost."""
         failed = [key for directory in self._directories for key in directory.failed]
         return frozenset(key for key in failed if self.is_damaged(*key)) | self.lost.named
 
     def set_aside(self, topic: str, partition: int, reason: str) -> None:
-        """Take away a log that is not to be used, for a `reason` that is told ("which is ..."): its directory is
-        renamed, and left to the operator.
+        """Retire a log that must not be used, for a `reason` that is logged ("which is ..."): its directory is renamed,
+        and left for the operator.
 
         Source: LogManager.asyncDelete with isStray.
 
@@ -484,7 +493,7 @@ class LogManager:
         logger.warning("the log of %s-%d, %s is set aside as %s", topic, partition, reason, new_path)
 
     def _move_away(self, directory: LogDirectory, key: TopicPartition, suffix: str) -> str:
-        """Rename the directory of a log, which is none from now on; its new path."""
+        """Rename the directory of a log, which is no log from now on; returns the new path."""
         old_path = f"{directory.path}/{key[0]}-{key[1]}"
         new_path = f"{directory.path}/{self._deletions.away_name(*key, suffix)}"
         log = directory.logs.get(key)
@@ -504,9 +513,8 @@ class LogManager:
         return new_path
 
     def sync_deletions(self) -> None:
-        """Bring the new names of deleted logs to the disk, so that none comes back, and forget what is written down of
-        them, so that none is missed: a new one of its name may not have been made when the broker dies. Blocking, any
-        thread.
+        """Flush the new names of deleted logs to the disk, so that none reappears, and drop their checkpoints, so that
+        none counts as lost: the broker may die before a new log of the name is created. Blocking, any thread.
 
         Raises:
             StorageError: the disk refused.
@@ -522,18 +530,19 @@ class LogManager:
                     directory.has_unsynced_deletions = True
                     raise directory.refused(f"deleting logs of {directory.path}", error) from error
                 with self._closing:
-                    if self._is_closed:  # the disk hung for longer than the stop waits: others have the directories now
+                    if self._is_closed:  # the disk hung beyond the shutdown's timeout: others have the directories now
                         return
                     directory.checkpoint(*HELD_LOGS_FILES)
-        with self._closing, suppress(OSError):  # a full disk, say; it is tried again with the next partitions
+        with self._closing, suppress(OSError):  # a full disk, say; it is retried with the next partitions
             if not self._is_closed:
                 self.write_lost_logs()
 
     def truncations(self, cuts: Sequence[Cut]) -> Truncations:
-        """Begin to cut logs, with one write of the checkpoints for all: until it is completed, as `Truncations` says,
-        each of them refuses all use."""
+        """Begin to truncate logs, with one write of the checkpoints for all: until completion, described in
+        `Truncations`, each of them refuses all use.
+        """
         found = ((cut.log, self._by_log.get((cut.log.topic, cut.log.partition))) for cut in cuts)
-        # A log that was deleted has none, and refuses to be cut.
+        # A deleted log has no directory, and refuses truncation.
         return Truncations({log: directory for log, directory in found if directory is not None}, cuts)
 
     def truncate_to(self, log: PartitionLog, offset: int) -> None:
@@ -551,29 +560,32 @@ class LogManager:
     # --- upkeep
 
     def delete_due_files(self) -> int:
-        """Unlink deleted segments and logs whose file.delete.delay.ms is over; how many. Blocking, any thread, one at
-        a time.
+        """Unlink deleted segments and logs whose file.delete.delay.ms has passed; returns their number. Blocking, any
+        thread, one at a time.
         """
         return self._deletions.remove_due(directory.context.doomed for directory in self._directories)
 
     def run_retention(self, now_ms: int) -> int:
-        """Delete old segments of all logs; how many. Blocking; a broker rather uses `retain` for one after another."""
+        """Delete old segments of all logs; returns their number. Blocking; a broker uses `retain` for one log after
+        another.
+        """
         return sum(self.retain(log, now_ms) for log in self.logs)
 
     def retain(self, log: PartitionLog, now_ms: int, times: SegmentTimes | None = None) -> int:
-        """Delete old segments of a log, unless it is offline or was deleted; how many. One that fails goes offline, one
-        whose disk only has no room is looked at again the next time.
+        """Delete old segments of a log, unless it is offline or deleted; returns their number. After a disk failure the
+        log goes offline; after a transient error the next run retries.
 
-        `times` is what was read for it in a thread; without it this may block.
+        `times` was read for it in a thread; without it this may block.
         """
         if log.failure is None:
-            with suppress(StorageError):  # it has said why
+            with suppress(StorageError):  # the error is logged already
                 return log.delete_old_segments(now_ms, times)
         return 0
 
     def bound_segments(self, sealed_max: int = SEALED_SEGMENTS_MAX) -> None:
-        """Look whether there are so many segments that small ones have to grow. To be called now and then; there may be
-        some more until then."""
+        """Raise the minimum size of segments if there are too many. To be called periodically; the limit may be
+        exceeded in between.
+        """
         logs = self.logs
         is_crowded = sum(log.segment_count for log in logs) - len(logs) > sealed_max
         bytes_min = SMALL_SEGMENT_BYTES if is_crowded else 1
@@ -584,12 +596,12 @@ class LogManager:
             directory.context.segment_bytes_min = bytes_min
 
     def logs_to_flush(self, now_ms: int) -> list[PartitionLog]:
-        """Logs with something to flush: new names or a sealed segment, a new leader epoch, or flush.ms has passed."""
+        """Logs with something to flush: new names, a sealed segment, a new leader epoch, or flush.ms has passed."""
         return [log for log in self.logs if log.failure is None and log.flush_is_due(now_ms)]
 
     def run_flushes(self, now_ms: int) -> int:
-        """Flush what `logs_to_flush` names; how many. Blocking; a broker rather runs each log's `prepare_flush` in a
-        thread.
+        """Flush the logs of `logs_to_flush`; returns the number of flushes. Blocking; a broker runs each log's
+        `prepare_flush` in a thread instead.
         """
         count = 0
         for log in self.logs_to_flush(now_ms):
@@ -601,25 +613,25 @@ class LogManager:
         return count
 
     def checkpoint_recovery_points(self) -> None:
-        """Write down how far each log is on the disk. Blocking, any thread."""
+        """Checkpoint the recovery points. Blocking, any thread."""
         self._checkpoint(RECOVERY_POINT_FILE)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Write down where each log starts, if not at 0. Blocking, any thread."""
+        """Checkpoint the log start offsets that are above 0. Blocking, any thread."""
         self._checkpoint(LOG_START_FILE)
 
     def checkpoint_high_watermarks(self) -> None:
-        """Write down the high watermarks. Blocking, any thread."""
+        """Checkpoint the high watermarks. Blocking, any thread."""
         self._checkpoint(HIGH_WATERMARK_FILE)
 
     def checkpoint_clean_offset(self, log: PartitionLog, offset: int, cut_count: int | None = None) -> None:
-        """Write down up to where a log is clean. Before the first swap: from then on offsets may be missing, and a
-        start after a crash has to know that. Blocking, any thread.
+        """Checkpoint the end of a log's clean section, before the first swap: from then on offsets may be missing, and
+        recovery after a crash has to know that. Blocking, any thread.
 
-        Nothing changes if the log was cut since its `cut_count` was that: whoever looked at it saw other batches.
+        Nothing changes if the log's `cut_count` is not the given one: the pass read batches that were truncated since.
 
         Raises:
-            OSError: the disk refused; the log counts as it did.
+            OSError: the disk refused; the log's clean offset is unchanged.
         """
         directory = self._by_log.get((log.topic, log.partition))
         if directory is None or directory.logs.get((log.topic, log.partition)) is not log:
@@ -641,10 +653,10 @@ class LogManager:
     # --- closing
 
     def close(self, broker_epoch: int = -1) -> None:
-        """Bring every log to the disk, and leave the marker of a clean shutdown where that worked. Blocking; nothing
-        else may run. Directories whose logs were not loaded stay as they are.
+        """Flush every log, and write the clean-shutdown file of each directory where that worked. Blocking; nothing
+        else may run. Directories whose logs were not loaded are left unchanged.
 
-        No directory waits for another one, on a slower disk, which may not be done before somebody kills the process.
+        No directory waits for another one on a slower disk, because the process may be killed before that one is done.
         """
         if self._is_loaded:
             closing = [(directory, directory.prepare_close()) for directory in self._directories]
@@ -664,5 +676,5 @@ class LogManager:
         directory.complete_close(flushes, broker_epoch)
 
     def abandon(self) -> None:
-        """Give everything up as a crash would, but for the locks: for tests of recovery."""
+        """Release everything, including the locks, and write nothing, as after a crash: for tests of recovery."""
         self._let_go()

@@ -1,6 +1,6 @@
-"""What one log knows of its producers: their state in memory, and the snapshots that it is built from after a start.
+"""The producers of one log: their state in memory, and the snapshots that it is rebuilt from after a start.
 
-Source: org.apache.kafka.storage.internals.log.ProducerStateManager, as far as it is about files.
+Source: org.apache.kafka.storage.internals.log.ProducerStateManager, the part that deals with files.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _NEVER_MS = 1 << 63
 class LogProducers:
     """The producers of one log.
 
-    `state` is what is known of them at the log's end, None until somebody needs it: then `load` builds it from the
-    newest snapshot and the batches behind that. `snapshots` are the offsets of the `.snapshot` files, ascending.
+    `state` is their state at the log end offset, None before it is first needed: then `load` builds it from the newest
+    snapshot and the batches behind it. `snapshots` are the offsets of the `.snapshot` files, ascending.
 
-    Ownership: the event loop, but for `read_ids`.
+    Ownership: the event loop, except `read_ids`.
     """
 
     __slots__ = ("_context", "_local", "snapshots", "state")
@@ -52,10 +52,10 @@ class LogProducers:
         return self.state
 
     def read_ids(self, log_start_offset: int, log_end_offset: int) -> list[int]:
-        """The ids that producers of the log have, or had a while ago. Blocking; any thread. Raises OSError."""
+        """The ids of the log's producers, including some that have expired. Blocking; any thread. Raises OSError."""
         if self.state is not None:
             return list(self.state.producers)
-        # Nothing that the event loop goes by is touched, and no snapshot is newer than the end.
+        # Works on copies of the event loop's lists; no snapshot is newer than the end.
         segments, snapshots = list(self._local.segments), list(self.snapshots)
         return self._builder(_NEVER_MS).producer_ids(segments, snapshots, log_start_offset, log_end_offset)
 
@@ -64,7 +64,7 @@ class LogProducers:
         return ProducerBuilder(context.cache.files, self._local.directory, expiration_ms, context.clock.now_ms())
 
     def remove_expired(self, now_ms: int) -> None:
-        """Forget producers that have not written for producer.id.expiration.ms, as it is now."""
+        """Remove producers that have not written for the current producer.id.expiration.ms."""
         if self.state is not None:
             self.state.expiration_ms = self._context.producer_id_expiration_ms
             self.state.remove_expired(now_ms)
@@ -72,7 +72,7 @@ class LogProducers:
     # --- snapshots
 
     def take_snapshot(self, offset: int, state: ProducerState) -> None:
-        """Write the state as of `offset`, of which there is no snapshot yet. Page cache only.
+        """Write a snapshot of the state at `offset`, which has none yet. Page cache only.
 
         Raises:
             StorageError: the disk refused.
@@ -85,16 +85,16 @@ class LogProducers:
             self._local.durability.note_names(path)
 
     def forget_snapshots(self, doomed: Iterable[Segment], kept: int = -1) -> None:
-        """The snapshots at the start of segments went with them, but for the one at `kept`."""
+        """Remove the snapshots at the base offsets of deleted segments from the list, except the one at `kept`."""
         bases = {segment.base_offset for segment in doomed} - {kept}
         self.snapshots[:] = [offset for offset in self.snapshots if offset not in bases]
 
     def builder(self) -> ProducerBuilder:
-        """What builds the state of this log's producers, as of now."""
+        """A builder of this log's producer state, with the current settings."""
         return self._builder(self._context.producer_id_expiration_ms)
 
     def replace(self, state: ProducerState, snapshots: list[int]) -> None:
-        """Batches were cut off: this is the state at the log's end, and these are the snapshots that are left."""
+        """Replace the state after a truncation, and the list of snapshots by the remaining ones."""
         self.state = state
         self.snapshots[:] = snapshots
 

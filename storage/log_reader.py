@@ -1,4 +1,4 @@
-"""Serving a log's reads on the event loop: where an offset stands in the files, from what is in memory.
+"""Serves a log's reads on the event loop: locates an offset in the files with state in memory.
 
 Source: org.apache.kafka.storage.internals.log.LocalLog.read, LogSegment.read.
 """
@@ -37,8 +37,9 @@ _WARM_BYTES: Final = 8 * 1024 * 1024
 
 
 class ReadRequest(NamedTuple):
-    """What to read: whole batches from `start_offset` on, all below `max_offset`. `end_offset` is the log's end now.
-    With `may_stay_in_file` the answer may be a region."""
+    """A read: whole batches from `start_offset` on, all below `max_offset`. `end_offset` is the current log end offset.
+    With `may_stay_in_file` the result may be a region.
+    """
 
     start_offset: int
     max_bytes: int
@@ -52,8 +53,8 @@ class ReadRequest(NamedTuple):
 class LogReader:
     """Finds batches in a log's segments.
 
-    Besides the indexes it remembers where the latest batches of the active segment start, so that a read at the log's
-    tail looks nothing up, and where the latest reads ended, so that a reader that catches up does not either.
+    Besides the indexes it keeps the positions of the latest batches of the active segment, so that a read at the log's
+    tail needs no look-up, and the ends of the latest reads, so that a consumer that catches up needs none either.
 
     Ownership: the event loop. `segments` is the log's own list.
     """
@@ -64,13 +65,13 @@ class LogReader:
         self.segments = segments
         self.sent_records = SentRecords()
         self._context = context
-        # Offset after a read -> (base offset of its segment, position). Cold reads add to it from their threads.
+        # Offset after a read -> (base offset of its segment, position). Threads add to it after cold reads.
         self._hints: dict[int, tuple[int, int]] = {}
         self._offsets = array("q")
         self._positions = array("i")
 
     def add_batch(self, base_offset: int, position: int) -> None:
-        """Note a batch that was appended to the active segment right behind the one before it."""
+        """Record the position of a batch that was appended to the active segment, contiguous with the one before it."""
         offsets = self._offsets
         offsets.append(base_offset)
         self._positions.append(position)
@@ -78,13 +79,13 @@ class LogReader:
             del offsets[: _RECENT_BATCHES // 2], self._positions[: _RECENT_BATCHES // 2]
 
     def forget_recent(self) -> None:
-        """Forget where the batches stand that `add_batch` has noted: between them and the next one is a gap of offsets,
-        or the end of a segment.
+        """Drop the positions that `add_batch` has recorded: between them and the next batch is a gap of offsets, or the
+        end of a segment.
         """
         del self._offsets[:], self._positions[:]
 
     def forget_all(self) -> None:
-        """Batches were removed: forget all positions, and take none from reads that are under way."""
+        """Drop all positions after batches were removed, and ignore those of reads that are under way."""
         self.forget_recent()
         self._hints = {}
 
@@ -99,15 +100,15 @@ class LogReader:
         return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
 
     def read(self, request: ReadRequest) -> FetchData:
-        """Read from the segment that has the wanted offset.
+        """Read from the segment that contains the start offset.
 
         Raises:
-            ColdRead: the disk would have to be waited for.
-            StorageError: it failed.
+            ColdRead: the read would block for the disk.
+            StorageError: the disk failed.
         """
         for slot in range(self.slot(request.start_offset), len(self.segments)):
             if not self.segments[slot].size and slot + 1 < len(self.segments):
-                continue  # compaction left nothing of it
+                continue  # compaction emptied it
             found = self._read_segment(slot, request)
             if found is not None:
                 return found
@@ -137,9 +138,9 @@ class LogReader:
         return found
 
     def _region(self, plan: ReadPlan, slot: int, request: ReadRequest) -> FetchData | None:
-        """A large read without its bytes, if the index tells where a batch ends; may raise what `execute` does.
-        `next_offset` is one at or beyond that of the next batch, which stands in the file. Whoever sends a region has
-        to learn whether it is in the page cache, which not every file system tells.
+        """A large read as a region, if the index names a batch's end; may raise the errors of `execute`. `next_offset`
+        is that of the next batch in the file, or later. The sender of a region has to check whether it is in the page
+        cache, which not every file system supports.
         """
         if not self._context.reads_cached:
             return None
@@ -151,7 +152,7 @@ class LogReader:
         end, next_offset, last_offset = plan.limit, plan.limit_offset, -1
         if next_offset < 0 or end - start > plan.max_bytes:
             index = self._index(segment)
-            if index is None:  # a segment of before the start, say: the next read will have it
+            if index is None:  # a segment from before the start, say: the next read will have the index
                 raise self._cold_read(plan._replace(has_index=False, is_exact=False, position=0), slot, request)
             last_offset, end = index.last_before(min(start + plan.max_bytes, plan.limit), plan.max_offset)
             next_offset = last_offset
@@ -176,15 +177,16 @@ class LogReader:
         return FetchData(b"", plan.start_offset, next_offset, plan.base_offset, start, end < plan.limit, region)
 
     def _is_cut_off(self, start: int, end: int, read: Read) -> bool:
-        """Whether the first batch is longer, because the index is wrong: nobody could use the answer. An answer that
-        has been sent so once is in the page cache, so readers get on."""
+        """Whether the first batch is longer than the region, because the index is wrong: such a response would be
+        useless. A region that was sent once is in the page cache, so the client makes progress.
+        """
         try:
             return batch_size(read(LOG_OVERHEAD, start)) > end - start
         except ReadWouldBlock:
             return False
 
     def _plan(self, slot: int, request: ReadRequest) -> ReadPlan:
-        """Find out, without any I/O, where to start and where to stop."""
+        """Determine, without any I/O, where the read starts and stops."""
         segment = self.segments[slot]
         limit, limit_offset = self._limit(slot, request.max_offset, request.end_offset)
         position, is_exact, has_index, index_offset = self._start(slot, request.start_offset)
@@ -209,7 +211,7 @@ class LogReader:
         )
 
     def _limit(self, slot: int, max_offset: int, end_offset: int) -> tuple[int, int]:
-        """Where in a segment `max_offset` starts, and which offset that is; (size, -1) if memory does not tell."""
+        """The position of `max_offset` in a segment, and that offset; (size, -1) if memory does not contain it."""
         segment = self.segments[slot]
         if slot + 1 < len(self.segments):
             next_offset = self.segments[slot + 1].base_offset
@@ -222,8 +224,8 @@ class LogReader:
         return segment.size, -1
 
     def _start(self, slot: int, start_offset: int) -> tuple[int, bool, bool, int]:
-        """Where to start looking for an offset: position, whether exactly there, whether the index was at hand, the
-        index entry's offset.
+        """The position to start the search for an offset at, whether it is exact, whether the index is in memory, and
+        the offset of the index entry.
         """
         segment = self.segments[slot]
         if start_offset <= segment.base_offset:
@@ -242,13 +244,13 @@ class LogReader:
         return position, False, True, index_offset
 
     def _index(self, segment: Segment) -> OffsetIndex | None:
-        """The segment's offset index, if it is in memory. That of an active segment may be empty and still is the one
-        to ask: the file beside it is that of another time.
+        """The segment's offset index, if it is in memory. The one of an active segment is used even if it is empty: its
+        file is outdated.
         """
         return self._context.indexes.get(segment.file) if segment.offset_index is None else segment.offset_index
 
     def _cached_reader(self, segment: Segment) -> Read:
-        """A reader that never waits for the disk (save for opening a file whose descriptor was given up)."""
+        """A reader that never waits for the disk (except to open a file whose descriptor was closed)."""
         files = self._context.cache.files
         descriptor = self._context.cache.descriptor(segment.file)
         if self._context.reads_cached:
@@ -272,7 +274,7 @@ class LogReader:
     def _cold_read(self, plan: ReadPlan, slot: int, request: ReadRequest) -> ColdRead:
         plans = [plan]
         if plan.limit_offset >= 0:
-            # Compaction may have left nothing at or after the offset in this segment, and nothing at all of the next.
+            # Compaction may have removed everything at or after the offset in this segment, and all of the next ones.
             for following in range(slot + 1, len(self.segments)):
                 if self.segments[following].size:
                     plans.append(self._plan(following, request))
@@ -282,7 +284,7 @@ class LogReader:
         return ColdRead(self._context.cache, self._context.indexes, self._hints, plans)
 
     def _distrust_index(self, slot: int, index_interval_bytes: int) -> None:
-        """The index in memory is wrong: build it anew. Blocking for the active segment, else left to the cold read."""
+        """Rebuild a wrong index. Blocking for an active segment; for a sealed one the cold read does it."""
         segment = self.segments[slot]
         logger.warning("offset index of %s is wrong, building it anew", segment.file.path)
         if segment.offset_index is None:
@@ -292,7 +294,7 @@ class LogReader:
         segment.rebuild_indexes(lambda size, position: files.pread(descriptor, size, position), index_interval_bytes)
 
     def readable_bytes(self, start_offset: int, max_offset: int, end_offset: int, limit: int) -> int:
-        """About how many bytes lie between two offsets, at most `limit`, at least 1; no I/O."""
+        """An estimate of the bytes between two offsets, at most `limit`, at least 1; no I/O."""
         end = self.slot(min(max_offset, end_offset))
         total = 0
         for slot in range(self.slot(start_offset), end + 1):
@@ -312,7 +314,7 @@ class LogReader:
 
 
 def nothing_at(offset: int, segment: Segment) -> FetchData:
-    """The empty answer to a read at the end of a log."""
+    """The empty result of a read at the log end offset."""
     return FetchData(b"", offset, offset, segment.base_offset, segment.size)
 
 

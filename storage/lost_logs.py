@@ -1,10 +1,10 @@
-"""Which logs a broker had, and has no more: its disk was replaced, or somebody took a partition's directory away.
+"""The lost logs of a broker: their disk was replaced, or a partition's directory was removed.
 
-A log that is gone must not begin anew where others count on what was in it: an empty leader has the others cut theirs.
-So what is lost is remembered until each such partition has a log again, or is no longer this broker's, in the file
-`barnabas-lost-logs` of the first log directory. It is a checkpoint file (see `checkpoints`) of lines `TOPIC PARTITION`,
-or of one line `*` where nobody knows which logs there were: a log directory is new. Whoever deletes the file, while the
-broker is stopped, gives the logs up: then they begin anew, as Kafka's do, which does not know the file.
+A lost log must not start anew while other replicas rely on its records: an empty leader makes its followers truncate
+theirs. So lost logs are recorded until each such partition has a log again, or is no longer assigned to this broker, in
+the file `barnabas-lost-logs` of the first log directory. It is a checkpoint file (see `checkpoints`) of lines `TOPIC
+PARTITION`, or of one line `*` if the lost logs are unknown because a log directory is new. Deleting the file, while the
+broker is stopped, abandons the logs: then they start anew, as in Kafka, which ignores the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ANY: Final = "*"
 
 
 class LostLogs:
-    """The logs that are lost; `may_be_any` says that it may be any that there is none of.
+    """The lost logs; `may_be_any` says that any partition without a log may have lost it.
 
     Ownership: the event loop; `read` blocks, and is for the start. `write` blocks, and any thread may call it.
     """
@@ -39,7 +39,7 @@ class LostLogs:
         return self.may_be_any or key in self.named
 
     def read(self, files: Files, directory: str) -> None:
-        """Add what an earlier life wrote down. One that cannot be read says that any log may be lost."""
+        """Add the logs that an earlier run recorded. After an unreadable file any log may be lost."""
         try:
             lines = decode_checkpoint(read_file(files, f"{directory}/{LOST_LOGS_FILE}"))
             named = {(topic, int(partition)) for topic, partition in (line for line in lines if line != [_ANY])}
@@ -54,17 +54,17 @@ class LostLogs:
         self.named |= named
 
     def settle(self, claimed: Collection[TopicPartition]) -> None:
-        """The controller has named all partitions of this broker: of those that lack a log, these are `claimed`."""
+        """The controller has named all partitions of this broker: those without a log are `claimed`."""
         self.named = {key for key in claimed if key in self}
         self.may_be_any = False
 
     @property
     def is_written(self) -> bool:
-        """Whether the file says what is known."""
+        """Whether the file is up to date."""
         return self._written == (self.may_be_any, frozenset(self.named))
 
     def write(self, files: Files, directory: str) -> None:
-        """Write down what is known, or remove the file where nothing is lost. Raises OSError."""
+        """Write the lost logs, or remove the file if there are none. Raises OSError."""
         path = f"{directory}/{LOST_LOGS_FILE}"
         with self._lock:
             may_be_any, named = known = (self.may_be_any, frozenset(self.named))

@@ -23,18 +23,16 @@ class OffsetIndex:
 
     The file is a row of entries, big-endian, sorted by both fields:
 
-    ======== ===== ==================================================================
-    offset   bytes meaning
-    ======== ===== ==================================================================
-    0        4     last offset of a batch, relative to the segment's base offset
-    4        4     byte position where that batch starts
-    ======== ===== ==================================================================
+    ======== ===== ================================================================== offset   bytes meaning ========
+    ===== ================================================================== 0        4     last offset of a batch,
+    relative to the segment's base offset 4        4     byte position where that batch starts ======== =====
+    ==================================================================
 
     An entry is added before the first batch that starts more than `index.interval.bytes` after the previous entry's
-    batch; the first batch of a segment has none. The index is a hint: whoever follows an entry checks that the batch
-    found there ends with the entry's offset.
+    batch; the first batch of a segment has none. The index is a hint: its users check that the batch at an entry's
+    position ends with the entry's offset.
 
-    Source: org.apache.kafka.storage.internals.log.OffsetIndex. Unlike Kafka the file is neither preallocated nor
+    Source: org.apache.kafka.storage.internals.log.OffsetIndex. Unlike Kafka's, the file is neither preallocated nor
     mapped.
     """
 
@@ -62,7 +60,7 @@ class OffsetIndex:
 
     def last_before(self, position: int, max_offset: int) -> tuple[int, int]:
         """The last entry (offset, position) at or before `position` with an offset of at most `max_offset`; (-1, 0) if
-        there is none. What lies before it lies below `max_offset`.
+        there is none. Everything before it is below `max_offset`.
         """
         by_offset = bisect_right(self.relative_offsets, max_offset - self.base_offset)
         slot = min(by_offset, bisect_right(self.positions, position)) - 1
@@ -71,7 +69,7 @@ class OffsetIndex:
         return self.base_offset + self.relative_offsets[slot], self.positions[slot]
 
     def truncate_to(self, offset: int) -> None:
-        """Forget entries at or beyond `offset`."""
+        """Remove entries at or beyond `offset`."""
         count = bisect_left(self.relative_offsets, offset - self.base_offset)
         del self.relative_offsets[count:], self.positions[count:]
 
@@ -114,9 +112,9 @@ def ascending(values: array[int]) -> bool:
 
 
 class OffsetIndexCache:
-    """Indexes of sealed segments, kept while they are used, up to a number of entries in all.
+    """Indexes of sealed segments, least recently used ones evicted beyond a total number of entries.
 
-    The key is the segment's log file. Thread-safe: threads that had to read an index put it here.
+    The key is the segment's log file. Thread-safe: threads add indexes that they had to read.
     """
 
     __slots__ = ("_entries", "_indexes", "_limit", "_lock")
@@ -128,7 +126,7 @@ class OffsetIndexCache:
         self._lock = threading.Lock()
 
     def get(self, file: LogFile) -> OffsetIndex | None:
-        """The index of a log file, if it is here."""
+        """The index of a log file, if it is cached."""
         with self._lock:
             index = self._indexes.get(file)
             if index is not None:
@@ -136,7 +134,7 @@ class OffsetIndexCache:
             return index
 
     def put(self, file: LogFile, index: OffsetIndex) -> None:
-        """Keep an index; the least recently used ones make room."""
+        """Cache an index; evicts the least recently used ones."""
         self.drop(file)
         with self._lock:
             self._indexes[file] = index
@@ -146,7 +144,7 @@ class OffsetIndexCache:
                 self._entries -= len(oldest) + 1
 
     def drop(self, file: LogFile) -> None:
-        """Forget the index of a segment that is gone."""
+        """Remove the index of a segment that is gone."""
         with self._lock:
             index = self._indexes.pop(file, None)
             if index is not None:

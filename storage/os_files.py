@@ -1,6 +1,6 @@
 """The real disk: `Files` over the operating system.
 
-Nothing else in storage imports `os`, and nothing there makes an `OsFiles` by itself: it is handed in.
+Nothing else in storage imports `os`; an `OsFiles` is passed to the code that uses it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 
 def boot_id() -> str:
-    """An id of the time since the machine was started, which ends with what is in its page cache; empty where the
-    system does not tell."""
+    """An id of the time since the machine's last boot, which is the lifetime of its page cache; empty if the system
+    does not provide one.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -82,7 +83,7 @@ class OsFiles:
         return os.sendfile(socket, descriptor, position, size)
 
     def reads_cached(self, directory: str) -> bool:
-        """Probe by reading a byte that was just written; the file is gone again afterwards."""
+        """Probe by reading a byte that was just written; removes the file afterwards."""
         if not _NOWAIT:
             return False
         path = f"{directory}/.nowait-probe-{os.getpid()}"
@@ -150,9 +151,9 @@ class OsFiles:
         return os.path.realpath(path)
 
     def lock(self, path: str) -> int:
-        """Takes lockf's POSIX lock, which is what Java's FileLock takes: it keeps an Apache Kafka out too.
+        """Takes lockf's POSIX lock, the same as Java's FileLock: it excludes an Apache Kafka too.
 
-        The lock is lost when this process closes any descriptor of the file, so nobody else may open it.
+        The process loses the lock when it closes any descriptor of the file, so no other code may open it.
         """
         descriptor = self.open(path, create=True)
         try:
@@ -174,9 +175,7 @@ class OsFiles:
         return found.f_blocks * found.f_frsize
 
     def descriptor_limit(self) -> int:
-        """Raises the soft limit to the hard one first: the default soft limit is meant for programs that use
-        select().
-        """
+        """Raises the soft limit to the hard one first: the default soft limit is for programs that use select()."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             wanted = 1 << 16 if hard == resource.RLIM_INFINITY else hard
@@ -189,7 +188,7 @@ class OsFiles:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Whether it is one, or a link to one: not where that cannot be told, as of a link that leads to itself."""
+    """Whether it is a directory, or a link to one; False if that is unknown, as for a link that leads to itself."""
     try:
         return entry.is_dir()
     except OSError:
@@ -197,27 +196,28 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 class UnsyncedFiles(OsFiles):
-    """The disk, but nothing waits for it: what was written survives the process, not the machine. For data that
-    nobody needs afterwards."""
+    """The disk without waiting for it: written data survives the process, not the machine. For data that is not needed
+    afterwards.
+    """
 
     is_durable: ClassVar[bool] = False
 
     def sync(self, descriptor: int) -> None:
-        """Leave it to the kernel."""
+        """No-op: the kernel writes the data."""
 
     def sync_directory(self, path: str) -> None:
-        """Leave it to the kernel."""
+        """No-op: the kernel writes the names."""
 
 
 class ReadOnlyFiles(OsFiles):
-    """The disk for who only reads, also where a file system is mounted read-only, or where writing is for others."""
+    """The disk for readers only, also on a file system that is mounted read-only, or without permission to write."""
 
     access: ClassVar[int] = os.O_RDONLY
 
 
 def lock_holder(path: str) -> int | None:
-    """The process that has a file locked as `OsFiles.lock` does, by its id, or 0 if that is not known; None where
-    nobody has, it is not there, or the platform does not tell (all but Linux). Locks nothing. Not for a file that this
+    """The id of the process that has locked a file as `OsFiles.lock` does, or 0 if it is unknown; None if the file is
+    not locked, is missing, or the platform does not tell (all but Linux). Locks nothing. Not for a file that this
     process has locked: it would lose the lock.
     """
     try:
@@ -231,13 +231,13 @@ def lock_holder(path: str) -> int | None:
 
 
 def holder_text(pid: int) -> str:
-    """What `lock_holder` tells, in words."""
+    """The result of `lock_holder` as text."""
     return f"process {pid}" if pid else "another process"
 
 
 def _holder(descriptor: int) -> int | None:
-    """Who has the POSIX lock of a file, as far as the kernel says: nobody is known by a process id to others in another
-    container, nor through NFS.
+    """The id of the process that holds a file's POSIX lock, if the kernel knows it: process ids are not visible to
+    other containers, nor through NFS.
     """
     if sys.platform == "linux":
         asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock
@@ -249,15 +249,15 @@ def _holder(descriptor: int) -> int | None:
 
 
 def lower_priority() -> None:
-    """Let this process run only when nobody else wants to."""
+    """Run this process only when no other process needs the processor."""
     with suppress(OSError):
         os.nice(19)
 
 
 def is_reserved_descriptor(descriptor: int) -> bool:
-    """Whether a descriptor that was just had is one of those kept for files: then a connection must be closed.
+    """Whether a new descriptor is in the reserve for files: then a connection must be closed.
 
-    A new descriptor has the lowest number that is free, so one from the reserve says that all below it are taken.
+    A new descriptor has the lowest free number, so one from the reserve means that all below it are taken.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit != resource.RLIM_INFINITY and descriptor >= limit - descriptor_reserve(limit)

@@ -1,7 +1,7 @@
-"""Rebuilding what is known of a log's producers: from a snapshot, and from the batches behind it.
+"""Rebuilds the state of a log's producers from a snapshot and the batches behind it.
 
-Everything here blocks. Source: UnifiedLog.rebuildProducerState; that the four batches before the last one are looked
-for is our own.
+Everything here blocks. Source: UnifiedLog.rebuildProducerState; the search for the four batches before the last one is
+our own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TAIL_CHUNK: Final = 64 * 1024
 def take_in(
     producers: ProducerState, header: RecordBatchHeader, batch: Buffer, aborted: list[AbortedTransaction]
 ) -> None:
-    """Let the producers' state see a batch that is in the log already; aborted transactions are added to `aborted`."""
+    """Update the producer state with a batch that is in the log already; adds aborted transactions to `aborted`."""
     if header.producer_id < 0:
         producers.end_offset = header.next_offset
     elif header.attributes & CONTROL_MASK:
@@ -49,7 +49,7 @@ def take_in(
 
 
 class ProducerBuilder:
-    """Builds the producers' state of a log from its newest usable snapshot and the batches behind it."""
+    """Builds the producer state of a log from its newest usable snapshot and the batches behind it."""
 
     def __init__(self, files: Files, directory: str, expiration_ms: int, now_ms: int) -> None:
         self._files = files
@@ -60,9 +60,7 @@ class ProducerBuilder:
     def build(
         self, segments: list[Segment], snapshots: list[int], log_start_offset: int, end_offset: int
     ) -> ProducerState:
-        """The state at `end_offset`. Snapshots that are out of range or unreadable are removed, also from
-        `snapshots`.
-        """
+        """The state at `end_offset`. Removes snapshots that are out of range or unreadable, also from `snapshots`."""
         state = self._from_snapshot(snapshots, log_start_offset, end_offset)
         self._replay(state, segments, end_offset, [])
         state.end_offset = max(state.end_offset, end_offset)
@@ -73,7 +71,7 @@ class ProducerBuilder:
     def producer_ids(
         self, segments: list[Segment], snapshots: list[int], log_start_offset: int, end_offset: int
     ) -> list[int]:
-        """The ids of all producers that are known at `end_offset`."""
+        """The ids of all producers at `end_offset`."""
         state = self._from_snapshot(snapshots, log_start_offset, end_offset)
         self._replay(state, segments, end_offset, [])
         return list(state.producers)
@@ -81,7 +79,7 @@ class ProducerBuilder:
     def aborted_in(
         self, segment: Segment, segments: list[Segment], snapshots: list[int], log_start_offset: int, end_offset: int
     ) -> list[AbortedTransaction]:
-        """The aborted transactions whose markers are in a segment, which ends at `end_offset`."""
+        """The aborted transactions whose markers are in a segment; the segment ends at `end_offset`."""
         before = [offset for offset in snapshots if offset <= segment.base_offset]
         state = self._from_snapshot(before, log_start_offset, segment.base_offset)
         aborted: list[AbortedTransaction] = []
@@ -127,7 +125,9 @@ class ProducerBuilder:
                         raise CorruptLog(segment.file.path, header.position, str(error)) from None
 
     def _replay_start(self, segment: Segment, offset: int) -> int:
-        """A batch at or before `offset`; only the index in memory is asked, for it is checked nowhere here."""
+        """The position of a batch at or before `offset`; uses only an index in memory, because this code does not check
+        indexes.
+        """
         if offset <= segment.base_offset or segment.offset_index is None:
             return 0
         return segment.offset_index.lookup(offset)[1]
@@ -152,7 +152,7 @@ class ProducerBuilder:
                         return
 
     def _chunks(self, segment: Segment) -> Iterator[tuple[int, int]]:
-        """Stretches of whole batches, last first, as the offset index cuts them."""
+        """Sections of whole batches, last first, split at entries of the offset index."""
         index = segment.offset_index
         if index is None:
             try:

@@ -1,4 +1,4 @@
-"""What one log knows of the producers that wrote to it: duplicates, order, transactions. Pure; snapshots are bytes.
+"""The state of one log's producers: duplicates, sequences, transactions. Pure; snapshots are bytes.
 
 Source: org.apache.kafka.storage.internals.log.ProducerStateManager, ProducerAppendInfo, ProducerStateEntry (KIP-98,
 KIP-360).
@@ -28,21 +28,23 @@ if TYPE_CHECKING:
 Log = TypeVar("Log", bound=Hashable)
 
 BATCHES_RETAINED: Final = 5
-"""Batches per producer that a retry is recognised for: as many as an idempotent producer may have in flight."""
+"""The number of batches per producer for duplicate detection: the maximum that an idempotent producer may have in
+flight.
+"""
 
 PRODUCERS_MAX: Final = 10_000
-"""Producers that one log remembers, open transactions aside. Beyond it those that wrote least recently are forgotten
-before they expire: a retry of theirs would then be written twice, anything else of theirs works.
+"""The maximum number of producers of one log, open transactions aside. Beyond it the least recent writers are removed
+before they expire: a retry of theirs would then be appended twice, their other requests work.
 """
 
 PRODUCERS_OF_ALL_LOGS_MAX: Final = 100_000
-"""Producers that all logs of a broker remember together, looked at every few seconds."""
+"""The maximum number of producers of all logs of a broker together, enforced every few seconds."""
 
 VERIFICATIONS_MAX: Final = 10_000
-"""So many producers may be about to begin a transaction: those that never do must not fill the memory."""
+"""The maximum number of verifications of one log: those without a subsequent transaction must not fill the memory."""
 
 VERIFICATIONS_OF_ALL_LOGS_MAX: Final = 100_000
-"""And so many on all logs of a broker together, looked at every few seconds."""
+"""The same for all logs of a broker together, enforced every few seconds."""
 
 NO_OFFSET: Final = -1
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
@@ -58,7 +60,7 @@ _CRC_END: Final = 6
 
 
 class BatchMetadata(NamedTuple):
-    """One remembered batch of a producer."""
+    """The metadata of one batch of a producer."""
 
     first_sequence: int
     last_sequence: int
@@ -72,7 +74,7 @@ class BatchMetadata(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer's state on this log. `batches` holds its last five, oldest first, all of `epoch`."""
+    """One producer's state in this log. `batches` contains its last five batches, oldest first, all of `epoch`."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "transaction_first_offset")
 
@@ -98,11 +100,11 @@ class ProducerEntry:
 
     @property
     def next_sequence(self) -> int:
-        """What follows the last batch; 0 if none is known."""
+        """The sequence that follows the last batch; 0 if no batch is known."""
         return (self.batches[-1].last_sequence + 1) & _SEQUENCE_MASK if self.batches else 0
 
     def add(self, epoch: int, batch: BatchMetadata) -> None:
-        """Remember a batch that was appended."""
+        """Add an appended batch."""
         batches = self.batches
         if epoch != self.epoch:
             batches.clear()
@@ -113,7 +115,7 @@ class ProducerEntry:
         self.last_timestamp = batch.timestamp
 
     def find_duplicate(self, header: RecordBatchHeader) -> BatchMetadata | None:
-        """The remembered batch of exactly the same epoch and sequences."""
+        """The known batch with exactly the same epoch and sequences."""
         if header.producer_epoch != self.epoch:
             return None
         first, last = header.base_sequence, header.last_sequence
@@ -124,11 +126,11 @@ class ProducerEntry:
 
 
 class Verification:
-    """A transactional batch is on its way to a log on which its producer has no transaction open: its coordinator is
-    being asked whether the partition is part of the transaction (KIP-890).
+    """A transactional batch is about to be appended to a log in which its producer has no open transaction: its
+    coordinator is being asked whether the partition is part of the transaction (KIP-890).
 
-    The append must present this very object, which a marker that comes meanwhile removes: an answer that was given
-    before the marker counts no more. `lowest_sequence` is the first batch that came; one after it must not overtake it.
+    The append must present this very object, which a marker in between removes: a response from before the marker is
+    outdated. `lowest_sequence` is that of the first batch; a later batch must not overtake it.
 
     Source: org.apache.kafka.storage.internals.log.VerificationStateEntry.
     """
@@ -142,7 +144,7 @@ class Verification:
         self.bumps_epoch = bumps_epoch
 
     def update(self, epoch: int, sequence: int) -> None:
-        """Another batch came before the first was appended."""
+        """Another batch arrived before the first was appended."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch and sequence < self.lowest_sequence:
@@ -150,22 +152,22 @@ class Verification:
 
 
 class ProducerState:
-    """All producers of one log, its open transactions, and those that ended above the high watermark.
+    """All producers of one log, its open transactions, and the transactions that ended above the high watermark.
 
-    The three steps of an append: `check` and `check_marker` only look and raise, `record` and `record_marker` change.
-    `end_offset` is the offset up to which the log has been taken in.
+    The two steps of an append: `check` and `check_marker` only validate, `record` and `record_marker` change the state.
+    `end_offset` is the offset up to which the state covers the log.
 
-    `ongoing` has the producer of each open transaction by its first offset, in the order of offsets. `unreplicated`
-    has (first offset, offset of the marker) of those whose markers may not be replicated yet, in the order of both:
+    `ongoing` maps the first offset of each open transaction to its producer, in offset order. `unreplicated` contains
+    (first offset, offset of the marker) of transactions whose markers may not be replicated yet, in the order of both:
     one that began after another, and ends before it, holds nothing back.
 
     Ownership: the event loop (or the one thread that recovers the log).
 
     Args:
-        end_offset: where the log starts, as far as it is taken in.
+        end_offset: the offset that the state begins at.
         expiration_ms: `producer.id.expiration.ms`.
-        producers_max: how many producers without an open transaction are remembered.
-        verifications_max: how many producers may be about to begin a transaction.
+        producers_max: the maximum number of producers without an open transaction.
+        verifications_max: the maximum number of verifications.
     """
 
     __slots__ = (
@@ -192,7 +194,7 @@ class ProducerState:
         self.end_offset = end_offset
         self.expiration_ms = expiration_ms
         self.producers: dict[int, ProducerEntry] = {}
-        # A plain dict finds its first key by going over all that were removed before it.
+        # A plain dict finds its first key by skipping all keys that were removed before it.
         self.ongoing: OrderedDict[int, int] = OrderedDict()
         self.unreplicated: list[tuple[int, int]] = []
         self.verifications: dict[int, Verification] = {}
@@ -200,7 +202,7 @@ class ProducerState:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, bumps_epoch: bool
     ) -> Verification | None:
-        """What must be verified before a transactional batch may be appended; None if its transaction is open here.
+        """The verification needed before a transactional batch may be appended; None if its transaction is open here.
 
         `bumps_epoch` says that the client uses transaction version 2.
 
@@ -215,15 +217,15 @@ class ProducerState:
         verification = self.verifications.get(producer_id)
         if verification is None:
             if len(self.verifications) >= self._verifications_max:
-                del self.verifications[next(iter(self.verifications))]  # the oldest; its batch will be sent again
+                del self.verifications[next(iter(self.verifications))]  # the oldest; the producer will resend its batch
             verification = Verification(epoch, sequence, now_ms, bumps_epoch=bumps_epoch)
             self.verifications[producer_id] = verification
         verification.update(epoch, sequence)
         return verification
 
     def is_verified(self, producer_id: int, epoch: int, verification: Verification | None) -> bool:
-        """Whether a transactional batch may be appended: its transaction is open here, or the verification that it
-        brings still holds.
+        """Whether a transactional batch may be appended: its transaction is open here, or its verification is still
+        valid.
         """
         if verification is not None and self.verifications.get(producer_id) is verification:
             return True
@@ -231,14 +233,14 @@ class ProducerState:
         return entry is not None and entry.transaction_first_offset != NO_OFFSET and entry.epoch == epoch
 
     def check(self, header: RecordBatchHeader, origin: AppendOrigin) -> BatchMetadata | None:
-        """Whether a data batch may be appended; a batch that already was is returned instead.
+        """Check whether a data batch may be appended; returns the known batch if it is a duplicate.
 
         Raises:
             ApiError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_TXN_STATE.
         """
         entry = self.producers.get(header.producer_id)
         if entry is None:
-            # Its records may have been deleted or have expired: any sequence is fine.
+            # Its records may have been deleted or have expired: any sequence is valid.
             if self.verifications and origin is AppendOrigin.CLIENT:
                 self._check_verified_sequence(None, header)
             return None
@@ -267,8 +269,8 @@ class ProducerState:
             )
 
     def _check_verified_sequence(self, entry: ProducerEntry | None, header: RecordBatchHeader) -> None:
-        """The first batch of a transaction must be the first: with version 2 of transactions every epoch starts at
-        sequence 0, and before it, none may overtake an earlier one whose verification failed.
+        """Check the sequence of a transaction's first batch: with transaction version 2 every epoch starts at sequence
+        0, and before it, no batch may overtake an earlier one whose verification failed.
         """
         verification = self.verifications.get(header.producer_id)
         if verification is None:
@@ -298,7 +300,7 @@ class ProducerState:
             )
 
     def record(self, header: RecordBatchHeader, base_offset: int) -> None:
-        """Take in a data batch that was appended at `base_offset`; the header has its final timestamp."""
+        """Add a data batch that was appended at `base_offset`; the header has its final timestamp."""
         producer_id = header.producer_id
         entry = self.producers.get(producer_id)
         if entry is None:
@@ -323,7 +325,10 @@ class ProducerState:
     def check_marker(
         self, header: RecordBatchHeader, marker: EndTxnMarker, origin: AppendOrigin, transaction_version: int = 0
     ) -> None:
-        """Whether a transaction marker may be appended.
+        """Check whether a transaction marker may be appended.
+
+        From transaction version 2 on a marker's epoch is one more than that of the data, so one with the same epoch is
+        late (KIP-1228), unless no transaction is open: then it is a retry, and harmless.
 
         From transaction version 2 on a marker's epoch is one more than that of the data, so one with the same epoch is
         late (KIP-1228), unless nothing is open: then it is a retry, and harmless.
@@ -355,7 +360,7 @@ class ProducerState:
     def record_marker(
         self, header: RecordBatchHeader, base_offset: int, marker: EndTxnMarker
     ) -> AbortedTransaction | None:
-        """Take in a marker appended at `base_offset`; an aborted transaction that had data here is returned for the
+        """Add a marker that was appended at `base_offset`; returns an aborted transaction with data here for the
         transaction index.
         """
         aborted = self.aborted_by(header.producer_id, base_offset, marker)
@@ -381,7 +386,7 @@ class ProducerState:
         return aborted
 
     def aborted_by(self, producer_id: int, base_offset: int, marker: EndTxnMarker) -> AbortedTransaction | None:
-        """The transaction that a marker at `base_offset` aborts here, if it is one that has data here."""
+        """The transaction that a marker at `base_offset` aborts, if it has data here."""
         entry = self.producers.get(producer_id)
         if entry is None or entry.transaction_first_offset == NO_OFFSET or marker.control_type == _COMMIT:
             return None
@@ -399,12 +404,12 @@ class ProducerState:
         return unreplicated if undecided is None else min(undecided, unreplicated)
 
     def forget_replicated(self, high_watermark: int) -> None:
-        """Transactions whose marker lies below the high watermark no longer hold the last stable offset back."""
+        """Release the last stable offset from transactions whose marker is below the high watermark."""
         replicated = bisect_left(self.unreplicated, high_watermark, key=itemgetter(1))
         del self.unreplicated[:replicated]
 
     def remove_expired(self, now_ms: int) -> None:
-        """Forget producers without an open transaction that have not written for `producer.id.expiration.ms`."""
+        """Remove producers without an open transaction that have not written for `producer.id.expiration.ms`."""
         for producer_id in [entry.producer_id for entry in self.producers.values() if self._is_expired(entry, now_ms)]:
             del self.producers[producer_id]
         for producer_id, verification in list(self.verifications.items()):
@@ -412,14 +417,14 @@ class ProducerState:
                 del self.verifications[producer_id]
 
     def forget_oldest(self, count: int) -> None:
-        """Forget those that wrote least recently. By offset, because the timestamps are the clients' own."""
+        """Remove the least recent writers, by offset, because clients choose the timestamps."""
         idle = [entry for entry in self.producers.values() if entry.transaction_first_offset == NO_OFFSET]
         idle.sort(key=lambda entry: entry.batches[-1].last_offset if entry.batches else NO_OFFSET)
         for entry in idle[:count]:
             del self.producers[entry.producer_id]
 
     def forget_oldest_verifications(self, count: int) -> None:
-        """Forget who has been about to begin a transaction for the longest; its batch will be sent again."""
+        """Remove the oldest verifications; the producers will resend their batches."""
         for producer_id in list(islice(self.verifications, count)):
             del self.verifications[producer_id]
 
@@ -427,7 +432,7 @@ class ProducerState:
         return entry.transaction_first_offset == NO_OFFSET and now_ms - entry.last_timestamp >= self.expiration_ms
 
     def load(self, entries: Iterable[ProducerEntry], end_offset: int, now_ms: int) -> None:
-        """Start from a snapshot's entries."""
+        """Initialise the state from a snapshot's entries."""
         for entry in sorted(entries, key=lambda entry: entry.transaction_first_offset):
             if self._is_expired(entry, now_ms):
                 continue
@@ -437,9 +442,9 @@ class ProducerState:
         self.end_offset = end_offset
 
     def restore_batches(self, headers: Iterable[RecordBatchHeader]) -> bool:
-        """Complete the remembered batches, which a snapshot has only the last of, from older batches of the log.
+        """Add older batches of the log to the known ones: a snapshot contains only the last batch of each producer.
 
-        `headers` come newest first. Returns whether nobody could use still older ones.
+        `headers` come newest first. Returns whether older ones would add nothing.
         """
         for header in headers:
             entry = self.producers.get(header.producer_id)
@@ -486,7 +491,7 @@ def encode_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
     +38      8     first offset of its open transaction, or -1
     ======== ===== ====================================================================
 
-    Only the last batch is in it: the loader finds the four before it in the log.
+    It contains only the last batch: the loader finds the four before it in the log.
 
     Source: message/ProducerSnapshot.json of Kafka.
     """
@@ -536,10 +541,10 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
 
 
 def beyond_their_share(counts: Mapping[Log, int], most: int = PRODUCERS_OF_ALL_LOGS_MAX) -> dict[Log, int]:
-    """How many producers each log has to forget, by how many it remembers, so that all together remember `most`: the
-    logs that have more than an equal share give up theirs.
+    """The number of producers that each log has to remove, so that all together have `most`: the logs with more than an
+    equal share lose the surplus.
 
-    A log with few producers loses none, however many strangers write to others.
+    A log with few producers loses none, however many write to other logs.
     """
     surpluses = {}
     by_size = sorted(counts.items(), key=lambda each: each[1])

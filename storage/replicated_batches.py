@@ -1,7 +1,5 @@
-"""What a follower checks of the batches that its leader sent, before they are appended with the offsets and leader
-epochs that they have.
-
-Source: UnifiedLog.appendAsFollower, analyzeAndValidateRecords; AbstractFetcherThread.
+"""Checks of a follower on the batches that its leader sent, before they are appended with their offsets and leader
+epochs. Source: UnifiedLog.appendAsFollower, analyzeAndValidateRecords; AbstractFetcherThread.
 """
 
 from __future__ import annotations
@@ -13,11 +11,11 @@ from barnabas.wire.record_batch import CorruptBatch, RecordBatchHeader, crc_is_v
 
 
 def replicated_headers(batches: memoryview, leader_epoch: int | None) -> Iterator[RecordBatchHeader]:
-    """The headers of the whole batches in a fetch's answer, up to the first of an epoch above `leader_epoch` (None: of
-    any): what comes then was sent by a leader this replica does not follow, or not yet.
+    """The headers of the whole batches in a fetch response, up to the first of an epoch above `leader_epoch` (None:
+    all): later batches come from a leader that this replica does not follow, or not yet.
 
     Raises:
-        ApiError: CORRUPT_MESSAGE for what is no batch.
+        ApiError: CORRUPT_MESSAGE if the bytes are no batch.
     """
     try:
         for header in iter_headers(batches):
@@ -29,8 +27,8 @@ def replicated_headers(batches: memoryview, leader_epoch: int | None) -> Iterato
 
 
 def check_rising(headers: Iterable[RecordBatchHeader]) -> None:
-    """Whether batches of one answer follow on each other. Where they do not, the offset of one is wrong, which no CRC
-    covers, and nobody knows of which.
+    """Check that the batches of one response have ascending offsets. If not, one offset is wrong, which no CRC covers,
+    and it is unknown which.
 
     Source: UnifiedLog.analyzeAndValidateRecords, OffsetsOutOfOrderException.
 
@@ -48,7 +46,7 @@ def check_rising(headers: Iterable[RecordBatchHeader]) -> None:
 
 
 def check_replicated(batches: memoryview, header: RecordBatchHeader, log_end_offset: int, segment_bytes: int) -> None:
-    """Whether a batch can follow in a log that ends at `log_end_offset`.
+    """Check whether a batch can be appended to a log that ends at `log_end_offset`.
 
     Raises:
         ApiError: CORRUPT_MESSAGE for a bad CRC, OFFSET_OUT_OF_RANGE for offsets below the log's end,
@@ -70,14 +68,14 @@ def check_replicated(batches: memoryview, header: RecordBatchHeader, log_end_off
 
 
 def start_around(batches: memoryview, log_end_offset: int) -> int | None:
-    """Where the first batch starts if an empty log's end lies inside it: the leader's log begins there, as
-    DeleteRecords may leave it, and whole batches are sent. None in all other cases. The log has to begin anew at the
-    batch's start.
+    """The first batch's base offset, if an empty log's end offset lies inside that batch: the leader's log begins
+    there, as after DeleteRecords, and leaders send whole batches. None in all other cases. The log has to start anew at
+    the batch's base offset.
 
     Source: Partition.appendRecordsToFollowerOrFutureReplica, UnexpectedAppendOffsetException.
 
     Raises:
-        ApiError: CORRUPT_MESSAGE for what is no batch.
+        ApiError: CORRUPT_MESSAGE if the bytes are no batch.
     """
     for header in replicated_headers(batches, None):
         return header.base_offset if header.base_offset < log_end_offset <= header.last_offset else None

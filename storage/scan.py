@@ -1,4 +1,4 @@
-"""Reading segments from end to end: every batch with its bytes, and what may be wrong with it.
+"""Reads segments from end to end: every batch with its bytes, and the reasons why a batch is bad.
 
 Everything here blocks, and belongs to the thread that calls it.
 """
@@ -22,7 +22,7 @@ from barnabas.wire.record_batch import (
 _SCAN_CHUNK: Final = 1 << 20
 _MAX_OFFSET_STEP: Final = 1 << 31
 SECTOR_BYTES: Final = 512
-"""What a disk writes whole or not at all."""
+"""The unit that a disk writes completely or not at all."""
 
 
 class OpenSegment:
@@ -45,10 +45,10 @@ class OpenSegment:
 
 
 def scan_batches(read: Read, size: int) -> Iterator[tuple[RecordBatchHeader | None, Buffer | None]]:
-    """Read a segment's batches with their bytes. The last pair has None where there is no whole batch, and ends the
-    scan.
+    """Read a segment's batches with their bytes. If the segment ends with an incomplete batch, the last pair contains
+    None.
 
-    The header's position is 0: it belongs to the bytes that come with it.
+    The header's position is 0: it refers to the bytes of its pair.
     """
     position = 0
     rest = memoryview(b"")
@@ -72,10 +72,10 @@ def scan_batches(read: Read, size: int) -> Iterator[tuple[RecordBatchHeader | No
 
 
 def why_bad(header: RecordBatchHeader | None, batch: Buffer | None, expected_offset: int, base_offset: int) -> str:
-    """What is wrong with a batch that was read from a segment; empty if nothing is.
+    """The reason why a batch that was read from a segment is bad; empty if it is good.
 
-    Not that its leader epoch is lower than the one before: neither Kafka's appends nor its recovery compare them, and
-    its LeaderEpochFileCache copes with epochs that go back, so that a log it wrote may have some.
+    A leader epoch below that of the batch before is not bad: neither Kafka's appends nor its recovery compare them, and
+    its LeaderEpochFileCache tolerates epochs that go back, so that a log written by Kafka may contain some.
     """
     if header is None:
         return "there is no batch header"
@@ -91,7 +91,7 @@ def why_bad(header: RecordBatchHeader | None, batch: Buffer | None, expected_off
 
 
 def find_batch_after(read: Read, position: int, size: int, expected_offset: int) -> int | None:
-    """Look for a whole valid batch anywhere behind a damaged one: what tells corruption from a torn write."""
+    """Find a whole valid batch anywhere behind a damaged one: it distinguishes corruption from a torn write."""
     start = position + 1
     while start + HEADER_SIZE <= size:
         chunk = bytes(read(min(_SCAN_CHUNK, size - start), start))
@@ -108,12 +108,12 @@ def find_batch_after(read: Read, position: int, size: int, expected_offset: int)
 
 
 def has_lost_sector(read: Read, position: int, end: int, expected_offset: int) -> bool:
-    """Whether a damaged batch at `position`, where `expected_offset` should start, is what a write leaves that reached
-    the disk in part before the machine stopped: sectors of zeros. `end` is where the file ends or the next whole batch
-    is.
+    """Whether a damaged batch at `position`, where `expected_offset` should start, looks like a write of which only a
+    part reached the disk before the machine stopped: sectors of zeros. `end` is the end of the file or the next whole
+    batch.
 
-    The first sector may have what was appended before; of the others all is missing, also what follows `end` there:
-    zeros at the end of a batch are its own where the next batch is in the same sector. Anything else is damage.
+    The first sector may contain earlier batches; the others are missing completely, including their part behind `end`:
+    zeros at the end of a batch belong to it if the next batch is in the same sector. Anything else is damage.
     """
     if has_lost_start(read, position, expected_offset):
         return True
@@ -126,8 +126,9 @@ def has_lost_sector(read: Read, position: int, end: int, expected_offset: int) -
 
 
 def has_lost_start(read: Read, position: int, expected_offset: int) -> bool:
-    """Whether the sector in which a batch at `position` begins is as it was before the batch was written: zeros from
-    there on, where `expected_offset` should start."""
+    """Whether the sector in which a batch at `position` begins is as it was before the write: zeros from there on,
+    where `expected_offset` should start.
+    """
     start = bytes(read(_sector_after(position) - position, position))
     return not any(start) and (len(start) > 8 or any(expected_offset.to_bytes(8)[: len(start)]))
 

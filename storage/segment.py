@@ -1,17 +1,15 @@
-"""One segment of a log: a run of batches in a `.log` file, with the indexes beside it.
+"""One segment of a log: a run of batches in a `.log` file, and its indexes.
 
-A segment file is nothing but record batches of magic 2, one after the other, in ascending order of offsets. All files
-of a segment are named after its base offset, in twenty digits:
+A segment file consists only of record batches of magic 2, in ascending order of offsets. All files of a segment are
+named after its base offset, in twenty digits:
 
-================================ =====================================================================
-name                             content
-================================ =====================================================================
-00000000000000000000.log         the batches
-00000000000000000000.index       `offset_index.OffsetIndex`
-00000000000000000000.timeindex   `time_index.TimeIndex`
-00000000000000000000.txnindex    `txn_index.TransactionIndex`; only if a transaction was aborted in it
-00000000000000000000.snapshot    `producer_state.encode_snapshot`: state of the producers at that offset
-================================ =====================================================================
+================================ ===================================================================== name
+content ================================ =====================================================================
+00000000000000000000.log         the batches 00000000000000000000.index       `offset_index.OffsetIndex`
+00000000000000000000.timeindex   `time_index.TimeIndex` 00000000000000000000.txnindex    `txn_index.TransactionIndex`;
+only if a transaction was aborted in it 00000000000000000000.snapshot    `producer_state.encode_snapshot`: state of the
+producers at that offset ================================
+=====================================================================
 
 Source: org.apache.kafka.storage.internals.log.LogSegment, LogFileUtils.
 """
@@ -55,20 +53,19 @@ SWAP_SUFFIX: Final = ".swap"
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 NOT_READ: Final = -2
-"""A timestamp that nobody has looked for since the start."""
+"""A timestamp that has not been read since the start."""
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """The name of a file that belongs to an offset."""
+    """The name of a file of this offset."""
     return f"{offset:020d}{suffix}"
 
 
 class Segment:
     """One segment. A sealed one costs a few integers; the indexes are in memory only while it is active.
 
-    `max_timestamp` and `max_timestamp_offset` are the largest timestamp of its batches and the last offset of the
-    first batch that has it. `first_timestamp` is the largest timestamp of its first batch. Both are read when first
-    asked for.
+    `max_timestamp` and `max_timestamp_offset` are the largest timestamp of its batches and the last offset of the first
+    batch that has it. `first_timestamp` is the largest timestamp of its first batch. Both are read on first use.
 
     Ownership: the event loop.
     """
@@ -98,7 +95,7 @@ class Segment:
         self.created_ms = created_ms
         self.jitter_ms = jitter_ms
         self.warm_from = size
-        """Bytes from here on were written by this process, so that they are most likely in the page cache."""
+        """This process has written the bytes from here on, so that they are most likely in the page cache."""
         self.bytes_since_index = 0
         self.has_txn_index = False
         self.first_timestamp = NOT_READ
@@ -107,30 +104,30 @@ class Segment:
         self.offset_index: OffsetIndex | None = None
         self.time_index: TimeIndex | None = None
         self.txn_index: bytearray | None = None
-        """The transaction index file's content, once it was looked into; every read of committed data does."""
+        """The content of the transaction index file, after it was first read; every read_committed fetch needs it."""
         self.txn_index_note: TransactionIndexNote | None = None
-        """What is known of a sealed segment's transaction index, once the file was read for it."""
+        """The note of a sealed segment's transaction index, after the file was read for it."""
 
     def __repr__(self) -> str:
         return f"<Segment {self.file.path} of {self.size} bytes>"
 
     @classmethod
     def create(cls, cache: DescriptorCache, directory: str, base_offset: int, now_ms: int, jitter_ms: int) -> Segment:
-        """Create an empty segment, ready to be appended to. Blocking, but only for creating a file."""
+        """Create an empty segment, ready for appends. Blocking, but only for creating a file."""
         file = cache.create(f"{directory}/{file_name(base_offset, LOG_SUFFIX)}")
         segment = cls(base_offset, file, 0, now_ms, jitter_ms)
         segment.reset_indexes()
         return segment
 
     def path(self, suffix: str) -> str:
-        """The path of the segment's file of another kind."""
+        """The path of the segment's file with this suffix."""
         stem, _, renamed = self.file.path.rpartition(LOG_SUFFIX)
         return stem + suffix + renamed
 
     # --- appending
 
     def load(self, cache: DescriptorCache, index_interval_bytes: int) -> None:
-        """Bring the indexes into memory, for appending; rebuild what is missing or wrong. Blocking."""
+        """Load the indexes into memory, for appends; rebuild missing or wrong ones. Blocking."""
         if self.offset_index is not None:
             return
         if not self.size:
@@ -147,7 +144,7 @@ class Segment:
                 raise CorruptFile("the time index of a segment with batches is empty")
             if len(offset_index) and not _leads_to_a_batch(offset_index, read):
                 raise CorruptFile("the last entry of the offset index leads to another batch")
-            # Not of a segment that is too small to have entries: a start would have to open each of a thousand logs.
+            # Not for a segment too small to have entries: a start would have to open each of a thousand logs.
             if len(offset_index) and not _is_largest(time_index.last_entry, offset_index, read, self.file, self.size):
                 raise CorruptFile("the last entry of the time index is not the largest timestamp")
             self.max_timestamp, self.max_timestamp_offset = time_index.last_entry
@@ -157,7 +154,7 @@ class Segment:
             self.rebuild_indexes(read, index_interval_bytes)
 
     def rebuild_indexes(self, read: Read, index_interval_bytes: int) -> None:
-        """Build offset and time index from the batches' headers, as appending them would have. Blocking."""
+        """Rebuild offset and time index from the batches' headers, as appends would have built them. Blocking."""
         self.reset_indexes()
         try:
             for header in file_headers(read, self.file, 0, self.size):
@@ -169,11 +166,11 @@ class Segment:
                     index_interval_bytes,
                 )
         except OSError:
-            self.unload()  # half of them would be taken for all
+            self.unload()  # a partial index would count as complete
             raise
 
     def reset_indexes(self) -> None:
-        """Start with empty indexes, for adding the segment's batches from the first on."""
+        """Reset to empty indexes, before the segment's batches are added from the first on."""
         self.offset_index, self.time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = self.base_offset
@@ -182,7 +179,7 @@ class Segment:
     def add_batch(
         self, last_offset: int, max_timestamp: int, position: int, size: int, index_interval_bytes: int
     ) -> None:
-        """Note a batch that stands at `position` now: timestamps, and an index entry if it is time for one."""
+        """Add a batch at `position` to the timestamps and, if an entry is due, to the indexes."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -199,8 +196,8 @@ class Segment:
     def should_roll(
         self, size: int, max_timestamp: int, last_offset: int, config: LogConfig, now_ms: int, bytes_min: int = 1
     ) -> bool:
-        """Whether a batch has to go into a new segment: this one is full or too old, and holds `bytes_min`, or it
-        cannot express the batch's offset.
+        """Whether a batch has to go into a new segment: this one is full or too old, and has at least `bytes_min`, or
+        it cannot express the batch's offset.
         """
         if last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
             return True
@@ -238,8 +235,8 @@ class Segment:
         return self.max_timestamp
 
     def largest_timestamp(self, cache: DescriptorCache) -> int:
-        """What retention compares: the largest timestamp, or the file's time of change if no batch has one. Blocking
-        the first time.
+        """The timestamp that retention compares: the largest one, or the file's modification time if no batch has one.
+        Blocking the first time.
         """
         timestamp = self.read_max_timestamp(cache)
         return timestamp if timestamp >= 0 else cache.files.stat(self.file.path).modified_ms
@@ -248,7 +245,7 @@ class Segment:
         """The aborted transactions whose markers are in this segment. Blocking.
 
         Raises:
-            StorageError: the file is damaged, so that aborted records could not be told from committed ones.
+            StorageError: the file is damaged, so that aborted records could not be distinguished from committed ones.
         """
         if not self.has_txn_index:
             return TransactionIndex()
@@ -261,8 +258,8 @@ class Segment:
     def aborted_transactions(
         self, files: Files, start_offset: int, upper_offset: int
     ) -> tuple[list[AbortedTransaction], bool]:
-        """Aborted transactions that overlap [start_offset, upper_offset), and whether later segments cannot have more
-        of them. Blocking the first time.
+        """Aborted transactions that overlap [start_offset, upper_offset), and whether later segments cannot contain
+        more of them. Blocking the first time.
 
         Raises:
             StorageError: as `read_txn_index`.
@@ -274,7 +271,9 @@ class Segment:
     def note_txn_index(
         self, files: Files, known: TransactionIndexNote | None, *, is_sealed: bool
     ) -> TransactionIndexNote:
-        """What the next start has to find; `known` is what the last one found. Blocking, any thread."""
+        """The note of the transaction index for the next start; `known` is the note that the last start found.
+        Blocking, any thread.
+        """
         if self.txn_index_note is not None:
             return self.txn_index_note
         try:
@@ -286,7 +285,7 @@ class Segment:
         return note
 
     def append_aborted(self, files: Files, aborted: AbortedTransaction) -> int:
-        """Add an entry to the transaction index, or, with an OSError, leave the index as it is; returns the entry's
+        """Add an entry to the transaction index, or, with an OSError, leave the index unchanged; returns the entry's
         position. Page cache only.
         """
         path, entry = self.path(TXN_INDEX_SUFFIX), encode_entry(aborted)
@@ -308,7 +307,7 @@ class Segment:
         return position
 
     def forget_aborted(self, files: Files, position: int) -> None:
-        """Take the last entry, which is at `position`, out of the transaction index again. Page cache only."""
+        """Remove the last entry, at `position`, from the transaction index. Page cache only."""
         descriptor = files.open(self.path(TXN_INDEX_SUFFIX))
         try:
             files.truncate(descriptor, position)
@@ -320,10 +319,10 @@ class Segment:
     # --- truncating
 
     def cut_at(self, files: Files, descriptor: int, offset: int, index_interval_bytes: int) -> tuple[Segment, int]:
-        """Cut the batches at or beyond `offset` off, on the disk; the segment as it is then, prepared for appending,
-        and where it ends: behind its last batch, though `offset` may be beyond that. What came in between was compacted
-        away, or was never here, which nobody can tell: it is fetched again. `descriptor` is of its file. Blocking, any
-        thread: this object stays as it was, for the event loop to replace.
+        """Truncate the file before the first batch that reaches to `offset` or beyond; returns the new segment, loaded
+        for appends, and its end offset. That is the end of its last batch, even if `offset` is higher: batches in
+        between were compacted away, or never existed, which is unknown, so they are fetched again. `descriptor` is of
+        this segment's file. Blocking, any thread: this object does not change; the event loop replaces it.
         """
 
         def read(size: int, position: int) -> Buffer:
@@ -347,7 +346,7 @@ class Segment:
             write_file(files, self.path(TXN_INDEX_SUFFIX), index.to_bytes(), sync=True)
         cut.rebuild_indexes(read, index_interval_bytes)
         for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            unlink_if_exists(files, self.path(suffix))  # of before; written when the segment is sealed
+            unlink_if_exists(files, self.path(suffix))  # outdated; written when the segment is sealed
         return cut, end_offset
 
     # --- sealing
@@ -361,13 +360,13 @@ class Segment:
         write_file(files, self.path(TIME_INDEX_SUFFIX), self.time_index.to_bytes())
 
     def unload(self) -> OffsetIndex | None:
-        """Give up the indexes in memory; the offset index is returned for a cache."""
+        """Drop the indexes from memory; returns the offset index, for a cache."""
         index, self.offset_index, self.time_index = self.offset_index, None, None
         return index
 
 
 def _leads_to_a_batch(index: OffsetIndex, read: Read) -> bool:
-    """Whether the last entry is right: an index of another segment, or one that is off by one, is wrong there too."""
+    """Whether the last entry is right: for an index of another segment, or one that is off by one, it is wrong."""
     try:
         header = parse_header(read(HEADER_SIZE, index.positions[-1]))
     except CorruptBatch:
@@ -385,8 +384,8 @@ def _reader(cache: DescriptorCache, file: LogFile) -> Read:
 
 
 def load_time_index(files: Files, read: Read, file: LogFile, base_offset: int, size: int) -> TimeIndex:
-    """A sealed segment's time index, rebuilt from the batches if the file is missing or wrong. Blocking; any thread
-    if `read` is that thread's.
+    """A sealed segment's time index, rebuilt from the batches if the file is missing or wrong. Blocking; any thread if
+    `read` is that thread's.
     """
     if not size:
         return TimeIndex(base_offset)
@@ -401,8 +400,8 @@ def load_time_index(files: Files, read: Read, file: LogFile, base_offset: int, s
 
 
 def read_largest_timestamp(files: Files, read: Read, file: LogFile, base_offset: int, size: int) -> tuple[int, int]:
-    """The largest timestamp of a sealed segment, and the end of the first batch that has it; (-1, base offset) if none
-    has one. Blocking, as `load_time_index`.
+    """The largest timestamp of a sealed segment, and the last offset of the first batch that has it; (-1, base offset)
+    if no batch has one. Blocking, as `load_time_index`.
     """
     found = load_time_index(files, read, file, base_offset, size).last_entry
     try:
@@ -415,12 +414,12 @@ def read_largest_timestamp(files: Files, read: Read, file: LogFile, base_offset:
 
 
 def has_timestamp(entry: tuple[int, int], read: Read, file: LogFile, start: int, size: int) -> bool:
-    """Whether a batch at or after the position `start` has the offset of a time index entry, and its timestamp as the
-    largest. The entry's offset is that of any of the batch's records: Kafka did not always take the last one. Blocking,
-    any thread if `read` is that thread's.
+    """Whether a batch at or after the position `start` contains the offset of a time index entry, and has its timestamp
+    as the largest. The entry's offset may be that of any record of the batch: Kafka did not always take the last one.
+    Blocking, any thread if `read` is that thread's.
     """
     timestamp, offset = entry
-    with suppress(IndexMismatch, CorruptLog):  # where it is the log that is damaged, who reads it is told
+    with suppress(IndexMismatch, CorruptLog):  # a damaged log is reported when it is read
         for header in file_headers(read, file, start, size, chunk_size=SEARCH_CHUNK):
             if header.last_offset >= offset:
                 return header.base_offset <= offset and header.max_timestamp == timestamp
@@ -428,8 +427,8 @@ def has_timestamp(entry: tuple[int, int], read: Read, file: LogFile, start: int,
 
 
 def _is_largest(entry: tuple[int, int], offset_index: OffsetIndex, read: Read, file: LogFile, size: int) -> bool:
-    """Whether the last entry of a time index is right, as far as a look at two places tells: its batch, and the end of
-    the segment, where the latest batches mostly are. An index that lost its last entries is wrong there.
+    """Whether the last entry of a time index is right, judged by two places: its batch, and the end of the segment,
+    which mostly has the latest timestamps. An index that lost its last entries is wrong there.
     """
     timestamp, offset = entry
     end = offset_index.positions[-1] if len(offset_index) else 0

@@ -1,6 +1,4 @@
-"""Reading whole batches out of one segment, on the event loop while the bytes are in the page cache, else in a
-thread.
-"""
+"""Reads whole batches from one segment: on the event loop if the bytes are in the page cache, else in a thread."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD, CorruptBatch, 
 logger = logging.getLogger(__name__)
 
 Read: TypeAlias = Callable[[int, int], Buffer]
-"""`read(size, position)`: that many bytes, fewer only where the file ends; may raise ReadWouldBlock."""
+"""`read(size, position)`: that many bytes, fewer only at the end of the file; may raise ReadWouldBlock."""
 
 _HEADER_START: Final = struct.Struct(">qi")
 _DELTA_POSITION: Final = 23
@@ -32,12 +30,12 @@ _SCAN_CHUNK: Final = 64 * 1024
 
 
 class FetchData(NamedTuple):
-    """What a read found: whole batches, in `records`.
+    """The result of a read: whole batches, in `records`.
 
-    `next_offset` is the offset after the last of them, or -1 where finding out would have cost another look at them;
-    equal to the asked offset when there are none. `is_cut` says that there was more than the read allowed: of a first
-    batch that is larger, nothing is returned. Who asked for it may get a `region` instead of `records`; `next_offset`
-    may be later then, within the batch that follows.
+    `next_offset` is the offset after the last batch, or -1 if determining it would cost another pass over the batches;
+    it equals the start offset if there are none. `is_cut` says that there was more than the read allowed: a first batch
+    that is too large is not returned. With `may_stay_in_file` the result may have a `region` instead of `records`;
+    `next_offset` may then be later, within the following batch.
     """
 
     records: Buffer
@@ -50,13 +48,13 @@ class FetchData(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """All that a read of one segment needs, captured: nothing in it changes when the log does.
+    """The captured input of a read of one segment: it does not change when the log does.
 
-    `position` starts a batch at or before the wanted one; it is the wanted one's if `is_exact`, and otherwise came
-    from an index entry for `index_offset` (-1: the start of the segment, where no entry is needed). Without
-    `has_index` the index has to be read first. `size` is that of the segment; bytes beyond `limit` are not read. If
-    `limit_offset` is not -1, it is the offset that starts at `limit`, and nothing up to there lies at or beyond
-    `max_offset`; else batches are looked at one by one.
+    `position` starts a batch at or before the wanted one. With `is_exact` it is the wanted one's; otherwise it comes
+    from an index entry for `index_offset` (-1: the start of the segment, which needs no entry). Without `has_index` the
+    index has to be read first. `size` is that of the segment; bytes beyond `limit` are not read. If `limit_offset` is
+    not -1, it is the offset that starts at `limit`, and all batches before are below `max_offset`; else batches are
+    checked one by one.
     """
 
     file: LogFile
@@ -76,16 +74,16 @@ class ReadPlan(NamedTuple):
 
 
 class IndexMismatch(Exception):
-    """An index entry does not lead to the batch it names."""
+    """An index entry does not lead to the batch that it names."""
 
 
 def execute(plan: ReadPlan, read: Read) -> FetchData | None:
-    """Carry out a plan; None if the segment ends before the wanted offset (compaction leaves such gaps).
+    """Execute a plan; None if the segment ends before the wanted offset (compaction leaves such gaps).
 
     Raises:
-        ReadWouldBlock: `read` said so.
+        ReadWouldBlock: from `read`.
         IndexMismatch: the index is wrong.
-        CorruptLog: what stands in the segment is no batch.
+        CorruptLog: the bytes in the segment are no batch.
     """
     position = plan.position
     if not plan.is_exact:
@@ -117,8 +115,8 @@ def execute(plan: ReadPlan, read: Read) -> FetchData | None:
 
 
 def whole_batches(data: Buffer, max_offset: int) -> tuple[int, int]:
-    """Where the last whole batch ends whose records all lie below `max_offset`, and the offset that follows it; (0,
-    -1) if there is none.
+    """The end of the last whole batch whose records all lie below `max_offset`, and the offset after it; (0, -1) if
+    there is none.
     """
     position, next_offset = 0, -1
     size = len(data)
@@ -133,12 +131,12 @@ def whole_batches(data: Buffer, max_offset: int) -> tuple[int, int]:
 
 
 def batch_size(start: Buffer) -> int:
-    """The size in bytes of a batch that starts so, as its length field says."""
+    """The size in bytes of a batch with these first bytes, by its length field."""
     return LOG_OVERHEAD + int(_HEADER_START.unpack_from(start, 0)[1])
 
 
 def _first_size(data: Buffer, plan: ReadPlan, position: int) -> int:
-    """The size of the first batch, or at least a lower bound of it; 0 if the batch may not be read at all."""
+    """The size of the first batch, or a lower bound of it; 0 if the batch may not be read at all."""
     if len(data) < HEADER_SIZE:
         return HEADER_SIZE
     base_offset, length = _HEADER_START.unpack_from(data, 0)
@@ -170,8 +168,8 @@ def file_headers(
     """The headers of the batches in [position, end), each with its position in the file, without reading large bodies.
 
     Raises:
-        CorruptLog: what stands there is no batch.
-        IndexMismatch: the very first position is not a batch's, so whoever named it was wrong.
+        CorruptLog: the bytes are no batch.
+        IndexMismatch: the very first position is not a batch's, so the index that named it is wrong.
     """
     chunk: Buffer = b""
     chunk_start = start = position
@@ -190,7 +188,7 @@ def file_headers(
 
 
 def build_offset_index(read: Read, file: LogFile, base_offset: int, size: int, interval_bytes: int) -> OffsetIndex:
-    """The index that appending the segment's batches would have built. Blocking."""
+    """The index that appends of the segment's batches would have built. Blocking."""
     index = OffsetIndex(base_offset)
     since_last = 0
     for header in file_headers(read, file, 0, size):
@@ -204,8 +202,8 @@ def build_offset_index(read: Read, file: LogFile, base_offset: int, size: int, i
 class ColdRead(Exception):
     """The bytes are not in the page cache: call `load` in a thread.
 
-    `load` touches only what was captured and may be called once, from any thread; the log may be truncated, rolled,
-    renamed or deleted meanwhile.
+    `load` uses only captured state and may be called once, from any thread; the log may be truncated, rolled, renamed
+    or deleted meanwhile.
     """
 
     def __init__(
@@ -225,14 +223,14 @@ class ColdRead(Exception):
             cache.hold(file)
 
     def adds_to(self, hints: dict[int, tuple[int, int]]) -> bool:
-        """Whether what it finds will be added to these very hints."""
+        """Whether the read will add its result to these very hints."""
         return self._hints is hints
 
     def load(self) -> FetchData:
         """Read from the disk.
 
         Raises:
-            StorageError: the disk failed, or what it holds is no batch.
+            StorageError: the disk failed, or its content is no batch.
         """
         try:
             for plan in self._plans:
@@ -285,13 +283,11 @@ class ColdRead(Exception):
         return index
 
     def _rebuild_index(self, plan: ReadPlan, read: Read) -> OffsetIndex:
-        """Scan the segment and replace its index file, which is only a hint: that it could not be written is no
-        error.
-        """
+        """Scan the segment and replace its index file. The file is only a hint: a failed write is no error."""
         index = build_offset_index(read, plan.file, plan.base_offset, plan.size, plan.index_interval_bytes)
         self._indexes.put(plan.file, index)
         path = index_path(plan.file.path)
-        if path.endswith(OFFSET_INDEX_SUFFIX):  # else the segment is on its way out, and its index with it
+        if path.endswith(OFFSET_INDEX_SUFFIX):  # else the segment is being deleted, and its index with it
             with suppress(OSError):
                 write_file(self._cache.files, path, index.to_bytes())
         return index
@@ -306,6 +302,6 @@ class ColdRead(Exception):
 
 
 def index_path(log_path: str) -> str:
-    """The offset index beside a log file, which may carry a suffix such as `.deleted`."""
+    """The path of the offset index beside a log file, which may have a suffix such as `.deleted`."""
     stem, _, suffix = log_path.rpartition(".log")
     return f"{stem}{OFFSET_INDEX_SUFFIX}{suffix}"

@@ -1,7 +1,7 @@
-"""Timestamps of segments that nobody has looked at since the start.
+"""Timestamps of segments that have not been read since the start.
 
-Retention and compaction compare them for every log. They are captured on the event loop, read in a thread, and taken in
-on the loop again, so that thousands of logs whose files are not in the page cache do not hold up requests.
+Retention and compaction compare them for every log. They are captured on the event loop, read in a thread, and stored
+on the loop, so that thousands of logs whose files are not in the page cache do not delay requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from barnabas.wire.record_batch import HEADER_SIZE, parse_header
 
 @dataclass(slots=True)
 class _Wanted:
-    """A segment as it was captured, and what was read of it."""
+    """A segment as it was captured, and the times read for it."""
 
     segment: Segment
     file: LogFile
@@ -26,21 +26,21 @@ class _Wanted:
     wants_first: bool
     wants_largest: bool
     largest: int | None = None
-    """Known already, or read."""
+    """Already known, or read."""
     last_entry: tuple[int, int] | None = None
     first: int | None = None
 
 
 class SegmentTimes:
-    """What is to be known of the times of a log's segments.
+    """The times of a log's segments that a caller needs.
 
-    Made on the event loop; `read` may be called once, from any thread; then `take_in`, on the loop, in any case.
+    Created on the event loop; `read` may be called once, from any thread; then `take_in`, on the loop, in any case.
 
     Args:
         cache: the log's.
-        first_of: segments whose first timestamp is wanted.
-        largest_of: segments whose largest timestamp is wanted, or, if no batch has one, the time of change of the file.
-        is_enough: told each of the latter in turn, whether the ones after it are wanted no more.
+        first_of: segments whose first timestamp is needed.
+        largest_of: segments whose largest timestamp is needed, or, if no batch has one, the file's modification time.
+        is_enough: called with each of the latter in turn; True if the following ones are not needed.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SegmentTimes:
         is_enough: Callable[[int], bool] = lambda _timestamp: False,
     ) -> None:
         self.error: Exception | None = None
-        """Why the reading ended early."""
+        """The error that ended the reading early."""
         self._cache = cache
         self._is_enough = is_enough
         self._modified_ms: dict[Segment, int] = {}
@@ -77,11 +77,11 @@ class SegmentTimes:
 
     @property
     def is_known(self) -> bool:
-        """Whether the times are known without a look at the disk."""
+        """Whether the times are known without reading from the disk."""
         return not self._wanted
 
     def read(self) -> None:
-        """Read what is wanted; a failure is kept in `error`. Blocking, any thread."""
+        """Read the needed times; an error is stored in `error`. Blocking, any thread."""
         try:
             for wanted in self._wanted:
                 if wanted.wants_first:
@@ -115,7 +115,7 @@ class SegmentTimes:
             self._cache.files.close(descriptor)
 
     def take_in(self) -> None:
-        """Tell the segments what was read of them, unless they have changed or know it meanwhile."""
+        """Store the times in the segments, unless these have changed or know them meanwhile."""
         for wanted in self._wanted:
             segment = wanted.segment
             self._cache.release(wanted.file)
@@ -130,5 +130,5 @@ class SegmentTimes:
         self._wanted = []
 
     def largest(self, segment: Segment) -> int | None:
-        """A segment's largest timestamp, or its file's time of change; None if that was not read."""
+        """A segment's largest timestamp, or its file's modification time; None if it was not read."""
         return segment.max_timestamp if segment.max_timestamp >= 0 else self._modified_ms.get(segment)

@@ -1,4 +1,4 @@
-"""The time index of a segment: from a timestamp to an offset before which no record is as late."""
+"""The time index of a segment: from a timestamp to an offset before which all records are earlier."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ class TimeIndex:
 
     The file is a row of entries, big-endian, sorted by both fields:
 
-    ======== ===== ================================================================================
-    offset   bytes meaning
-    ======== ===== ================================================================================
-    0        8     largest timestamp (ms) of all records up to that offset
-    8        4     last offset of the batch that has it, relative to the segment's base offset
-    ======== ===== ================================================================================
+    ======== ===== ================================================================================ offset   bytes
+    meaning ======== ===== ================================================================================ 0        8
+    largest timestamp (ms) of all records up to that offset 8        4     last offset of the batch that has it,
+    relative to the segment's base offset ======== =====
+    ================================================================================
 
     An entry is added together with one of the offset index, if the largest timestamp has grown since the last; when a
     segment is rolled or closed its largest timestamp becomes the last entry, so that retention need not read the
-    segment. There is no checksum: whoever follows an entry checks that the batch found there has its timestamp.
+    segment. There is no checksum: users of an entry check that its batch has its timestamp.
 
     Source: org.apache.kafka.storage.internals.log.TimeIndex.
     """
@@ -60,8 +59,8 @@ class TimeIndex:
             self.relative_offsets.append(offset - self.base_offset)
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
-        """The last entry (timestamp, offset) that is not later than `timestamp`; (-1, base offset) if there is none.
-        Up to that offset no record is later, and only records of its batch may be as late.
+        """The last entry (timestamp, offset) that is not later than `timestamp`; (-1, base offset) if there is none. No
+        record up to that offset is later, and only records of its batch may be as late.
         """
         slot = bisect_right(self.timestamps, timestamp) - 1
         if slot < 0:
@@ -69,7 +68,7 @@ class TimeIndex:
         return self.timestamps[slot], self.base_offset + self.relative_offsets[slot]
 
     def truncate_to(self, offset: int) -> None:
-        """Forget entries at or beyond `offset`."""
+        """Remove entries at or beyond `offset`."""
         count = bisect_left(self.relative_offsets, offset - self.base_offset)
         del self.timestamps[count:], self.relative_offsets[count:]
 

@@ -1,4 +1,4 @@
-"""Finding an offset by time: captured on the event loop, run in a thread."""
+"""Search for an offset by timestamp: captured on the event loop, run in a thread."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class TimestampAndOffset:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCapture:
-    """What a search needs of one segment.
+    """The state of one segment for a search.
 
-    `max_timestamp` is None where it has not been read yet. `start` is a position that the search may start from, -1
-    where the index files say it.
+    `max_timestamp` is None if it has not been read yet. `start` is a position to start the search at, -1 to look it up
+    in the index files.
     """
 
     file: LogFile
@@ -41,7 +41,7 @@ class SegmentCapture:
 
 
 class TimestampLookup:
-    """A search by timestamp in a log as it was when this was made.
+    """A search by timestamp in a log, in its state at the creation of this object.
 
     `first_at_or_after` or `largest` may be called, once, from any thread. Blocking.
     """
@@ -62,10 +62,10 @@ class TimestampLookup:
             cache.hold(file)
 
     def first_at_or_after(self, timestamp: int) -> TimestampAndOffset | None:
-        """The first record that is not earlier than `timestamp`.
+        """The first record at or after `timestamp`.
 
         Raises:
-            StorageError: the disk failed, or what it holds is no batch.
+            StorageError: the disk failed, or its content is no batch.
         """
         try:
             for segment in self._segments:
@@ -79,11 +79,11 @@ class TimestampLookup:
             self._release()
 
     def largest(self) -> TimestampAndOffset | None:
-        """The first record that has the log's largest timestamp (KIP-734); None for an empty log. Raises as
+        """The first record with the log's largest timestamp (KIP-734); None for an empty log. Raises as
         `first_at_or_after`.
         """
         try:
-            best, best_timestamp = None, NO_TIMESTAMP - 1  # where no record has a timestamp, the first one is found
+            best, best_timestamp = None, NO_TIMESTAMP - 1  # without any timestamp, the first record is found
             for segment in self._segments:
                 timestamp = self._largest_timestamp(segment)
                 if timestamp > best_timestamp:
@@ -123,9 +123,7 @@ class TimestampLookup:
             self._cache.files.close(descriptor)
 
     def _start(self, segment: SegmentCapture, timestamp: int, read: Read) -> int:
-        """A position before which no record qualifies: by the time index to an offset, by the offset index to a
-        batch.
-        """
+        """A position before which no record qualifies: the time index yields an offset, the offset index a batch."""
         if segment.start >= 0:
             return segment.start
         files, file = self._cache.files, segment.file

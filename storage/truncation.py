@@ -1,13 +1,15 @@
-"""Cutting logs, whose disk work takes too long for the event loop: captured there, run in a thread, completed there.
+"""Truncation of logs. The disk work takes too long for the event loop: it is captured there, run in a thread, and
+completed there.
 
-A crash in between leaves a log that ends earlier or later, but never one that holds the end of another history: later
-segments lose their names first, newest first; and nothing is appended before the checkpoints say that what comes in the
-place of what was cut is not on the disk. They say so before anything is cut, since a log that ends before its recovery
-point counts as damaged at a start (`recovery.log_loader`). One write of each checkpoint file is enough for any number
-of logs. Where there is no room for the first of them, nothing is cut, and the logs are as they were.
+A crash in between leaves a log that ends earlier or later, but never one that contains the end of another history:
+later segments are renamed first, newest first; and nothing is appended before the checkpoints say that the batches that
+replace the truncated ones are not flushed. The checkpoints are written before the truncation, since a start treats a
+log that ends before its recovery point as damaged (`recovery.log_loader`). One write of each checkpoint file is enough
+for any number of logs. If there is no room for the first write of a checkpoint, nothing is truncated, and the logs stay
+as they were.
 
-Source: LogManager.truncateTo, truncateFullyAndStartAt; LocalLog.truncateTo. Kafka does it in the fetcher's thread,
-under its lock, with the checkpoints per partition.
+Source: LogManager.truncateTo, truncateFullyAndStartAt; LocalLog.truncateTo. Kafka truncates in
+the fetcher's thread, under its lock, with the checkpoints per partition.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ _CHECKPOINTS_AFTER = (LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
 
 
 class Cut(NamedTuple):
-    """What is to become of a log: all batches that reach to `offset` or beyond go; with `starts_anew` all batches, and
-    the log goes on at `offset`, which may be anywhere."""
+    """The truncation of one log: all batches that reach to `offset` or beyond are removed; with `starts_anew` all
+    batches are, and the log continues at `offset`, which may be anywhere.
+    """
 
     log: PartitionLog
     offset: int
@@ -49,7 +52,7 @@ class Cut(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """What a log knows of itself, and says less of while it is being cut."""
+    """Offsets of a log that it lowers while it is being truncated."""
 
     log_start_offset: int
     high_watermark: int
@@ -59,21 +62,21 @@ class Marks(NamedTuple):
 
 @dataclass(slots=True)
 class TruncationTask:
-    """The disk work of cutting one log.
+    """The disk work of truncating one log.
 
-    `run` may be called from any thread; it touches nothing but what was captured. After it the log's
-    `complete_truncation` has to be called on the event loop; meanwhile the log refuses all use.
+    `run` may be called from any thread; it uses only captured state. After it, the event loop has to call the log's
+    `complete_truncation`; meanwhile the log refuses all use.
 
     Args:
         cache: opens files.
         directory: the log's.
-        kept: the segments that stay, as they are now; the last one is cut. None stay of a log that starts anew.
-        snapshots: the offsets of all snapshots of producers.
-        offset: where to cut, or where the log starts anew.
-        before: what the log said of itself. Until the task is completed it says less, since nobody knows yet where it
-            will end.
-        take_names: takes the names of the segments that do not stay; None if all do. Raises StorageError.
-        builder: builds the producers' state.
+        kept: the segments that remain, as they are now; the last one is truncated. Empty for a log that starts anew.
+        snapshots: the offsets of all producer snapshots.
+        offset: the offset to truncate to, or to start anew at.
+        before: the log's offsets before. Until the task is completed the log reports lower values, since its end offset
+            is not known yet.
+        take_names: renames the segments that do not remain; None if all do. Raises StorageError.
+        builder: builds the producer state.
     """
 
     cache: DescriptorCache
@@ -87,23 +90,23 @@ class TruncationTask:
     take_names: Callable[[], None] | None
     builder: ProducerBuilder
     end_offset: int = field(default=-1, init=False)
-    """Where the log ends now."""
+    """The new log end offset."""
     last_segment: Segment | None = field(default=None, init=False)
-    """What takes the place of the last segment that stays."""
+    """The replacement of the last remaining segment."""
     producers: ProducerState | None = field(default=None, init=False)
     error: StorageError | None = field(default=None, init=False)
     has_begun: bool = field(default=False, init=False)
     """Whether the files may have changed."""
 
     def run(self) -> None:
-        """Truncate the files. Blocking. Errors end in `error`: nobody knows what is on the disk then."""
+        """Truncate the files. Blocking. An error is stored in `error`: the content of the disk is unknown then."""
         self.has_begun = True
         try:
             if not self.kept:
-                # Its last epoch may go on in what comes now, and earlier than it says there.
+                # The next batches may continue its last epoch, at an earlier offset than the file says.
                 unlink_if_exists(self.cache.files, f"{self.directory}/{LEADER_EPOCH_FILE}")
             if self.take_names is not None:
-                # First of all: a later segment that came back would hold the end of another history.
+                # First of all: a later segment that reappeared would contain the end of another history.
                 self.take_names()
                 self.cache.files.sync_directory(self.directory)
             if self.kept:
@@ -117,7 +120,7 @@ class TruncationTask:
             self.give_up()
 
     def give_up(self) -> None:
-        """Hold no file any more, whether this has run or not."""
+        """Release the file, whether this has run or not."""
         if self.kept:
             self.cache.release(self.kept[-1].file)
 
@@ -140,13 +143,14 @@ class TruncationTask:
 
 
 class Truncations:
-    """Several logs that are cut together, by `LogManager.truncations`: `run` in a thread, then `complete` on the event
-    loop."""
+    """Several logs that are truncated together, by `LogManager.truncations`: `run` in a thread, then `complete` on the
+    event loop.
+    """
 
     def __init__(self, directory_of: Mapping[PartitionLog, LogDirectory], cuts: Sequence[Cut]) -> None:
         self.errors: dict[PartitionLog, StorageError] = {}
-        """Logs that could not be cut, and why: those that a failing disk took offline, those that were not to be had
-        (deleted, or offline before), and those that are as they were, of which the error passes."""
+        """The logs that could not be truncated, with the error: a failing disk took them offline, they were not
+        available (deleted, or offline before), or a passing error left them as they were."""
         self._tasks: dict[PartitionLog, TruncationTask] = {}
         self._directories: dict[LogDirectory, Exception | None] = {}
         self._directory_of = directory_of
@@ -164,8 +168,9 @@ class Truncations:
                 self._give_up(cut.log, error)
 
     def run(self) -> None:
-        """Cut, with the checkpoints before and after, unless that was done already: a pool keeps what it has no thread
-        for, and may do it later. Blocking."""
+        """Truncate, with the checkpoints before and after, unless that was done already: a pool keeps tasks for which
+        it has no thread, and may run them later. Blocking.
+        """
         with self._turn:
             if not self._is_over:
                 self._is_over = True
@@ -177,7 +182,7 @@ class Truncations:
             if self._directories[self._directory_of[log]] is None:
                 task.run()
                 if task.error is None:
-                    log.ends_as_cut(task)  # nobody else touches that while the log refuses all use
+                    log.ends_as_cut(task)  # nothing else changes these offsets while the log refuses all use
             else:
                 task.give_up()
         self._write(_CHECKPOINTS_AFTER)
@@ -191,8 +196,9 @@ class Truncations:
                 self._directories[directory] = error
 
     def complete(self) -> None:
-        """Take in what came of it: the logs can be used again, or are offline, whatever went wrong, a mistake of ours
-        too: a log that stayed busy would be led and fetched for by nobody. Then see `errors`."""
+        """Process the outcome: afterwards the logs can be used again, or are offline, whatever went wrong, including
+        our own bugs: no broker would lead or fetch for a log that stayed busy. Then see `errors`.
+        """
         for log, task in self._tasks.items():
             refused = self._directories[self._directory_of[log]]
             what = f"writing the checkpoints of {log.directory}"
@@ -209,6 +215,6 @@ class Truncations:
                 self._give_up(log, error)
 
     def _give_up(self, log: PartitionLog, error: Exception) -> None:
-        """Take a log offline whose truncation failed in a way that nobody foresaw: what is left of it is unknown."""
+        """Take a log offline after an unexpected error of its truncation: its content is unknown."""
         self.errors[log] = StorageError(f"truncating {log.directory} failed: {error!r}")
         log.fail(self.errors[log])

@@ -1,4 +1,4 @@
-"""The transaction index of a segment: which transactions were aborted, for readers of committed data only."""
+"""The transaction index of a segment: its aborted transactions, for read_committed consumers only."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LAST_OFFSET_POSITION: Final = 18
 
 
 class TransactionIndexNote(NamedTuple):
-    """What tells whether an index file is the one that was written: Kafka's format has no checksum, and that a segment
-    should have an index shows nowhere but in its batches.
+    """Size and checksum of an index file, to recognise it at the next start: Kafka's format has no checksum, and only
+    the batches of a segment show that it should have an index.
     """
 
     size: int
@@ -34,14 +34,14 @@ class TransactionIndexNote(NamedTuple):
 
 
 UNREADABLE: Final = TransactionIndexNote(-1, 0)
-"""The note of an index that should be there and could not be read, so that the next start looks at the batches."""
+"""The note of an index that should exist and could not be read, so that the next start checks the batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """One aborted transaction of one partition; `last_offset` is that of its abort marker.
+    """One aborted transaction of one partition; `last_offset` is the offset of its abort marker.
 
-    `last_stable_offset` is the partition's just after the marker: what a search may stop at.
+    `last_stable_offset` is the partition's just after the marker: a search may stop at it.
     """
 
     producer_id: int
@@ -73,7 +73,7 @@ class TransactionIndex:
         self.entries = list(entries)
 
     def collect(self, start_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:
-        """Transactions that overlap [start_offset, upper_offset), and whether later segments cannot have more of
+        """Transactions that overlap [start_offset, upper_offset), and whether later segments cannot contain more of
         them.
         """
         found = []
@@ -85,7 +85,7 @@ class TransactionIndex:
         return found, False
 
     def truncate_to(self, offset: int) -> None:
-        """Forget transactions whose marker is at or beyond `offset`."""
+        """Remove transactions whose marker is at or beyond `offset`."""
         self.entries = [entry for entry in self.entries if entry.last_offset < offset]
 
     def to_bytes(self) -> bytes:
@@ -118,7 +118,7 @@ class TransactionIndex:
 
 
 def collect_aborted(data: bytearray, start_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:
-    """`TransactionIndex.collect` over a file's content: looks at the entries in question only."""
+    """`TransactionIndex.collect` over a file's content: decodes only the relevant entries."""
     found = []
     first = bisect_left(range(len(data) // ENTRY_SIZE), start_offset, key=lambda entry: _last_offset(data, entry))
     for position in range(first * ENTRY_SIZE, len(data), ENTRY_SIZE):
@@ -136,5 +136,5 @@ def _last_offset(data: bytearray, entry: int) -> int:
 
 
 def encode_entry(entry: AbortedTransaction) -> bytes:
-    """One entry as it is in the file."""
+    """One entry in the format of the file."""
     return _ENTRY.pack(_VERSION, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)

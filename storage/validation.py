@@ -1,7 +1,7 @@
-"""What a leader checks and changes before it appends a batch.
+"""Validation and rewriting of a batch by the leader, before the append.
 
-Two depths. The header is always checked, and its CRC. The records are opened only where a feature needs them, or where
-the header leaves room for doubt; for all other batches header and CRC are believed. Field by field, for a topic with
+There are two depths. The header and its CRC are always checked. The records are opened only if a feature needs them, or
+if the header is suspicious; for all other batches header and CRC are trusted. Field by field, for a topic with
 CreateTime and all settings at their defaults:
 
 ================= ====================================================================================================
@@ -16,13 +16,13 @@ attributes        a codec that is not the records' is stored, and no consumer ca
 keys              opened on compacted topics only
 ================= ====================================================================================================
 
-`barnabas.validate.records` opens all.
+`barnabas.validate.records` opens all records.
 
-Nothing here depends on the log's end, so a batch that has to be opened can be validated in a thread before it is
-appended: `validate_batch` touches only its arguments. Base offset and leader epoch are assigned by the log afterwards.
+Nothing here depends on the log end offset, so a batch whose records have to be opened can be validated in a thread
+before the append: `validate_batch` uses only its arguments. The log assigns base offset and leader epoch afterwards.
 
 Source: Kafka 4.3 `ProduceRequest.validateRecords`, `ByteBufferLogInputStream`, `UnifiedLog.analyzeAndValidateRecords`
-and `append`, `LogValidator`. The order of the checks is theirs, because the first failure picks the error code.
+and `append`, `LogValidator`. The order of the checks is theirs, because the first failure determines the error code.
 """
 
 from __future__ import annotations
@@ -60,44 +60,46 @@ _HEADER_SIZE_UP_TO_MAGIC: Final = 17
 _MINIMUM_LENGTH: Final = 14
 _UNKNOWN_CODEC: Final = 5
 PRESENT_MS: Final = 10**12
-"""Timestamps have had thirteen digits since September 2001. Smaller ones are made up, by tests mostly, and clients that
-write thirteen digits right may get these wrong: kafkajs sorts timestamps as text to find the largest."""
+"""Timestamps have had thirteen digits since September 2001. Smaller ones are artificial, mostly from tests, and clients
+that handle thirteen digits correctly may get these wrong: kafkajs sorts timestamps as text to find the largest.
+"""
 MAX_RECORD_ERRORS: Final = 1000
-"""More per-record errors than this are counted but not listed: a reply should not outgrow its request."""
+"""More per-record errors than this are counted but not listed: a response should not outgrow its request."""
 
 
 CHEAP_RECORDS_MAX: Final = 256
 CHEAP_BYTES_MAX: Final = 32 * 1024
-"""Opening a record takes 1 to 2 us; a compressed batch may hold a thousand times its size."""
+"""Opening a record takes 1 to 2 us; a compressed batch may decompress to a thousand times its size."""
 
 
 RECORDS_MAX: Final = 100_000
-"""Records that any batch may count; a larger one may count as many as it has bytes. Compressed to almost nothing, ten
-million records would fit into the default batch size, and whoever opens it would pay for each of them."""
+"""The record count that any batch may have; a larger batch may have as many records as it has bytes. Compressed to
+almost nothing, ten million records would fit into the default batch size, and opening them costs time for each.
+"""
 
 RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Decompressed bytes of one record that is opened, or four times its batch where that is more."""
+"""The limit of the decompressed bytes of one record; four times the size of its batch if that is more."""
 
 REBUILT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Decompressed bytes of a batch whose records have to be written one by one."""
+"""The limit of the decompressed bytes of a batch whose records have to be rewritten one by one."""
 
 REBUILT_RECORDS_MAX: Final = 25_000
-"""And how many there may be: writing one takes 3 to 4 us. No client of today makes such batches."""
+"""The limit of their number: rewriting one takes 3 to 4 us. No current client creates such batches."""
 
 
 class AppendOrigin(Enum):
-    """Who asks for an append."""
+    """The source of an append."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """The broker itself: batches it has just built, control batches included."""
+    """The broker itself: batches that it has built, including control batches."""
     REPLICATION = "replication"
 
 
 class RecordErrors(ApiError):
-    """Some records of a batch were refused, and so the whole batch.
+    """Some records of a batch were refused, and therefore the whole batch.
 
-    `record_errors` names them for Produce v8 and above (KIP-467): index in the batch, and why.
+    `record_errors` lists them for Produce v8 and above (KIP-467): index in the batch, and message.
     """
 
     def __init__(self, error: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
@@ -108,8 +110,8 @@ class RecordErrors(ApiError):
 class ValidationResult(NamedTuple):
     """A batch that may be appended.
 
-    `batch` holds exactly this one batch: the bytes that were handed in, changed in place, or new ones if `rewritten`.
-    `header` is that of `batch`. `log_append_time_ms` is -1 for CreateTime topics.
+    `batch` contains exactly this one batch: the given bytes, changed in place, or new ones if `rewritten`. `header` is
+    that of `batch`. `log_append_time_ms` is -1 for CreateTime topics.
     """
 
     batch: WriteBuffer
@@ -120,7 +122,7 @@ class ValidationResult(NamedTuple):
 
 
 def parse_produced_batch(records: ReadBuffer, produce_version: int) -> RecordBatchHeader:
-    """Find the one batch that a produce request may have for a partition; an incomplete second one is ignored.
+    """Parse the one batch that a produce request may have for a partition; an incomplete second one is ignored.
 
     Raises:
         ApiError: INVALID_RECORD (no whole batch, another format, a second batch), CORRUPT_MESSAGE (impossible length or
@@ -145,7 +147,7 @@ def parse_produced_batch(records: ReadBuffer, produce_version: int) -> RecordBat
 
 
 def _refuse_first_batch(records: ReadBuffer, reason: str) -> NoReturn:
-    """Say what is wrong with bytes that do not start with a header of our format."""
+    """Raise the error for bytes that do not start with a header of our format."""
     if _whole_batch_follows(records, 0):
         if records[_MAGIC_POSITION] != MAGIC:
             raise ApiError(ErrorCode.INVALID_RECORD, reason)
@@ -157,7 +159,7 @@ def _whole_batch_follows(records: ReadBuffer, position: int) -> bool:
     """Whether a whole batch of any known format starts at `position`.
 
     Raises:
-        ApiError: CORRUPT_MESSAGE, if what starts there can never become one.
+        ApiError: CORRUPT_MESSAGE, if the bytes can never become a batch.
     """
     remaining = len(records) - position
     if remaining < LOG_OVERHEAD:
@@ -182,11 +184,11 @@ def validate_batch(
     origin: AppendOrigin = AppendOrigin.CLIENT,
     topic_partition: str = "",
 ) -> ValidationResult:
-    """Check a batch for an append by the leader, and stamp or recompress it as the topic wants.
+    """Validate a batch for an append by the leader, and set its timestamps or recompress it as the topic requires.
 
     Args:
-        batch: starts with the batch at `header.position`; written to where the topic needs it.
-        header: as `parse_produced_batch` read it.
+        batch: starts with the batch at `header.position`; changed in place where the topic requires it.
+        header: the result of `parse_produced_batch`.
         topic_partition: for messages.
 
     Raises:
@@ -235,7 +237,7 @@ def _too_large(size: int, config: LogConfig) -> ApiError:
 
 
 def _check_client_header(header: RecordBatchHeader) -> None:
-    """Check what only batches from clients have to satisfy. Source: `LogValidator.validateBatch`."""
+    """The checks that apply only to batches from clients. Source: `LogValidator.validateBatch`."""
     count = header.record_count
     if count <= 0 or header.last_offset_delta + 1 != count:
         raise ApiError(
@@ -254,12 +256,12 @@ def _check_client_header(header: RecordBatchHeader) -> None:
 
 
 def needs_record_validation(header: RecordBatchHeader, config: LogConfig, now_ms: int) -> bool:
-    """Whether the records of a produced batch have to be opened: then it costs microseconds per record, not per batch.
+    """Whether the records of a produced batch have to be opened: that costs microseconds per record, not per batch.
 
-    `message.timestamp.before.max.ms` bounds every record and the header does not know the oldest one, so any value but
-    the default opens them. `message.timestamp.after.max.ms` bounds the newest, which the header does know: it is only
-    doubted when it says that there is something to refuse, so that the refusal names the records, and where timestamps
-    are none of the present.
+    `message.timestamp.before.max.ms` bounds every record, and the header does not contain the oldest timestamp, so any
+    value but the default opens the records. `message.timestamp.after.max.ms` bounds the newest, which the header
+    contains: the records are opened only if it is too large, so that the error names them, or if the timestamps are not
+    of the present.
     """
     return bool(
         config.validate_records
@@ -276,7 +278,7 @@ def needs_record_validation(header: RecordBatchHeader, config: LogConfig, now_ms
 
 
 class ExpensiveBatch(Exception):
-    """Checking this batch means opening many records, or many bytes: that is not for the event loop."""
+    """Validating this batch means opening many records, or many bytes: too slow for the event loop."""
 
 
 def check_cost(header: RecordBatchHeader, config: LogConfig, now_ms: int) -> None:
@@ -305,13 +307,15 @@ class _RecordCheck:
         self._has_timestamp_error = False
 
     def run(self, batch: ReadBuffer) -> _RecordCheck:
-        """Read all records; `RecordErrors` if any is refused, `ApiError` (INVALID_RECORD) if they cannot be read."""
+        """Read all records. Raises `RecordErrors` if any is refused, `ApiError` (INVALID_RECORD) if they cannot be
+        read.
+        """
         from barnabas.wire.records import iter_checked
 
         base_offset = self._header.base_offset
         max_timestamp = NO_TIMESTAMP
         needs_keys = self._needs_keys
-        # What most timestamps are; the others are looked at more closely.
+        # The bounds of typical timestamps; others are checked individually.
         oldest, newest = (max(0, self._oldest), self._newest) if self._is_create_time else (0, NO_LIMIT)
         if self._has_append_time:
             oldest, newest = 0, -1
@@ -382,7 +386,9 @@ def _assign(
     *,
     rebuild: bool,
 ) -> ValidationResult:
-    """Give the batch the topic's timestamp type and codec: in place if only its header changes, else as a new batch."""
+    """Set the batch's timestamp type and codec to the topic's: in place if only its header changes, else as a new
+    batch.
+    """
     timestamp_type = TimestampType.CREATE_TIME
     log_append_time_ms = NO_TIMESTAMP
     if config.uses_log_append_time:
@@ -395,7 +401,7 @@ def _assign(
     if target is source and not rebuild:
         header = set_max_timestamp(batch, header, timestamp_type, max_timestamp)
         return ValidationResult(batch, header, max_timestamp, log_append_time_ms, rewritten=False)
-    # Records that claimed append time for themselves get it as their own timestamps once they are written again.
+    # Records that claimed append time get it as their own timestamps once they are rewritten.
     rebuild = rebuild or header.timestamp_type is TimestampType.LOG_APPEND_TIME
     rewritten = _rewrite(batch, header, config, target, rebuild=rebuild)
     new_header = parse_header(rewritten)
@@ -408,14 +414,14 @@ def _assign(
 def _rewrite(
     batch: WriteBuffer, header: RecordBatchHeader, config: LogConfig, target: CompressionType, *, rebuild: bool
 ) -> bytearray:
-    """Write the batch again with another codec, or (`rebuild`) record by record with consecutive offsets.
+    """Rewrite the batch with another codec, or (`rebuild`) record by record with consecutive offsets.
 
-    With another codec the records' own bytes stay as they are. Offsets that were not consecutive are assigned anew, as
-    Kafka does for the sake of some old clients.
+    With another codec the bytes of the records do not change. Offsets that are not consecutive are assigned anew, as in
+    Kafka, which does it for some old clients.
 
     Raises:
         ApiError: INVALID_RECORD, if the records cannot be decompressed within the limit, or are too many to be
-            written one by one; MESSAGE_TOO_LARGE.
+            rewritten one by one; MESSAGE_TOO_LARGE.
     """
     from barnabas.wire.compression import compress_chunks, iter_decompressed
     from barnabas.wire.records import (
@@ -457,7 +463,7 @@ def _rewrite(
 
 
 def _level(config: LogConfig, target: CompressionType) -> int | None:
-    """The topic's level for a codec that has levels."""
+    """The topic's compression level for a codec that has levels."""
     if target is CompressionType.GZIP:
         return config.compression_gzip_level
     if target is CompressionType.LZ4:
