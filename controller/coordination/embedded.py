@@ -1,11 +1,11 @@
 """The coordination store of a broker without ZooKeeper: ZooKeeper's tree, kept in one file (`stored_tree.py`).
 
-One thread owns file and tree; sessions hand it work and get answers and watch events on their own event loops. A
-transaction is durable before anybody sees it, and before its watches fire. If a commit fails, what reached the disk is
+One thread owns file and tree; sessions submit work and receive results and watch events on their own event loops. A
+transaction is durable before it is visible, and before its watches fire. If a commit fails, the content of the disk is
 unknown: the store then refuses everything until it is opened again.
 
-A file is opened by one process at a time; several sessions inside that process may share the store, each on the loop
-that opened it.
+A file is opened by one process at a time; several sessions of that process may share the store, each on the loop that
+opened it.
 """
 
 import asyncio
@@ -42,12 +42,12 @@ T = TypeVar("T")
 
 
 class EmbeddedStore:
-    """The file, the tree and the owner thread, shared by all sessions. `session()` gives a broker its
-    `CoordinationStore`.
+    """The file, the tree and the owner thread, shared by all sessions. `session()` returns a `CoordinationStore` for a
+    broker.
 
-    `path` is the file, created if missing; ":memory:" keeps nothing. Without `is_durable` nothing is synced: what was
-    acknowledged survives the process, not the machine. `open` and `close` are called once each, on any event loop.
-    `worker` is the owner thread, by default a real one of this store's own; it is stopped with the store.
+    `path` is the file, created if missing; ":memory:" stores nothing. Without `is_durable` nothing is synced:
+    acknowledged writes survive the process, not the machine. `open` and `close` are called once each, on any event
+    loop. `worker` is the owner thread, by default a new real thread; it is stopped with the store.
     """
 
     def __init__(self, path: str, clock: Clock, *, is_durable: bool = True, worker: Worker | None = None) -> None:
@@ -60,7 +60,7 @@ class EmbeddedStore:
         self._sessions: dict[int, EmbeddedSession] = {}
 
     async def open(self) -> None:
-        """Open or create the file and delete the ephemeral znodes of its previous life.
+        """Open or create the file and delete the ephemeral znodes of the last run.
 
         Raises: StoreUnavailable if the file cannot be opened, is damaged, in use by another process, or of a newer
         format.
@@ -83,7 +83,7 @@ class EmbeddedStore:
         return await self._submit(lambda: self._open_session(loop))
 
     async def expire(self, session: "EmbeddedSession") -> None:
-        """End a session as if its broker had been out of touch for too long."""
+        """Expire a session, as if its broker had been disconnected for too long."""
         await self._submit(lambda: self._end_session(session.session_id, expired=True))
 
     async def close(self) -> None:
@@ -94,7 +94,7 @@ class EmbeddedStore:
         self._worker.stop()
 
     def _submit(self, work: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run `work` in the owner thread; its outcome arrives on the calling loop after all events that preceded it."""
+        """Run `work` in the owner thread; its result is delivered on the calling loop after all earlier events."""
         if self._closed:
             raise SessionExpired(detail="the metadata store is closed")
         return self._worker.submit(work)
@@ -135,7 +135,7 @@ class EmbeddedStore:
         return self._change(operations, session_id)
 
     def _change(self, operations: Sequence[Operation], session_id: int) -> list[OperationResult]:
-        """Make a transaction durable, then visible, then known to watchers."""
+        """Make a transaction durable, then visible, then notify watchers."""
         try:
             transaction = self._stored.change(operations, session_id)
         except StoreUnavailable:
@@ -191,10 +191,10 @@ class EmbeddedStore:
 
 
 class EmbeddedSession:
-    """One session of an `EmbeddedStore`: a `CoordinationStore`. Got from `EmbeddedStore.session()`.
+    """One session of an `EmbeddedStore`: a `CoordinationStore`, returned by `EmbeddedStore.session()`.
 
-    Its methods may be called on the event loop that opened it, where watchers are called, too. Watches belong to the
-    owner thread (they are dicts from a watcher to None, which keep the order in which they were set).
+    Its methods may be called on the event loop that opened it, where watchers are called, too. The owner thread owns
+    the watches (dicts from a watcher to None, which keep the order in which they were set).
     """
 
     def __init__(self, store: EmbeddedStore, session_id: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -212,7 +212,7 @@ class EmbeddedSession:
 
     @property
     def session_timeout_ms(self) -> int:
-        """0: what a process that died has left goes when the file is opened, so nobody has to wait for it."""
+        """0: opening the file deletes the ephemeral znodes of a dead process, so there is nothing to wait for."""
         return 0
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
@@ -250,14 +250,14 @@ class EmbeddedSession:
         self._expiry_callbacks.append(callback)
 
     async def create_root(self) -> None:
-        """Nothing to do: the root is always there."""
+        """No-op: the root always exists."""
 
     async def close(self) -> None:
         if not self._store._closed:
             await self._store._submit(lambda: self._store._end_session(self._session_id, expired=False))
 
     def _fire(self, event: WatchedEvent) -> None:
-        """Owner thread: take the watches that this event ends and post their callbacks."""
+        """Owner thread: remove the watches that this event triggers and post their callbacks."""
         watchers: dict[Watcher, None] = {}
         if event.type in _DATA_EVENTS:
             watchers.update(self._data_watches.pop(event.path, {}))

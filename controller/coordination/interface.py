@@ -1,4 +1,4 @@
-"""What the controller needs from a coordination service: ZooKeeper's data model and guarantees, as an asyncio protocol.
+"""The controller's interface to a coordination service: ZooKeeper's data model and guarantees, as an asyncio protocol.
 
 A store is a tree of znodes. Each session sees one linear history, numbered by zxid: a write, or all writes of one
 `multi`, take one zxid. Ephemeral znodes disappear with the session that created them. A watch is one-shot: it reports
@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 ANY_VERSION = -1
-"""As an expected version: whatever version the znode has."""
+"""As an expected version: any version."""
 
 
 class Stat(NamedTuple):
@@ -37,8 +37,7 @@ class Stat(NamedTuple):
 
 
 class CoordinationError(Exception):
-    """Base of every failure of a store; `path` is the znode concerned, `operation_index` its place in a failed
-    `multi`."""
+    """Base of every error of a store; `path` is the znode, `operation_index` its index in a failed `multi`."""
 
     def __init__(self, path: str = "", detail: str = "") -> None:
         super().__init__(": ".join(part for part in (path, detail) if part))
@@ -71,13 +70,15 @@ class SessionExpired(CoordinationError):
 
 
 class StoreUnavailable(CoordinationError):
-    """The store could not carry out the operation; whether a write took effect is unknown unless the text says
-    otherwise."""
+    """The store could not execute the operation; whether a write took effect is unknown unless the message says
+    otherwise.
+    """
 
 
 class ConnectionLost(StoreUnavailable):
-    """The connection broke while a write was under way: whether it took effect is unknown. The session may live on, and
-    the next operation waits for a connection."""
+    """The connection broke during a write: whether it took effect is unknown. The session may still be alive, and the
+    next operation waits for a connection.
+    """
 
 
 class Create(NamedTuple):
@@ -116,7 +117,7 @@ OperationResult = str | Stat | None
 
 
 class EventType(Enum):
-    """What a watch reports."""
+    """The type of a watched change."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -132,8 +133,9 @@ class WatchedEvent(NamedTuple):
 
 
 Watcher = Callable[[WatchedEvent], None]
-"""Called on the session's event loop, once; the same watcher set twice on a znode is called once. It must not raise.
-A store that was out of touch may report a change that did not happen: a watcher looks for itself."""
+"""Called on the session's event loop, once; a watcher set twice on a znode is called once. It must not raise. After a
+lost connection a store may report a change that did not happen: a watcher has to check.
+"""
 
 
 class CoordinationStore(Protocol):
@@ -145,12 +147,12 @@ class CoordinationStore(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The owner recorded in this session's ephemeral znodes."""
+        """The id that this session's ephemeral znodes have as their owner."""
         ...
 
     @property
     def session_timeout_ms(self) -> int:
-        """How long the ephemeral znodes of a process that died may stay; 0 where none stays."""
+        """The time that the ephemeral znodes of a dead process may remain; 0 if they are removed at once."""
         ...
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
@@ -161,15 +163,15 @@ class CoordinationStore(Protocol):
         ...
 
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
-        """Data and metadata; the watcher learns of the next change of data or of the deletion.
+        """Data and metadata; the watcher is called for the next change of data or the deletion.
 
         Raises: NoNode (then no watch is set).
         """
         ...
 
     async def get_many(self, paths: Sequence[str], watcher: Watcher | None = None) -> list[tuple[bytes, Stat] | None]:
-        """Data and metadata of many znodes, None where one does not exist; the watcher learns of the next change of
-        each of those that exist.
+        """Data and metadata of many znodes, None for one that does not exist; the watcher is called for the next change
+        of each existing one.
 
         The reads are pipelined: each is consistent by itself, together they are not a snapshot.
         """
@@ -190,11 +192,11 @@ class CoordinationStore(Protocol):
         ...
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
-        """Metadata or None; the watcher learns of the next creation, change of data, or deletion."""
+        """Metadata or None; the watcher is called for the next creation, change of data, or deletion."""
         ...
 
     async def get_children(self, path: str, watcher: Watcher | None = None) -> list[str]:
-        """Names of the children in ascending order; the watcher learns of the next created or deleted child, or of the
+        """Names of the children in ascending order; the watcher is called for the next created or deleted child, or the
         deletion of `path`.
 
         Raises: NoNode (then no watch is set).
@@ -202,14 +204,14 @@ class CoordinationStore(Protocol):
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        """Carry out all operations, in order, or none; they share one zxid.
+        """Execute all operations, in order, or none; they share one zxid.
 
-        Raises: what the first impossible operation alone would raise, with `operation_index` set.
+        Raises: the error of the first impossible operation, with `operation_index` set.
         """
         ...
 
     async def create_root(self) -> None:
-        """Create the znode that all paths are below (a chroot), if somebody has deleted it."""
+        """Create the root znode of all paths (a chroot), if it was deleted."""
         ...
 
     def on_expired(self, callback: Callable[[], None]) -> None:
@@ -217,34 +219,35 @@ class CoordinationStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session: its ephemeral znodes are deleted in one transaction and its watches forgotten.
-        Idempotent."""
+        """End the session: deletes its ephemeral znodes in one transaction and drops its watches. Idempotent."""
         ...
 
 
 class SessionCredentials(NamedTuple):
-    """What ZooKeeper takes for the owner of a session: who knows both may go on with it, or end it."""
+    """ZooKeeper's proof of ownership of a session: a client that has both may resume it, or end it."""
 
     session_id: int
     password: bytes
 
 
 class ProcessSession(CoordinationStore, Protocol):
-    """A session with a store that other processes reach, too: it outlives the process that does not end it."""
+    """A session with a store that is shared with other processes: it outlives a process that does not end it."""
 
     @property
     def credentials(self) -> SessionCredentials | None:
-        """What the next life of a process that was killed needs to end this session; None before there is one."""
+        """The credentials with which the next run of a killed process can end this session; None before the session
+        exists.
+        """
         ...
 
     @property
     def was_ended(self) -> bool:
-        """Whether the store has heard that the session is closed."""
+        """Whether the store has confirmed that the session is closed."""
         ...
 
 
 class OpenSession(Protocol):
-    """Begins a session with ZooKeeper, or goes on with a `former` one that is not over; see `ZooKeeperSession.open`."""
+    """Begins a session with ZooKeeper, or resumes a `former` one that has not ended; see `ZooKeeperSession.open`."""
 
     async def __call__(
         self,
@@ -259,7 +262,7 @@ class OpenSession(Protocol):
 
 
 class OpenStore(Protocol):
-    """A store that is open: brokers of one process may share it, each in sessions of its own."""
+    """An open store: brokers of one process may share it, each with its own sessions."""
 
     async def session(self) -> CoordinationStore:
         """Open a session, which belongs to the running event loop."""

@@ -1,8 +1,8 @@
-"""kazoo made to serve one event loop: every answer and watch event of ZooKeeper reaches the loop in the order in which
-the server sent it, and the connection rests while the loop stands still.
+"""Adapts kazoo to one event loop: every response and watch event of ZooKeeper reaches the loop in the order in which
+the server sent it, and the connection is suspended while the loop is stalled.
 
-kazoo's own thread is the edge of the program here: it makes real sockets and waits for them in real time, whatever the
-broker that uses it lives by. Everything else of a broker runs on its loop.
+kazoo's own thread is an edge of the program: it creates real sockets and waits for them in real time, whatever clock
+the broker uses. Everything else of a broker runs on its loop.
 """
 
 import asyncio
@@ -25,23 +25,25 @@ from barnabas.controller.coordination.owner_thread import post
 logger = logging.getLogger(__name__)
 
 HEARTBEATS_PER_SESSION_TIMEOUT = 8
-"""How often the event loop says that it is alive."""
+"""The number of heartbeats of the event loop per session timeout."""
 
 ATTEMPTS_PER_SESSION_TIMEOUT = 4
 ATTEMPT_MIN_MS = 1_000
 ATTEMPT_MAX_MS = 10_000
-"""How long a server may take to accept a connection, and then to answer the handshake: so that a session gets to
-several servers, or several times to one, before it is over. A busy machine gets its second even where sessions are
-shorter, and nobody waits for days where they are longer."""
+"""The bounds of the time that a server may take to accept a connection, and then to answer the handshake: so that a
+session tries several servers, or one several times, before it expires. A busy machine gets a second even if sessions
+are shorter, and the wait is bounded if they are longer.
+"""
 
 
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """What kazoo calls for threads, sockets and callbacks. It has no worker threads: everything goes to the event loop.
+    """kazoo's interface for threads, sockets and callbacks. It has no worker threads: everything goes to the event
+    loop.
 
-    It also looks whether the loop still moves (`_check_loop`), in kazoo's thread before and after each wait.
-    `session_timeout_ms` is what was asked for until the server has said what it grants; only that counts then. Time is
-    that of `clock`, which has to be ZooKeeper's: the machine's. `has_ended` is set, by kazoo's thread, when the session
-    is over: no connection is made any more; `was_closed`, when ZooKeeper has answered that it is closed.
+    It also checks whether the loop moves (`_check_loop`), in kazoo's thread before and after each wait.
+    `session_timeout_ms` is the requested timeout until the server has granted one. `clock` has to be ZooKeeper's: the
+    machine's. `has_ended` is set by kazoo's thread when the session is over: no connection is made any more;
+    `was_closed`, when ZooKeeper has confirmed that it is closed.
     """
 
     def __init__(
@@ -61,20 +63,20 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
 
     @property
     def attempt_s(self) -> float:
-        """How long a server may take to accept a connection, and to answer the handshake."""
+        """The time that a server may take to accept a connection, and to answer the handshake."""
         share_ms = self.session_timeout_ms // max(ATTEMPTS_PER_SESSION_TIMEOUT, self._server_count)
         return min(max(share_ms, ATTEMPT_MIN_MS), ATTEMPT_MAX_MS) / 1000
 
     # -- called on the loop
 
     def stop_heartbeats(self) -> None:
-        """Look no more whether the loop moves: the session is over, or about to be closed."""
+        """Stop checking whether the loop moves: the session is over, or about to be closed."""
         self._has_stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _go_by(self, session_timeout_ms: int) -> None:
-        """A server has accepted the session, the first time or again: from here on the loop has to move for it."""
+        """A server has accepted the session, for the first time or again: from now on the loop has to move."""
         self.session_timeout_ms = session_timeout_ms
         if self._timer is not None:
             self._timer.cancel()
@@ -90,11 +92,11 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
     # -- called by kazoo
 
     def grant(self, session_timeout_ms: int) -> None:
-        """To be called when a server has accepted the session, with the timeout that it grants."""
+        """Called when a server has accepted the session, with the timeout that it grants."""
         post(self._loop, self._go_by, session_timeout_ms)
 
     def start(self) -> None:
-        """Start nothing: there are no worker threads, callbacks run on the loop."""
+        """No-op: there are no worker threads, callbacks run on the loop."""
         self._running = True
 
     def stop(self) -> None:
@@ -125,7 +127,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         return connection
 
     def _check_loop(self) -> None:
-        """Raises OSError, on which kazoo drops the connection, while the loop stands still."""
+        """Raises OSError while the loop is stalled: kazoo then drops the connection."""
         if self._timer is None or self._has_stopped:
             return
         stalled_ms = self._clock.monotonic_ms() - self._last_heartbeat_ms
@@ -142,16 +144,16 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
 
 
 _POLL_MS_MAX: Final = 2**31 - 1
-"""The longest time that `poll` takes."""
+"""The maximum timeout of `poll`."""
 
 Ready = tuple[list[Any], list[Any], list[Any]]
 
 
 def _poll(readers: Sequence[Any], writers: Sequence[Any], timeout_s: float | None) -> Ready:
-    """What `select.select` returns, with any number of open files.
+    """Same result as `select.select`, with any number of open files.
 
-    kazoo's own makes an epoll for each call, and waits twice for each request: eight system calls more than this, after
-    each of which its thread may have to wait for a busy event loop to let go of the interpreter.
+    kazoo's own version creates an epoll for each call, and waits twice for each request: eight more system calls, after
+    each of which its thread may have to wait until a busy event loop releases the interpreter.
     """
     poll = select.poll()
     for reader in readers:
@@ -165,10 +167,10 @@ def _poll(readers: Sequence[Any], writers: Sequence[Any], timeout_s: float | Non
 
 
 class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's connection, but for how long a handshake may take; it tells when the end of the session is answered.
+    """kazoo's connection with a bound for the handshake; it records when the end of the session is confirmed.
 
-    For a handshake kazoo would wait as long as the session timeout that was asked for: too short for a busy server if
-    it is a millisecond, and for ever if it is a day.
+    kazoo's timeout for a handshake is the requested session timeout: too short for a busy server if it is a
+    millisecond, and endless if it is a day.
     """
 
     def _invoke(self, timeout_s: float, request: Any, xid: int | None = None) -> Any:
@@ -185,7 +187,7 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no t
 
 
 class Answer:
-    """What kazoo gives the result of one request to: the part of its IAsyncResult that it calls itself.
+    """The receiver of kazoo's result of one request: the part of its IAsyncResult that kazoo calls itself.
 
     `on_success` runs on the loop, before anything that ZooKeeper sent after the result.
     """
@@ -203,7 +205,7 @@ class Answer:
 
     def _resolve(self, value: Any, error: Exception | None) -> None:
         if self.future.done():
-            return  # cancelled, or kazoo said it twice
+            return  # cancelled, or kazoo set it twice
         if error is not None:
             self.future.set_exception(error)
             return

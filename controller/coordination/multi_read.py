@@ -1,8 +1,8 @@
-"""Many znodes in one request: ZooKeeper's multiRead, which kazoo does not have.
+"""Many znodes in one request: ZooKeeper's multiRead, which kazoo lacks.
 
-A request of type 22 holds for each read a header (the type of the read, whether this is the end, an error) and its
-body, and a last header that says that this is the end. The answer has the same form; a read that failed is of type -1,
-and its body is the error. Servers before 3.6 answer Unimplemented.
+A request of type 22 contains for each read a header (the type of the read, whether this is the end, an error) and its
+body, and a last header that marks the end. The response has the same form; a failed read has type -1, and its body is
+the error. Servers before 3.6 respond Unimplemented.
 
 *Source*: ZOOKEEPER-1407, `MultiOperationRecord.java`, `MultiResponse.java`.
 """
@@ -15,16 +15,18 @@ from kazoo.exceptions import EXCEPTIONS
 from kazoo.protocol.serialization import GetData, MultiHeader, int_struct, stat_struct
 
 READS_MAX: Final = 100
-"""How many reads a request should have: by then the request itself costs next to nothing, and what others ask of the
-server does not wait for long."""
+"""The maximum number of reads per request: with that many the request's own cost is negligible, and requests of other
+clients do not wait long.
+"""
 
 _FAILED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class MultiRead:
-    """A request for the data of several znodes, as kazoo's connection sends and reads it. Its answer has for each, in
-    that order, data and kazoo's stat, or an exception of kazoo's."""
+    """A request for the data of several znodes, as kazoo's connection sends and reads it. Its result contains for each,
+    in order, data and kazoo's stat, or a kazoo exception.
+    """
 
     type: ClassVar = 22
 

@@ -1,4 +1,4 @@
-"""The one thread that owns a store's file and tree, and the way from event loops to it and back."""
+"""The one thread that owns a store's file and tree, and the exchange between it and event loops."""
 
 import asyncio
 import queue
@@ -10,22 +10,23 @@ T = TypeVar("T")
 
 
 class Worker(Protocol):
-    """Does work one piece after the other, in the order in which it was submitted. A simulation hands in another one
-    than `OwnerThread`."""
+    """Executes work items one after the other, in the order of submission. A simulation uses another implementation
+    than `OwnerThread`.
+    """
 
     def submit(self, work: Callable[[], T], /) -> "asyncio.Future[T]":
-        """Have a piece of work done; called on an event loop. Its outcome arrives there after everything that it, and
-        the work before it, posted there. It is done even if nobody waits for it any more.
+        """Submit a work item; called on an event loop. Its result is delivered there after everything that it, and the
+        work before it, posted there. It is executed even if its future is cancelled.
         """
         ...
 
     def stop(self) -> None:
-        """Do what was submitted, and return when that is done; idempotent. Nothing is submitted any more."""
+        """Execute the submitted work, and return when it is done; idempotent. Nothing may be submitted afterwards."""
         ...
 
 
 class OwnerThread:
-    """A `Worker` with a real thread, which it starts with the first work."""
+    """A `Worker` with a real thread, started with the first work item."""
 
     def __init__(self, name: str = "metadata-store") -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -33,7 +34,7 @@ class OwnerThread:
         self._has_started = False
 
     def submit(self, work: Callable[[], T], /) -> "asyncio.Future[T]":
-        """Raises: RuntimeError if no thread can be had."""
+        """Raises: RuntimeError if no thread can be started."""
         if not self._has_started:
             self._thread.start()
             self._has_started = True
@@ -71,7 +72,7 @@ def _resolve(future: "asyncio.Future[T]", result: T, error: Exception | None) ->
 
 
 def post(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
-    """`call_soon_threadsafe`, unless the loop is gone: then nobody is left to tell."""
+    """`call_soon_threadsafe`, ignored if the loop is closed."""
     try:
         loop.call_soon_threadsafe(callback, *arguments)
     except RuntimeError:

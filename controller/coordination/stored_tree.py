@@ -1,11 +1,10 @@
-"""ZooKeeper's tree in memory, made durable by SQLite: what a store is behind its sessions.
+"""ZooKeeper's tree in memory, made durable by SQLite: the storage behind a store's sessions.
 
-One file (WAL, synchronous=FULL) holds every znode and the last zxid. A transaction is written and synced before the
-tree changes and before anybody hears of it. Crash safety is SQLite's: after a power cut the file holds exactly the
-acknowledged transactions, and possibly the one that was under way. If a commit fails, what reached the disk is
-unknown: nothing more is answered then until the file is opened again.
-
-A file is opened by one process at a time; one thread owns file and tree.
+One file (WAL, synchronous=FULL) contains every znode and the last zxid. A transaction is written and synced before the
+tree changes and before it is visible. Crash safety is SQLite's: after a power cut the file contains exactly the
+acknowledged transactions, and possibly the one that was under way. If a commit fails, the content of the disk is
+unknown: everything is refused then until the file is opened again. A file is opened by one process at a time; one
+thread owns file and tree.
 """
 
 import logging
@@ -33,19 +32,20 @@ INSERT INTO last_zxid VALUES (0, 0);
 """
 
 _SESSION_TIME_MASK = (1 << 40) - 1
-"""The milliseconds that are in a session's id: those of 34 years."""
+"""The part of a session id that contains milliseconds: those of 34 years."""
 
 _PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN})
-"""SQLite's codes for a lack of room, memory or descriptors, which may pass. An exhausted quota (EDQUOT) is not among
-them: SQLite has no code of its own for it, but that of a disk that fails."""
+"""SQLite's codes for a lack of space, memory or descriptors, which may pass. An exhausted quota (EDQUOT) is not among
+them: SQLite reports it with the code of a failing disk.
+"""
 
 
 class StoredTree:
-    """The file and the tree. `path` is the file, created if missing; ":memory:" keeps nothing. Without `is_durable`
-    nothing is synced: what was acknowledged survives the process, not the machine.
+    """The file and the tree. `path` is the file, created if missing; ":memory:" stores nothing. Without `is_durable`
+    nothing is synced: acknowledged writes survive the process, not the machine.
 
-    `tree` is read directly and changed by `change` alone; `last_zxid` is that of its newest transaction, `failure` why
-    nothing is answered any more, None while all is well.
+    `tree` is read directly and changed by `change` alone; `last_zxid` is that of its newest transaction, `failure` the
+    reason why everything is refused, None while the store works.
     """
 
     def __init__(self, path: str, clock: Clock, *, is_durable: bool) -> None:
@@ -62,13 +62,14 @@ class StoredTree:
 
     @property
     def first_session_id(self) -> int:
-        """The id of the first session of a life that begins now; the others count on from it. By the time, so that no
-        id comes again, also after a life in which nothing was written (`SessionTrackerImpl.initializeNextSessionId`;
-        the highest byte, a server's number there, is 0); by the last zxid where a clock of tests stands at nothing."""
+        """The id of the first session of a new run; the next ones count up from it. Derived from the time, so that no
+        id is reused, even after a run that wrote nothing (`SessionTrackerImpl.initializeNextSessionId`; the highest
+        byte, a server's number there, is 0); from the last zxid if a test's clock stands at 0.
+        """
         return max(self._clock.now_ms() & _SESSION_TIME_MASK, self.last_zxid + 1) << 16
 
     def open(self) -> None:
-        """Open or create the file and delete the ephemeral znodes of its previous life.
+        """Open or create the file and delete the ephemeral znodes of the last run.
 
         Raises: StoreUnavailable if the file cannot be opened, is damaged, in use by another process, or of a newer
         format.
@@ -77,7 +78,7 @@ class StoredTree:
             try:
                 self._open_file()
             except sqlite3.OperationalError as error:
-                # The disk may have no room for the name of the write-ahead log (no inodes).
+                # The disk may have no inode for the write-ahead log.
                 lacks_name = error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN
                 if not lacks_name or self._reserve is None or not self._reserve.give_up():
                     raise
@@ -93,7 +94,7 @@ class StoredTree:
     def _open_file(self) -> None:
         if self._database is not None:
             self._database.close()
-        # Transactions are begun and ended here by name, so that no statement begins one by itself.
+        # Transactions are begun and ended explicitly, so that no statement begins one by itself.
         self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._database.execute("PRAGMA journal_mode = WAL")
@@ -114,17 +115,17 @@ class StoredTree:
         self.tree = DataTree({row[0]: Znode(*row[1:]) for row in database.execute("SELECT * FROM znode")})
         leftovers = self.tree.ephemerals()
         if leftovers:
-            # Written along with the next transaction: if that never comes, the next opening finds them again.
+            # Written along with the next transaction: if there is none, the next open deletes them.
             transaction = self._prepare([Delete(path) for path in leftovers], 0)
             self._unwritten = transaction.changes
             self.last_zxid = transaction.zxid
             self.tree.commit(transaction)
 
     def change(self, operations: Sequence[Operation], session_id: int) -> Transaction:
-        """Carry out all operations or none; when this returns they are durable and visible. Whoever calls tells
-        watchers of the events.
+        """Execute all operations or none; on return they are durable and visible. The caller notifies watchers of the
+        events.
 
-        Raises: what the first impossible operation deserves; StoreUnavailable.
+        Raises: the error of the first impossible operation; StoreUnavailable.
         """
         self.require_no_failure()
         transaction = self._prepare(operations, session_id)
@@ -136,7 +137,7 @@ class StoredTree:
         return transaction
 
     def require_no_failure(self) -> None:
-        """Raises: StoreUnavailable after a commit that failed in an unknown way."""
+        """Raises: StoreUnavailable after a commit with an unknown outcome."""
         if self.failure is not None:
             raise StoreUnavailable(self._path, self.failure)
 
@@ -146,7 +147,7 @@ class StoredTree:
             self._database.close()
             self._database = None
             if self._reserve is not None:
-                self._reserve.make(share_max=1)  # in the room of the write-ahead log, which is gone now
+                self._reserve.make(share_max=1)  # in the space of the write-ahead log, which is deleted now
 
     def _prepare(self, operations: Sequence[Operation], session_id: int) -> Transaction:
         return self.tree.prepare(operations, self.last_zxid + 1, self._clock.now_ms(), session_id)
@@ -201,9 +202,9 @@ class StoredTree:
         database.execute("COMMIT")
 
     def _take_back(self, error: sqlite3.Error) -> None:
-        """A write has failed. A lack of room or memory, or of a descriptor for a file that was not open yet, leaves
-        the file as it was: the transaction is rolled back. After any other error, one of the rolling back included,
-        nobody knows what the file holds: nothing more is answered from it.
+        """Handle a failed write. A lack of space, memory or a descriptor for a file that was not open yet leaves the
+        file unchanged: the transaction is rolled back. After any other error, including one of the rollback, the
+        content of the file is unknown: everything is refused.
 
         Raises: StoreUnavailable after such an error.
         """

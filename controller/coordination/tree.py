@@ -1,7 +1,7 @@
-"""ZooKeeper's data tree as a pure machine: what a transaction changes, what it returns and what it reports to watchers.
+"""ZooKeeper's data tree as a pure state machine: the changes, results and events of a transaction.
 
-`DataTree.prepare` decides and changes nothing; `DataTree.commit` applies a prepared transaction, which by then is
-durable. Nothing here knows of threads, files or clocks.
+`DataTree.prepare` computes a transaction and changes nothing; `DataTree.commit` applies a prepared transaction, which
+is durable by then. Nothing here uses threads, files or clocks.
 
 *Source*: ZooKeeper's `PrepRequestProcessor.java` (checks, sequence numbers) and `DataTree.java` (versions).
 """
@@ -31,16 +31,18 @@ from barnabas.controller.coordination.interface import (
 )
 
 MAX_ZNODE_BYTES = 1024 * 1024
-"""ZooKeeper's `jute.maxbuffer`: no znode may hold more."""
+"""ZooKeeper's `jute.maxbuffer`: the maximum size of a znode."""
 
 _REFUSED: Final = re.compile(r"[\x01-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
-"""Characters that no path of a new znode may have (`PathUtils.validatePath`): control characters, those for private
-use, specials, and those above U+FFFF, which are surrogates to ZooKeeper."""
+"""Characters that the path of a new znode may not contain (`PathUtils.validatePath`): control characters, private use,
+specials, and those above U+FFFF, which are surrogates to ZooKeeper.
+"""
 
 
 class Znode(NamedTuple):
-    """One node as stored. `children_created` counts creations only: sequence numbers and `Stat.cversion` derive from
-    it, as in ZooKeeper."""
+    """One stored node. `children_created` counts creations only: sequence numbers and `Stat.cversion` are derived from
+    it, as in ZooKeeper.
+    """
 
     data: bytes
     czxid: int
@@ -60,9 +62,10 @@ ROOT = Znode(
 
 @dataclass(slots=True)
 class Transaction:
-    """A prepared `multi`: the new state of every znode it touches (None = deleted), its results and its events in the
-    order of operations. `created` has what each creation made, by its place among them: what comes after it may change
-    that, or delete it."""
+    """A prepared `multi`: the new state of every znode that it touches (None = deleted), its results and its events in
+    the order of operations. `created` contains the znode of each creation, by operation index: later operations may
+    change or delete it.
+    """
 
     zxid: int
     changes: dict[str, Znode | None] = field(default_factory=dict)
@@ -72,13 +75,13 @@ class Transaction:
 
 
 class BadArguments(ValueError):
-    """A path or a size that no znode may have; `operation_index` is its place in a transaction."""
+    """An invalid path or size of a znode; `operation_index` is its index in a transaction."""
 
     operation_index: int | None = None
 
 
 def validate_path(path: str) -> None:
-    """ZooKeeper's rules for a path; raises BadArguments."""
+    """Check ZooKeeper's rules for a path; raises BadArguments."""
     if path == "/":
         return
     if not path.startswith("/") or path.endswith("/"):
@@ -90,9 +93,10 @@ def validate_path(path: str) -> None:
 
 
 def validate_operation(operation: Operation) -> None:
-    """The same for the path of an operation. That of a sequential znode has to be one with its number: it may end with
-    a slash, and the number is the whole name then. As in ZooKeeper whatever is there may be deleted by its name, but
-    for the root. Raises BadArguments."""
+    """Check the path of an operation. The path of a sequential znode has to be valid with its number: it may end with a
+    slash, and the number is the whole name then. As in ZooKeeper any existing znode may be deleted, except the root.
+    Raises BadArguments.
+    """
     is_sequential = isinstance(operation, Create) and operation.sequence
     validate_path(f"{operation.path}0" if is_sequential else operation.path)
     if isinstance(operation, Delete):
@@ -103,7 +107,7 @@ def validate_operation(operation: Operation) -> None:
 
 
 def parent_of(path: str) -> str:
-    """Path of the znode above; not for the root, unless as that of a sequential znode."""
+    """The path of the parent znode; not for the root, except as the path of a sequential znode."""
     return path[: path.rindex("/")] or "/"
 
 
@@ -113,7 +117,7 @@ def name_of(path: str) -> str:
 
 
 def stat_of(znode: Znode, num_children: int) -> Stat:
-    """A znode's metadata as sessions see it."""
+    """The metadata of a znode for sessions."""
     return Stat(
         czxid=znode.czxid,
         mzxid=znode.mzxid,
@@ -129,7 +133,7 @@ def stat_of(znode: Znode, num_children: int) -> Stat:
 
 
 class DataTree:
-    """All znodes, with indexes of children and of what sessions have created; owned by one thread."""
+    """All znodes, with indexes of children and of sessions' ephemeral znodes; owned by one thread."""
 
     def __init__(self, znodes: Mapping[str, Znode] | None = None) -> None:
         self._znodes: dict[str, Znode] = {"/": ROOT, **(znodes or {})}
@@ -142,12 +146,12 @@ class DataTree:
                 self._ephemerals.setdefault(znode.ephemeral_owner, set()).add(path)
 
     def get(self, path: str) -> tuple[bytes, Stat] | None:
-        """Data and metadata, or None if there is no such znode."""
+        """Data and metadata, or None if the znode does not exist."""
         znode = self._znodes.get(path)
         return None if znode is None else (znode.data, stat_of(znode, self.child_count(path)))
 
     def children(self, path: str) -> list[str] | None:
-        """Sorted names, or None if there is no such znode."""
+        """Sorted names, or None if the znode does not exist."""
         return sorted(self._children.get(path, ())) if path in self._znodes else None
 
     def ephemerals(self, session_id: int | None = None) -> list[str]:
@@ -157,11 +161,11 @@ class DataTree:
         return sorted(path for paths in self._ephemerals.values() for path in paths)
 
     def ephemeral_count(self, session_id: int) -> int:
-        """How many ephemeral znodes a session has."""
+        """The number of a session's ephemeral znodes."""
         return len(self._ephemerals.get(session_id, ()))
 
     def prepare(self, operations: Sequence[Operation], zxid: int, now_ms: int, session_id: int) -> Transaction:
-        """Decide a transaction; raises what the first impossible operation deserves, with its index."""
+        """Compute a transaction; raises the error of the first impossible operation, with its index."""
         preparation = _Preparation(self, Transaction(zxid), now_ms, session_id)
         for index, operation in enumerate(operations):
             try:
@@ -172,7 +176,7 @@ class DataTree:
         return preparation.transaction
 
     def commit(self, transaction: Transaction) -> None:
-        """Make a prepared transaction the state of the tree; no other may have been committed since it was prepared."""
+        """Apply a prepared transaction; no other may have been committed since it was prepared."""
         for path, znode in transaction.changes.items():
             self._note_owner(path, znode)
             if znode is not None:
@@ -202,21 +206,21 @@ class DataTree:
         return self._znodes.get(path)
 
     def __len__(self) -> int:
-        """How many znodes there are, the root included."""
+        """The number of znodes, including the root."""
         return len(self._znodes)
 
     def descendant_count(self, path: str) -> int:
-        """How many znodes are below one."""
+        """The number of znodes below a path."""
         prefix = path.rstrip("/") + "/"
         return sum(other.startswith(prefix) for other in self._znodes) - (path == "/")
 
     def child_count(self, path: str) -> int:
-        """How many children a znode has; 0 if there is none."""
+        """The number of a znode's children; 0 if it does not exist."""
         return len(self._children.get(path, ()))
 
 
 class _Preparation:
-    """A transaction while its operations are decided one after the other: later ones see what earlier ones change."""
+    """A transaction that is being computed operation by operation: later ones see the changes of earlier ones."""
 
     def __init__(self, tree: DataTree, transaction: Transaction, now_ms: int, session_id: int) -> None:
         self._tree = tree

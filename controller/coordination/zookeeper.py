@@ -1,23 +1,23 @@
 """The coordination store of a cluster: a session with ZooKeeper, through kazoo.
 
-kazoo speaks the protocol in a thread of its own. Requests go to it from the event loop without waiting; answers, watch
-events and changes of the connection come back by `call_soon_threadsafe` from that one thread, hence in the order in
-which the server sent them: a watch event arrives before newer data.
+kazoo runs the protocol in its own thread. The event loop passes requests to it without waiting; responses, watch events
+and connection changes come back by `call_soon_threadsafe` from that one thread, hence in the order in which the server
+sent them: a watch event arrives before newer data.
 
-While the connection is away, operations wait for it, and reads that were under way are asked again. A write that was
-under way raises `ConnectionLost`: nobody knows whether it took effect. Watches do not survive a connection: when
-there is one again, every watcher is called, as if its znode had changed.
+While the connection is lost, operations wait for it, and reads that were under way are repeated. A write that was under
+way raises `ConnectionLost`: it is unknown whether it took effect. Watches do not survive a connection: after a
+reconnection every watcher is called, as if its znode had changed.
 
 The session lives only while the event loop makes progress. kazoo's thread would keep it alive for a loop that hangs,
-and with it the registration of a broker that answers nobody; so the thread stops talking to ZooKeeper when the loop
-has stood still for half the session timeout, and goes on when it moves again: with the same session, if ZooKeeper has
-not ended it meanwhile.
+and with it the registration of a broker that serves no request; so the thread stops sending to ZooKeeper when the loop
+has been stalled for half the session timeout, and resumes when it moves again: with the same session, if ZooKeeper has
+not expired it meanwhile.
 
-The session timeout is what the server grants (2 to 20 of its ticks, unless it is configured otherwise), whatever was
-asked for; how long an attempt to connect may take is bounded in `loop_handler`.
+The server grants the session timeout (2 to 20 of its ticks, unless configured otherwise), which may differ from the
+requested one; `loop_handler` bounds the time of a connection attempt.
 
 This is an edge of the program: sockets, kazoo's thread and the time until a first connection are real, whatever clock
-the broker lives by.
+the broker uses.
 
 *Source*: kafka 3.9.1 `ZooKeeperClient.scala`; ZooKeeper 3.9 Programmer's Guide.
 """
@@ -69,7 +69,7 @@ DEFAULT_IN_FLIGHT_MAX = 10
 """Kafka's defaults of `zookeeper.session.timeout.ms` and `zookeeper.max.in.flight.requests`."""
 
 REQUEST_BYTES_MAX = 1024 * 1024 - 1
-"""ZooKeeper's default `jute.maxbuffer`: it closes the connection on which a longer request comes."""
+"""ZooKeeper's default `jute.maxbuffer`: it closes a connection that sends a longer request."""
 
 _OVERHEAD_BYTES = 64
 
@@ -101,11 +101,11 @@ class ConnectionTimedOut(StoreUnavailable):
 
 
 class NotSupported(StoreUnavailable):
-    """The server does not know requests of this type."""
+    """The server does not support requests of this type."""
 
 
 class ZooKeeperSession:
-    """One session: a `CoordinationStore`. Got from `ZooKeeperSession.open`.
+    """One session: a `CoordinationStore`, returned by `ZooKeeperSession.open`.
 
     All paths are below the connect string's chroot.
     """
@@ -124,7 +124,7 @@ class ZooKeeperSession:
         self._loop = asyncio.get_running_loop()
         self._handler = LoopHandler(self._loop, session_timeout_ms, len(collect_hosts(hosts)[0]), clock)
         kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
-        kazoo_logger.setLevel(logging.ERROR)  # what it warns of is told here, once
+        kazoo_logger.setLevel(logging.ERROR)  # this module logs kazoo's warnings, once
         self._client = KazooClient(
             hosts,
             session_timeout_ms / 1000,
@@ -142,7 +142,7 @@ class ZooKeeperSession:
         self._session_id = 0
         self._is_closed = False
         self._has_multi_read = True
-        """Until a server says otherwise: those before 3.6 do."""
+        """True until a server refuses multiRead: those before 3.6 do."""
         self._expiry_callbacks: list[Callable[[], None]] = []
         self._data_watches: dict[str, dict[Watcher, None]] = {}
         self._child_watches: dict[str, dict[Watcher, None]] = {}
@@ -160,12 +160,12 @@ class ZooKeeperSession:
     ) -> "ZooKeeperSession":
         """Start a session with `HOST:PORT,HOST:PORT/chroot`, and create the chroot if it is missing.
 
-        The server makes of `session_timeout_ms` what it grants. `clock` is the one by which the loop must not stand
-        still: ZooKeeper's, which is the machine's, whatever clock the broker lives by. It goes on with the `former`
-        session, if one is given and is not over.
+        The server may grant another timeout than `session_timeout_ms`. `clock` measures whether the loop is stalled: it
+        has to be ZooKeeper's, which is the machine's, whatever clock the broker uses. Resumes the `former` session, if
+        one is given and has not expired.
 
-        Raises: ConnectionTimedOut after `connection_timeout_ms` (None: never), StoreUnavailable where no thread can be
-        had, CoordinationError.
+        Raises: ConnectionTimedOut after `connection_timeout_ms` (None: never), StoreUnavailable if no thread can be
+        started, CoordinationError.
         """
         session = cls(connect_string, session_timeout_ms, in_flight_max, clock, former)
         longest_ms = DELAY_MAX_MS if connection_timeout_ms is None else connection_timeout_ms
@@ -174,7 +174,7 @@ class ZooKeeperSession:
         try:
             try:
                 session._client.start_async()
-            except RuntimeError as error:  # which a thread that cannot be had raises: that passes
+            except RuntimeError as error:  # no thread could be started: that passes
                 raise StoreUnavailable(detail=f"no connection to ZooKeeper at {connect_string}: {error}") from error
             try:
                 await asyncio.wait_for(session._connected.wait(), wait_s(longest_ms))
@@ -192,7 +192,7 @@ class ZooKeeperSession:
         return session
 
     async def create_root(self) -> None:
-        """Create the chroot, and what is above it, where it is missing."""
+        """Create the missing znodes of the chroot's path."""
         root, self._root = self._root, ""
         try:
             for end in [index for index, character in enumerate(root + "/") if character == "/" and index]:
@@ -210,12 +210,12 @@ class ZooKeeperSession:
 
     @property
     def session_timeout_ms(self) -> int:
-        """What the server has granted."""
+        """The timeout that the server has granted."""
         return self._handler.session_timeout_ms
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection now."""
+        """Whether the session is connected now."""
         return bool(self._client.connected)
 
     @property
@@ -226,7 +226,7 @@ class ZooKeeperSession:
 
     @property
     def was_ended(self) -> bool:
-        """Whether ZooKeeper has answered that the session is closed."""
+        """Whether ZooKeeper has confirmed that the session is closed."""
         return self._handler.was_closed
 
     # -- reading
@@ -240,14 +240,14 @@ class ZooKeeperSession:
         if watcher is not None or len(paths) == 1:
             return list(await asyncio.gather(*(self._get_or_none(path, watcher) for path in paths)))
         several = [paths[begin : begin + READS_MAX] for begin in range(0, len(paths), READS_MAX)]
-        # The first one alone: a server that does not know such requests closes the connection, with all that are under
-        # way, and what it answered may be lost with what it has not read.
+        # The first one alone: a server that does not support such requests closes the connection, with all requests
+        # under way, and may lose a response that the client has not read.
         found = [await self._get_several(each) for each in several[:1]]
         found += await asyncio.gather(*map(self._get_several, several[1:]))
         return [answer for answers in found for answer in answers]
 
     async def _get_several(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        """As `get_many`, with one request, unless the server does not know such."""
+        """`get_many` with one request, unless the server does not support it."""
         for path in paths:
             validate_path(path)
         request = MultiRead([GetData(self._absolute(path), None) for path in paths])
@@ -259,7 +259,7 @@ class ZooKeeperSession:
         return [_data_or_none(*answer) for answer in zip(answers, paths, strict=True)]
 
     def _call(self, request: MultiRead) -> "Answer":
-        """Raises: NotSupported, where it is known that the server does not know such requests."""
+        """Raises: NotSupported, if it is known that the server does not support such requests."""
         if not self._has_multi_read:
             raise NotSupported
         answer = self._handler.async_result()
@@ -289,10 +289,10 @@ class ZooKeeperSession:
         watches: dict[str, dict[Watcher, None]],
         watcher: Watcher | None,
     ) -> Any:
-        """Ask until there is an answer.
+        """Repeat a read until there is a response.
 
-        The watcher is noted down by what delivers the answer, on the loop: before any event that ZooKeeper sent after
-        the answer, which that watcher must hear of.
+        The callback that delivers the response registers the watcher, on the loop: before any event that ZooKeeper sent
+        after the response, which the watcher has to receive.
         """
 
         def note() -> None:
@@ -305,7 +305,7 @@ class ZooKeeperSession:
     async def _repeated(
         self, request: Callable[[], "Answer"], path: str, on_success: Callable[[], None] | None = None
     ) -> Any:
-        """Ask until there is an answer."""
+        """Repeat a request until there is a response."""
         while True:
             try:
                 return await self._ask(request, path, on_success)
@@ -383,7 +383,7 @@ class ZooKeeperSession:
         try:
             self._client.stop()
             self._client.close()
-        except exceptions.KazooException as error:  # its thread is stuck somewhere, and dies with the process
+        except exceptions.KazooException as error:  # kazoo's thread is stuck, and ends with the process
             logger.warning("the connection to ZooKeeper did not close: %s", error)
 
     def _forget(self) -> None:
@@ -391,7 +391,7 @@ class ZooKeeperSession:
         self._child_watches.clear()
 
     def _state_changed(self, state: str) -> None:
-        """kazoo's thread: the connection came or went, or the session ended."""
+        """kazoo's thread: the connection was established or lost, or the session ended."""
         if state == states.KazooState.LOST:
             self._handler.has_ended = True  # at once: kazoo would begin another session
             post(self._loop, self._end)
@@ -440,7 +440,7 @@ class ZooKeeperSession:
                 raise _error(error, path) from error
 
     def _changed(self, event: states.WatchedEvent) -> None:
-        """kazoo's thread: a watch event; those of type NONE say that the connection is gone."""
+        """kazoo's thread: a watch event; events of type NONE report a lost connection."""
         if event.type in _EVENT_TYPES and event.path is not None:
             post(self._loop, self._deliver, WatchedEvent(_EVENT_TYPES[event.type], self._relative(event.path)))
 
@@ -465,12 +465,12 @@ class ZooKeeperSession:
 
 
 async def _warn_of_unknown_hosts(connect_string: str) -> None:
-    """Log which hosts of a connect string have no address: kazoo goes on to the next one and says nothing."""
+    """Log the hosts of a connect string that have no address: kazoo skips them silently."""
     hosts, _ = collect_hosts(connect_string)
     for host, port in hosts:
         try:
             await asyncio.get_running_loop().getaddrinfo(host, port)
-        except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host at all
+        except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
             logger.warning("ZooKeeper's host %s cannot be resolved: %s", host, error)
 
 
@@ -490,7 +490,7 @@ def _stat(stat: states.ZnodeStat) -> Stat:
 
 
 def _data_or_none(answer: Any, path: str) -> tuple[bytes, Stat] | None:
-    """One of several answers. Raises: CoordinationError."""
+    """One of several results. Raises: CoordinationError."""
     if isinstance(answer, exceptions.NoNodeError):
         return None
     if isinstance(answer, Exception):
@@ -508,7 +508,7 @@ def _error(error: Exception, path: str) -> CoordinationError:
 
 
 def _culprit(operation: Operation, error: Exception) -> str:
-    """The znode that an operation failed at: for a creation without a parent that is the parent."""
+    """The znode at which an operation failed: for a creation without a parent that is the parent."""
     if isinstance(operation, Create) and isinstance(error, exceptions.NoNodeError):
         return operation.path.rpartition("/")[0] or "/"
     return operation.path

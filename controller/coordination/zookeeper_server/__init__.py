@@ -1,1 +1,1 @@
-"""The embedded tree behind ZooKeeper's own protocol, for brokers and tools in other processes of one machine."""
+"""The embedded tree behind ZooKeeper's own protocol, for brokers and tools in other processes of the same machine."""

@@ -1,7 +1,7 @@
-"""One connection of a client: bytes become frames, and frames what the server answers.
+"""One client connection: splits bytes into frames, and frames into requests to the server.
 
-The first four bytes may be a four-letter word (`ruok`, `srvr`, `stat`), which is answered in plain text. Otherwise the
-first frame begins a session or goes on with one.
+The first four bytes may be a four-letter word (`ruok`, `srvr`, `stat`), whose response is plain text. Otherwise the
+first frame begins or resumes a session.
 
 *Source*: ZooKeeper's `NIOServerCnxn.java`.
 """
@@ -27,32 +27,34 @@ logger = logging.getLogger(__name__)
 _LENGTH: Final = struct.Struct(">i")
 
 TURN_MS: Final = 10
-"""How long one connection is served before others have their turn. A client may send any number of requests at once,
-and while those are served nobody else is heard, nor any session ended."""
+"""The time that one connection is served before others have their turn. A client may send any number of requests at
+once; while they are served no other connection is read, and no session expires.
+"""
 
 LARGE_REQUEST_BYTES: Final = 4 * 1024
 """A larger request is served when its turn has come: one of all connections in a round of the event loop. The largest
 transaction takes 0.2 s, and nobody else is to wait for more than one of them."""
 
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A client that has so many bytes to read is neither read from nor answered until it has. What all of them have to read
-is bounded as well (`Server.add_held`)."""
+"""A client with this many unread bytes is neither read from nor served until it has read some. The total over all
+clients is bounded as well (`Server.add_held`).
+"""
 
 
 class Server(Protocol):
-    """What a connection asks of the server that accepted it."""
+    """The connection's interface to the server that accepted it."""
 
     @property
     def is_crowded(self) -> bool:
-        """Whether connections hold so much that nobody is answered until the memory of some is back."""
+        """Whether connections hold so much memory that no request is served until some of it is freed."""
         ...
 
     def accept(self, connection: "ZooKeeperConnection") -> None:
-        """Count one more, for which another one may be cut, or this one."""
+        """Register a new connection, for which another one, or this one, may be closed."""
         ...
 
     def add_held(self, size: int) -> None:
-        """What connections hold is so much more, or less, now."""
+        """Add to the memory that connections hold (negative: subtract)."""
         ...
 
     def forget(self, connection: "ZooKeeperConnection") -> None: ...
@@ -62,20 +64,20 @@ class Server(Protocol):
         ...
 
     def connect(self, connection: "ZooKeeperConnection", request: ConnectRequest) -> bytes:
-        """Give the connection its session (or none, if that is over), and answer. Raises: LastRequest."""
+        """Attach a session to the connection (none if it has expired), and return the response. Raises: LastRequest."""
         ...
 
     def serve(self, session: Session[Client], connection: "ZooKeeperConnection", frame: bytes) -> bytes | InPieces:
-        """The answer, or what makes it in several turns. Raises: LastRequest, MalformedMessage."""
+        """The response, or a generator that computes it in several turns. Raises: LastRequest, MalformedMessage."""
         ...
 
     def four_letter_word(self, word: bytes) -> bytes | None:
-        """What such a word is answered; None if it is none."""
+        """The response to a four-letter word; None for other words."""
         ...
 
 
 class ZooKeeperConnection(asyncio.Protocol):
-    """Protocol of one accepted socket, owned by the event loop. `port` is the one that it came to."""
+    """The protocol of one accepted socket, owned by the event loop. `port` is the local port."""
 
     def __init__(self, server: Server, port: int, clock: Clock) -> None:
         self._server = server
@@ -90,7 +92,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._unfinished: InPieces | None = None
         self.port = port
         self.opened_ms = self.progress_ms = clock.monotonic_ms()
-        """When it was opened, and when its client has last read something, or finished a request."""
+        """The time when it was opened, or when its client last read something, or completed a request."""
         self.held_bytes = 0
         self.session: Session[Client] | None = None
 
@@ -125,12 +127,13 @@ class ZooKeeperConnection(asyncio.Protocol):
             self._serve()
 
     def take_turn(self) -> None:
-        """Serve a large request, which has waited for that."""
+        """Serve a large request that has waited for its turn."""
         self._has_turn = True
         self._go_on()
 
     def _rest(self, transport: asyncio.Transport, *, until_turn: bool = False) -> None:
-        """Let others have their turn before the rest of what has come; `until_turn`, all who wait already."""
+        """Let other connections have their turn before the rest of the received bytes; with `until_turn`, all that wait
+        already."""
         self._is_resting = True
         if not transport.is_closing():
             transport.pause_reading()
@@ -140,7 +143,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Serve what had come by then, and read again when that is done."""
+        """Serve the received bytes, and resume reading when that is done."""
         self._is_resting = False
         self._serve()
         if self._transport is None or self._is_full or self._is_resting or self._transport.is_closing():
@@ -158,14 +161,15 @@ class ZooKeeperConnection(asyncio.Protocol):
             self.close(str(error))
 
     def send(self, message: bytes) -> None:
-        """Send a frame; nothing happens if the connection is gone."""
+        """Send a frame; ignored if the connection is closed."""
         if self._transport is not None:
             self._transport.write(_LENGTH.pack(len(message)) + message)
             self.look_at_held(_LENGTH.size + len(message))
 
     def look_at_held(self, added: int = 0) -> None:
-        """Tell the server how much the connection holds: what its client has to read, and has not finished to ask. The
-        client has got on where that is less than it was, with the bytes that were added since."""
+        """Report to the server the memory that the connection holds: bytes that its client has not read, and incomplete
+        requests. The client has made progress if that is less than before plus the bytes added since.
+        """
         transport = self._transport or self._closing
         size = len(self._received) + (0 if transport is None else transport.get_write_buffer_size())
         if size < self.held_bytes + added:
@@ -175,7 +179,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             self._server.add_held(size - before)
 
     def close(self, reason: str) -> None:
-        """Close after what was sent; a reason that is not empty is logged."""
+        """Close after the pending bytes were sent; a non-empty reason is logged."""
         transport, self._transport = self._transport, None
         if transport is None:
             return
@@ -186,7 +190,7 @@ class ZooKeeperConnection(asyncio.Protocol):
         transport.close()
 
     def abort(self, reason: str) -> None:
-        """Cut the connection: what its client has not read, or not finished to ask, is lost."""
+        """Abort the connection: unread responses and incomplete requests are lost."""
         if self._transport is not None:
             logger.info("a connection of %s is cut: %s", peer_host(self._transport), reason)
             self._closing, self._transport = self._transport, None
@@ -195,7 +199,7 @@ class ZooKeeperConnection(asyncio.Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether the connection was closed, and its client has not read everything yet."""
+        """Whether the connection was closed while its client has not read everything yet."""
         return self._closing is not None
 
     def _serve_frames(self) -> None:
@@ -257,7 +261,7 @@ class ZooKeeperConnection(asyncio.Protocol):
             self.send(self._server.connect(self, read_connect_request(frame)))
 
     def _goes_on(self, unfinished: InPieces) -> bool:
-        """Do one more piece of a request, or answer it; whether there are more."""
+        """Process one more piece of a request, or respond; returns whether there are more."""
         try:
             next(unfinished)
         except StopIteration as done:

@@ -1,6 +1,6 @@
 """Jute, the encoding of ZooKeeper's messages: big-endian numbers, and lengths before strings, buffers and vectors.
 
-A reader believes no length: it never reads beyond its frame, and allocates nothing for what has not come.
+A reader trusts no length: it never reads beyond its frame, and allocates nothing for bytes that have not arrived.
 
 *Source*: ZooKeeper's `BinaryInputArchive.java`, `zookeeper.jute`.
 """
@@ -21,11 +21,11 @@ _STAT: Final = struct.Struct(">qqqqiiiqiiq")
 
 
 class MalformedMessage(Exception):
-    """Bytes of a peer that are no message of ZooKeeper's."""
+    """Bytes of a peer that are no valid ZooKeeper message."""
 
 
 class JuteReader:
-    """Reads one frame from its start on. Every method raises MalformedMessage where the frame ends too early."""
+    """Reads one frame from its start. Every method raises MalformedMessage if the frame ends too early."""
 
     __slots__ = ("_frame", "_position")
 
@@ -50,23 +50,23 @@ class JuteReader:
         return self._take(1) != b"\0"
 
     def read_buffer(self) -> bytes:
-        """Bytes; none where the peer says null."""
+        """Bytes; empty for null."""
         length = self.read_int()
         return b"" if length == NULL_LENGTH else self._take(length)
 
     def read_string(self) -> str:
-        """Text; empty where the peer says null."""
+        """Text; empty for null."""
         try:
             return self.read_buffer().decode()
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"a string is not UTF-8: {error}") from error
 
     def read_vector(self, read: Callable[[], T]) -> list[T]:
-        """Elements, each as `read` reads it; none where the peer says null."""
+        """Elements, each read by `read`; none for null."""
         return [read() for _ in range(self.read_count())]
 
     def read_count(self) -> int:
-        """How many elements of a vector follow; 0 where the peer says null."""
+        """The number of elements of a vector; 0 for null."""
         count = self.read_int()
         if count < NULL_LENGTH:
             raise MalformedMessage(f"a vector of {count} elements")
@@ -82,38 +82,38 @@ class JuteReader:
 
 
 def encode_int(value: int) -> bytes:
-    """An int of jute."""
+    """A jute int."""
     return _INT.pack(value)
 
 
 def encode_long(value: int) -> bytes:
-    """A long of jute."""
+    """A jute long."""
     return _LONG.pack(value)
 
 
 def encode_boolean(value: bool) -> bytes:
-    """A boolean of jute."""
+    """A jute boolean."""
     return b"\1" if value else b"\0"
 
 
 def encode_buffer(value: bytes) -> bytes:
-    """A buffer of jute; the empty one is not null."""
+    """A jute buffer; an empty one is not null."""
     return _INT.pack(len(value)) + value
 
 
 def encode_string(value: str) -> bytes:
-    """A string of jute."""
+    """A jute string."""
     return encode_buffer(value.encode())
 
 
 def encode_vector(elements: Iterable[bytes]) -> bytes:
-    """A vector of jute, of encoded elements."""
+    """A jute vector, of encoded elements."""
     encoded = list(elements)
     return _INT.pack(len(encoded)) + b"".join(encoded)
 
 
 def encode_stat(stat: Stat) -> bytes:
-    """A znode's metadata; ACLs have never been changed here (`aversion` 0)."""
+    """A znode's metadata; ACLs never change here (`aversion` 0)."""
     return _STAT.pack(
         stat.czxid,
         stat.mzxid,

@@ -1,8 +1,8 @@
-"""ZooKeeper's protocol as values: what a client may ask, how that is read, and how answers are written.
+"""ZooKeeper's protocol as values: the requests of clients, their decoding, and the encoding of responses.
 
-A frame is a signed 32-bit length and so many bytes. The first one of a connection is a `ConnectRequest`; each one after
-it is a header (xid, type) and the body of that type. An answer is a header (xid, zxid, error), and a body unless there
-was an error. Events of watches come between answers, with `WATCH_XID`.
+A frame is a signed 32-bit length and as many bytes. The first one of a connection is a `ConnectRequest`; each later one
+is a header (xid, type) and the body of that type. A response is a header (xid, zxid, error), and a body unless there
+was an error. Watch events come between responses, with `WATCH_XID`.
 
 *Source*: `zookeeper.jute`, `ZooDefs.java`, `KeeperException.java`, `MultiOperationRecord.java`, `MultiResponse.java`.
 """
@@ -40,7 +40,7 @@ from barnabas.controller.coordination.zookeeper_server.jute import (
 T = TypeVar("T")
 
 FRAME_BYTES_MAX: Final = 1024 * 1024 - 1
-"""ZooKeeper's default `jute.maxbuffer`: whoever sends a longer frame loses the connection."""
+"""ZooKeeper's default `jute.maxbuffer`: a client that sends a longer frame loses the connection."""
 
 PASSWORD_BYTES: Final = 16
 
@@ -49,7 +49,7 @@ _SYNC_CONNECTED: Final = 3
 
 
 class OpCode(IntEnum):
-    """What a client may ask."""
+    """The request types."""
 
     CREATE = 1
     DELETE = 2
@@ -77,7 +77,7 @@ class OpCode(IntEnum):
 
 
 class ErrorCode(IntEnum):
-    """What an answer's header says."""
+    """The error codes in a response header."""
 
     OK = 0
     SYSTEM_ERROR = -1
@@ -111,15 +111,16 @@ _EVENT_TYPES: Final = {
 }
 
 OPERATIONS_MAX: Final = 10_000
-"""How many writes, or reads, one request may have: nobody else is served while they are done, 20 us each. A controller
-of ours writes half as many (`TRANSACTION_BYTES_MAX` of `operations/plan.py`), one of Kafka's two."""
+"""The maximum number of writes, or reads, in one request: no other request is served during them, 20 us each. A
+controller of ours writes half as many (`TRANSACTION_BYTES_MAX` of `operations/plan.py`), one of Kafka's two.
+"""
 
 _END_OF_MULTI: Final = encode_int(-1) + encode_boolean(True) + encode_int(-1)
 _ERROR_RESULT: Final = -1
 
 
 def error_code(error: Exception) -> ErrorCode:
-    """What a client is told of an operation that failed. A path or a size that no znode may have is a ValueError."""
+    """The error code for a failed operation. An invalid path or size is a ValueError."""
     if isinstance(error, ValueError):
         return ErrorCode.BAD_ARGUMENTS
     return next((code for kind, code in _ERRORS.items() if isinstance(error, kind)), ErrorCode.SYSTEM_ERROR)
@@ -144,7 +145,7 @@ class Acl(NamedTuple):
 
 
 WORLD_ANYONE: Final = Acl(31, "world", "anyone")
-"""Everybody may do everything."""
+"""Everyone may do everything."""
 
 
 def read_connect_request(frame: bytes) -> ConnectRequest:
@@ -157,24 +158,24 @@ def read_connect_request(frame: bytes) -> ConnectRequest:
         reader.read_long(),
         reader.read_buffer(),
     )
-    # The last field came with ZooKeeper 3.4; who does not send it does not expect it either.
+    # The last field came with ZooKeeper 3.4; a client that does not send it does not expect it in the response.
     knows_read_only = not reader.is_at_end
     return ConnectRequest(last_zxid_seen, timeout_ms, session_id, password, knows_read_only)
 
 
 def connect_response(request: ConnectRequest, timeout_ms: int, session_id: int, password: bytes) -> bytes:
-    """The answer to a `ConnectRequest`; a timeout of 0 says that the session is over."""
+    """The response to a `ConnectRequest`; a timeout of 0 says that the session has expired."""
     body = encode_int(0) + encode_int(timeout_ms) + encode_long(session_id) + encode_buffer(password)
     return body + encode_boolean(False) if request.knows_read_only else body
 
 
 def reply(xid: int, zxid: int, error: int = ErrorCode.OK, body: bytes = b"") -> bytes:
-    """An answer."""
+    """A response."""
     return encode_int(xid) + encode_long(zxid) + encode_int(error) + body
 
 
 def watch_event(event: WatchedEvent) -> bytes:
-    """What a client is told whose watch saw a change."""
+    """A watch event for a client."""
     body = encode_int(_EVENT_TYPES[event.type]) + encode_int(_SYNC_CONNECTED) + encode_string(event.path)
     return reply(WATCH_XID, -1, body=body)
 
@@ -183,7 +184,7 @@ def watch_event(event: WatchedEvent) -> bytes:
 
 
 class Path(NamedTuple):
-    """The body of SYNC, GET_ACL, GET_EPHEMERALS (a beginning of paths) and GET_ALL_CHILDREN_NUMBER."""
+    """The body of SYNC, GET_ACL, GET_EPHEMERALS (a path prefix) and GET_ALL_CHILDREN_NUMBER."""
 
     path: str
 
@@ -196,7 +197,7 @@ class Read(NamedTuple):
 
 
 class Write(NamedTuple):
-    """The body of CREATE, CREATE2, DELETE and SET_DATA: the operation and, of a creation, who may do what."""
+    """The body of CREATE, CREATE2, DELETE and SET_DATA: the operation and, for a creation, its ACLs."""
 
     operation: Operation
     acls: Sequence[Acl] = (WORLD_ANYONE,)
@@ -223,7 +224,7 @@ class MultiRead(NamedTuple):
 
 
 class WatchKind(Enum):
-    """What a client watches, in the order of SET_WATCHES2."""
+    """The type of a watch, in the order of SET_WATCHES2."""
 
     DATA = 0
     CREATION = 1
@@ -233,8 +234,9 @@ class WatchKind(Enum):
 
 
 class SetWatches(NamedTuple):
-    """The body of SET_WATCHES and SET_WATCHES2: the newest zxid that a client knew before it connected again, and the
-    watches that it had. They may be 200,000 and are read one by one, which raises MalformedMessage."""
+    """The body of SET_WATCHES and SET_WATCHES2: the newest zxid that a client knew before it reconnected, and its
+    watches. There may be 200,000; they are read one by one, which raises MalformedMessage.
+    """
 
     relative_zxid: int
     watches: Iterator[tuple[WatchKind, str]]
@@ -256,11 +258,11 @@ Body = Path | Read | Write | SetAcl | Multi | MultiRead | SetWatches | Watches |
 
 
 class UnsupportedRequest(Exception):
-    """A request of a type, or with a flag, that is not served here."""
+    """A request of a type, or with a flag, that is not supported."""
 
 
 _CREATE_MODES: Final = {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True)}
-"""Ephemeral, sequence. What is above (containers, TTLs) is not served."""
+"""(ephemeral, sequence). Higher modes (containers, TTLs) are not supported."""
 
 
 def read_body(op_code: OpCode, reader: JuteReader) -> Body:
@@ -388,17 +390,17 @@ _BODIES: Final[Mapping[OpCode, Callable[[JuteReader], Body]]] = {
 }
 
 
-# -- the bodies of answers
+# -- the bodies of responses
 
 
 def encode_acls(acls: Sequence[Acl]) -> bytes:
-    """A list of who may do what."""
+    """An encoded ACL."""
     entries = (encode_int(acl.permissions) + encode_string(acl.scheme) + encode_string(acl.identity) for acl in acls)
     return encode_int(len(acls)) + b"".join(entries)
 
 
 def write_result(op_code: OpCode, path: str, stat: Stat | None) -> bytes:
-    """What one write answers, by itself or in a transaction: the path of a new znode, and the znode as it is."""
+    """The result of one write, alone or in a transaction: the path of a new znode, and the znode's metadata."""
     if op_code is OpCode.CREATE:
         return encode_string(path)
     if op_code is OpCode.CREATE2:
@@ -408,7 +410,7 @@ def write_result(op_code: OpCode, path: str, stat: Stat | None) -> bytes:
 
 
 def multi_response(results: Iterable[tuple[OpCode, bytes] | ErrorCode]) -> bytes:
-    """The answer to a transaction that took effect, or to several reads, of which some may have failed."""
+    """The response to a successful transaction, or to several reads, some of which may have failed."""
     parts = (
         _error_result(result)
         if isinstance(result, ErrorCode)
@@ -419,8 +421,9 @@ def multi_response(results: Iterable[tuple[OpCode, bytes] | ErrorCode]) -> bytes
 
 
 def multi_failure(count: int, culprit: int, error: ErrorCode) -> bytes:
-    """The answer to one that did not: those before the impossible operation are told nothing is wrong with them, those
-    after it that they were not tried (`DataTree.processTxn`)."""
+    """The response to a failed transaction: operations before the impossible one get OK, those after it an error that
+    says that they were not tried (`DataTree.processTxn`).
+    """
     codes = [ErrorCode.OK] * culprit + [error] + [ErrorCode.RUNTIME_INCONSISTENCY] * (count - culprit - 1)
     return multi_response(codes)
 
@@ -430,5 +433,5 @@ def _error_result(code: ErrorCode) -> bytes:
 
 
 def is_open_to_all(acls: Sequence[Acl]) -> bool:
-    """Whether a list says what holds here anyhow."""
+    """Whether an ACL only states the permissions that hold anyway."""
     return bool(acls) and all(acl == WORLD_ANYONE for acl in acls)

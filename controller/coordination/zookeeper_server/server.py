@@ -1,11 +1,12 @@
 """The server: ports, connections and sessions over one tree.
 
-One event loop owns everything and serves one request after the other; a write waits for the disk on it. That is what
-the process is for: nobody else is on this loop. When the loop has stood still (a slow disk, a process that was
-stopped), nobody could be heard meanwhile, and every session gets that time in addition: a server that was away never
-takes its clients for dead because of it.
+One event loop owns everything and serves one request after the other; a write blocks the loop for the disk. That is the
+purpose of the process: nothing else runs on this loop. If the loop has been stalled (a slow disk, a stopped process),
+no request could arrive, so every session's deadline is extended by that time: a server that was stalled never expires
+its clients because of it.
 
-Sessions do not survive the server: its file is opened without any, and whoever comes back is told that his is over.
+Sessions do not survive the server: its file is opened without any, and a client that reconnects learns that its session
+has expired.
 """
 
 import asyncio
@@ -38,32 +39,34 @@ logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 1_000
 NEWCOMERS_MAX: Final = 32
-"""How many of the connections are for those that have no session yet. There are no more sessions than have a connection
-each beside them, so that whoever comes back with its session finds its place."""
+"""The number of connections for clients without a session. There are at most as many sessions as the remaining
+connections, so that a client that returns with its session always finds room.
+"""
 
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What all clients together may have to read, or not have finished to ask; and one answer. Brokers send a request at
-once, and read at once what they are sent."""
+"""The maximum memory of all clients' unread responses and incomplete requests, plus one response. Brokers send a
+request at once, and read responses at once.
+"""
 
 TICK_MS: Final = 500
-"""How often it is looked whose session is over."""
+"""The interval of checks for expired sessions."""
 
 HANDSHAKE_MS_MAX: Final = 10_000
-"""How long a connection may take to begin a session."""
+"""The time that a connection may take to begin a session."""
 
 CLOSING_MS_MAX: Final = 5_000
-"""How long a client may take to read the rest, when its connection is closed."""
+"""The time that a client may take to read the rest after its connection is closed."""
 
 _LATE_MS: Final = 2 * TICK_MS
-"""A tick that comes later than this after the one before tells that the loop stood still."""
+"""A longer interval between two ticks means that the loop was stalled."""
 
 
 class ZooKeeperServer:
-    """Serves a `StoredTree`, which it opens and closes, on one port or several of one address.
+    """Serves a `StoredTree`, which it opens and closes, on one or several ports of one address.
 
-    `on_failure` is called when the file can be used no more; everything is closed then. `version` is what tools are
-    told. Sessions are granted timeouts between `timeout_ms_min` and `timeout_ms_max`. `connections_max` is how many
-    connections the process has descriptors for.
+    `on_failure` is called when the file cannot be used any more; everything is closed then. `version` is reported to
+    tools. Sessions are granted timeouts between `timeout_ms_min` and `timeout_ms_max`. `connections_max` is the number
+    of connections for which the process has descriptors.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class ZooKeeperServer:
         self._sessions.next_id = self._stored.first_session_id
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept connections, on one more port; returns it. Raises: OSError."""
+        """Accept connections on one more port; returns the port. Raises: OSError."""
         bound = self._network.bind(host, port)
         self._bound.append(bound)
         number = bound.port
@@ -130,21 +133,21 @@ class ZooKeeperServer:
         self._stored.close()
 
     def end_sessions(self, port: int) -> int:
-        """End the sessions of whoever connects to that port, and is known to be dead; returns how many there were."""
+        """End the sessions of the process that connects to that port, and is known to be dead; returns their number."""
         dead = [session for session in self._sessions if session.port == port]
         for session in dead:
             self._end(session)
         return len(dead)
 
     def znode(self, path: str) -> bytes | None:
-        """The data of a znode; None if there is none."""
+        """The data of a znode; None if it does not exist."""
         found = self._stored.tree.znode(path)
         return None if found is None else found.data
 
     # -- called by connections
 
     def accept(self, connection: ZooKeeperConnection) -> None:
-        """Count a new connection. One too many costs the oldest that has no session its place, or has it no more."""
+        """Register a new connection. Beyond the limit the oldest one without a session is closed."""
         self._connections[connection] = None
         if len(self._connections) > self._connections_max:
             oldest = next(other for other in self._connections if other.session is None or other.is_closing)
@@ -156,13 +159,14 @@ class ZooKeeperServer:
         return self._held_bytes > self._held_bytes_max
 
     def add_held(self, size: int) -> None:
-        """What connections hold is so much more, or less, now. When it is too much, whoever has read nothing, and
-        finished no request, for the longest time is cut, and nobody is answered until its memory is back."""
+        """Add to the memory that connections hold. Beyond the limit the connections that have made no progress for the
+        longest time are closed, and no request is served until their memory is freed.
+        """
         self._held_bytes += size
         if size <= 0 or not self.is_crowded:
             return
         for connection in self._connections:
-            connection.look_at_held()  # nobody is told of each piece that a client reads
+            connection.look_at_held()  # the server is not notified of each piece that a client reads
         excess = self._held_bytes - self._held_bytes_max
         for slowest in sorted(self._connections, key=lambda connection: connection.progress_ms):
             if excess <= 0:
@@ -172,7 +176,7 @@ class ZooKeeperServer:
                 slowest.abort(f"it holds {slowest.held_bytes} bytes, with others more than there may be")
 
     def forget(self, connection: ZooKeeperConnection) -> None:
-        """A connection is gone; its session waits for the next one."""
+        """Remove a closed connection; its session waits for the next one."""
         self._connections.pop(connection, None)
         self._forget_watches(connection)
         if connection.session is not None and connection.session.connection is connection:
@@ -201,7 +205,7 @@ class ZooKeeperServer:
             asyncio.get_running_loop().call_soon(self._forget_some)
 
     def connect(self, connection: ZooKeeperConnection, request: ConnectRequest) -> bytes:
-        """Begin a session, or go on with one."""
+        """Begin a session, or resume one."""
         now_ms = self._clock.monotonic_ms()
         if request.session_id:
             session = self._sessions.find(request.session_id, request.password)
@@ -225,7 +229,7 @@ class ZooKeeperServer:
         return connect_response(request, session.timeout_ms, session.session_id, session.password)
 
     def serve(self, session: Session[Client], connection: ZooKeeperConnection, frame: bytes) -> bytes | InPieces:
-        """Answer one request, at once or in several turns."""
+        """Serve one request, at once or in several turns."""
         self._sessions.heard_of(session, self._clock.monotonic_ms())
         answer = self._service.serve(session, connection, frame)
         if self._stored.failure is not None:
@@ -249,15 +253,15 @@ class ZooKeeperServer:
         ]
         return "".join(f"{line}\n" for line in lines).encode()
 
-    # -- sessions that are over
+    # -- expired sessions
 
     def _look_at_sessions(self) -> None:
-        # First of all: an error that nobody foresaw costs this look, and not all those after it.
+        # First of all: an unexpected error must not end the checks.
         self._tick = self._timers.call_later(TICK_MS, self._look_at_sessions)
         now_ms = self._clock.monotonic_ms()
         since_ms, self._ticked_ms = now_ms - self._ticked_ms, now_ms
         if since_ms > _LATE_MS:
-            self._sessions.give_time(since_ms - TICK_MS, now_ms)  # all of it would put off every end for ever
+            self._sessions.give_time(since_ms - TICK_MS, now_ms)  # all of it would postpone every expiry for ever
         if not self._ending:
             self._ending.extend(self._sessions.expired(now_ms))
         self._end_expired()
@@ -268,8 +272,9 @@ class ZooKeeperServer:
         self._abort_closing(now_ms)
 
     def _end_expired(self) -> None:
-        """End the sessions whose turn it is, by as many znodes as one of them may have; for the others once everybody
-        else had a turn, in which their clients may be heard."""
+        """End expired sessions until as many znodes are deleted as one session may have; the others after all
+        connections had a turn, in which requests of their clients may arrive.
+        """
         znodes = 0
         while self._ending and znodes < self._service.ephemerals_max:
             session = self._ending.popleft()
@@ -285,7 +290,7 @@ class ZooKeeperServer:
             asyncio.get_running_loop().call_soon(self._end_expired)
 
     def _abort_closing(self, now_ms: int) -> None:
-        """A client that does not read could keep a closed connection, and what it was sent, for ever."""
+        """A client that does not read could keep a closed connection, and its unsent responses, for ever."""
         closing = [connection for connection in self._connections if connection.is_closing]
         self._closing_since_ms = {each: self._closing_since_ms.get(each, now_ms) for each in closing}
         for connection, since_ms in self._closing_since_ms.items():
@@ -293,7 +298,7 @@ class ZooKeeperServer:
                 connection.abort("")
 
     def _close_session(self, session: Session[Client]) -> None:
-        """End a session as its client has asked; the client waits for the answer on its connection."""
+        """End a session at its client's request; the client waits for the response on its connection."""
         session.connection = None
         self._end(session)
 

@@ -1,8 +1,8 @@
-"""What each request of a session does to the tree, and what it is answered. One request is served at a time, from
-reading it to the events that it causes: so every client hears of a change before it can see it.
+"""The effect of each request of a session on the tree, and its response. One request is served at a time, from reading
+it to the events that it causes: so every client is notified of a change before it can read it.
 
-A write is durable when it is answered. ACLs are world:anyone everywhere: a list that says anything else is refused with
-InvalidACL, rather than taken and not obeyed. Containers, TTLs, persistent watches and authentication are answered with
+A write is durable before its response. ACLs are world:anyone everywhere: another list is refused with InvalidACL,
+rather than accepted and ignored. Containers, TTLs, persistent watches and authentication are refused with
 Unimplemented, or AuthFailed.
 
 *Source*: ZooKeeper's `PrepRequestProcessor.java`, `FinalRequestProcessor.java`, `DataTree.java` (`processTxn`).
@@ -66,23 +66,24 @@ from barnabas.controller.coordination.zookeeper_server.watches import WatchTable
 logger = logging.getLogger(__name__)
 
 WATCHES_BYTES_MAX: Final = 256 * 1024 * 1024
-"""What the watches of all connections may take together: more than 700,000. A cluster's controller has one for each
-topic."""
+"""The maximum memory of all connections' watches: more than 700,000 watches. A cluster's controller has one per topic.
+"""
 
 WATCHES_PER_TURN: Final = 100
-"""How many watches are set or forgotten before others may have a turn: a millisecond or two."""
+"""The number of watches that are set or dropped before others have a turn: a millisecond or two."""
 
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What several reads in one request may answer together: their request is short, whatever the znodes hold."""
+"""The maximum response size of several reads in one request: a short request may read large znodes."""
 
 EPHEMERALS_MAX: Final = 1_000
-"""How many ephemeral znodes a session may have: they are deleted in one transaction, which takes tens of milliseconds.
-A broker has two. (ZooKeeper ends a session in one transaction, too, and bounds the bytes of their paths where
-`zookeeper.ephemeralNodes.total.byte.limit` is set.)"""
+"""The maximum number of ephemeral znodes of a session: they are deleted in one transaction, which takes tens of
+milliseconds. A broker has two. (ZooKeeper ends a session in one transaction, too, and bounds the bytes of their paths
+if `zookeeper.ephemeralNodes.total.byte.limit` is set.)
+"""
 
 
 class Client(Protocol):
-    """A connection: where answers and events go."""
+    """A connection: the receiver of responses and events."""
 
     def send(self, message: bytes, /) -> None:
         """Send one message, after all that were sent before."""
@@ -90,19 +91,19 @@ class Client(Protocol):
 
 
 class NoWatcher(Exception):
-    """The watch that was asked for is none of this connection's."""
+    """The connection has no such watch."""
 
 
 class InvalidAcl(Exception):
-    """A request whose ACLs would restrict who may do what, which this server does not."""
+    """A request with restrictive ACLs, which this server does not support."""
 
 
 class TooManyEphemerals(CoordinationError):
-    """A session has as many ephemeral znodes as it may have. Clients know of no error for that."""
+    """A session has reached its maximum of ephemeral znodes. The protocol has no error code for that."""
 
 
 class LastRequest(Exception):
-    """The connection is to be closed after the answer, if there is one."""
+    """The connection has to be closed after the response, if there is one."""
 
     def __init__(self, answer: bytes = b"") -> None:
         super().__init__()
@@ -110,7 +111,7 @@ class LastRequest(Exception):
 
 
 InPieces: TypeAlias = Generator[None, None, bytes]
-"""A request that is served in several turns, and returns its answer."""
+"""A request that is served in several turns, and returns its response."""
 
 _CODES: Final[Mapping[type[Exception], ErrorCode]] = {
     UnsupportedRequest: ErrorCode.UNIMPLEMENTED,
@@ -118,11 +119,11 @@ _CODES: Final[Mapping[type[Exception], ErrorCode]] = {
     InvalidAcl: ErrorCode.INVALID_ACL,
 }
 _REFUSALS: Final = (MalformedMessage, UnsupportedRequest, NoWatcher, InvalidAcl, CoordinationError, ValueError)
-"""What is wrong with a request."""
+"""Errors of a request."""
 
 
 class TreeService:
-    """The tree as clients see it. `on_close` is called with a session that its client wants ended."""
+    """The tree for clients. `on_close` is called with a session that its client wants to end."""
 
     def __init__(self, stored: StoredTree, on_close: Callable[[Session[Client]], None]) -> None:
         self._stored = stored
@@ -132,9 +133,9 @@ class TreeService:
         self.ephemerals_max = EPHEMERALS_MAX
 
     def serve(self, session: Session[Client], client: Client, frame: bytes) -> bytes | InPieces:
-        """The answer to one request of a client in its session.
+        """The response to one request of a client in its session.
 
-        Raises: MalformedMessage where there is not even a header; LastRequest, also in pieces.
+        Raises: MalformedMessage if there is not even a header; LastRequest, also in pieces.
         """
         reader = JuteReader(frame)
         xid, number = reader.read_int(), reader.read_int()
@@ -163,7 +164,7 @@ class TreeService:
         return reply(xid, self._stored.last_zxid)
 
     def _refusal(self, xid: int, number: int, error: Exception) -> bytes:
-        """What a client is told whose request failed. Raises: LastRequest where that cannot be read."""
+        """The response to a failed request. Raises: LastRequest if the request cannot be read."""
         if isinstance(error, MalformedMessage):
             logger.info("a request of type %d cannot be read: %s", number, error)
             raise LastRequest(reply(xid, self._stored.last_zxid, ErrorCode.MARSHALLING_ERROR)) from error
@@ -171,19 +172,19 @@ class TreeService:
         return reply(xid, self._stored.last_zxid, error_code(error) if code is None else code)
 
     def forget(self, client: Client) -> None:
-        """The connection is gone, and its watches with it, by `forget_some`."""
+        """The connection is closed; `forget_some` drops its watches."""
         self._watches.forget(client)
 
     def forget_some(self) -> bool:
-        """Forget as many watches of connections that are gone as fit into a turn; whether there are more of them."""
+        """Drop as many watches of closed connections as fit into a turn; returns whether there are more."""
         return self._watches.forget_some(WATCHES_PER_TURN)
 
     def ephemeral_count(self, session_id: int) -> int:
-        """How many znodes a session would leave behind."""
+        """The number of a session's ephemeral znodes."""
         return self._stored.tree.ephemeral_count(session_id)
 
     def delete_ephemerals(self, session_id: int) -> None:
-        """Delete what a session leaves behind.
+        """Delete a session's ephemeral znodes.
 
         Raises: StoreUnavailable.
         """
@@ -232,7 +233,7 @@ class TreeService:
         return names + encode_stat(stat) if op_code is OpCode.GET_CHILDREN2 else names
 
     def _multi_read(self, body: MultiRead, client: Client) -> bytes:
-        """Answer each read by itself: what is not there is no error of the others (ZOOKEEPER-1407)."""
+        """Serve each read separately: a missing znode does not fail the others (ZOOKEEPER-1407)."""
         results: list[tuple[OpCode, bytes] | ErrorCode] = []
         size = 0
         for op_code, read in body.reads:
@@ -259,7 +260,7 @@ class TreeService:
         return encode_acls([WORLD_ANYONE]) + self._require(path)
 
     def _sync(self, path: str, _session: Session[Client]) -> bytes:
-        """Answer SYNC at once: there is one server, and whoever asks it has seen everything that came before."""
+        """Respond to SYNC at once: there is only one server, and its clients have seen everything before."""
         return encode_string(path)
 
     def _ephemerals(self, prefix: str, session: Session[Client]) -> bytes:
@@ -303,7 +304,7 @@ class TreeService:
 
     @staticmethod
     def _result(op_code: OpCode, operation: Operation, transaction: Transaction, index: int) -> bytes:
-        """What one operation is answered: what it made of its znode, whatever those after it did to that."""
+        """The response of one operation: its own result for its znode, whatever later operations did to that."""
         result = transaction.results[index]
         if not isinstance(operation, Create):
             return write_result(op_code, operation.path, result if isinstance(result, Stat) else None)
@@ -311,7 +312,7 @@ class TreeService:
         return write_result(op_code, result, stat_of(transaction.created[index], 0))
 
     def _change(self, operations: Sequence[Operation], session_id: int) -> Transaction:
-        """Make a transaction durable, then visible, then known to watchers."""
+        """Make a transaction durable, then visible, then notify watchers."""
         transaction = self._stored.change(operations, session_id)
         for event in transaction.events:
             listeners = self._watches.take(event)
@@ -322,7 +323,7 @@ class TreeService:
         return transaction
 
     def _require_few_ephemerals(self, operations: Sequence[Operation], session_id: int) -> None:
-        """Count what is created, whatever else is deleted. Raises: TooManyEphemerals."""
+        """Count created ephemeral znodes, ignoring deletions. Raises: TooManyEphemerals."""
         count = self.ephemeral_count(session_id)
         for index, operation in enumerate(operations):
             if isinstance(operation, Create) and operation.ephemeral:
@@ -343,10 +344,10 @@ class TreeService:
     # -- watches
 
     def _set_watches(self, body: SetWatches, client: Client) -> Iterator[None]:
-        """Set again what a client watched before it connected again, and tell it at once of what it missed.
+        """Restore the watches that a client had before it reconnected, and send it the events that it missed.
 
-        Others may have their turns meanwhile: what they change is missed by watches that are not set yet, and seen by
-        those that are.
+        Other connections may have turns in between: watches that are not restored yet miss their changes, restored ones
+        report them.
         """
         for count, (kind, path) in enumerate(body.watches, 1):
             if kind in (WatchKind.PERSISTENT, WatchKind.PERSISTENT_RECURSIVE):

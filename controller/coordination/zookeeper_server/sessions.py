@@ -1,4 +1,4 @@
-"""Sessions of clients, which survive their connections: who they are, how long they may be silent, when they are over.
+"""Sessions of clients, which survive their connections: identity, timeout, expiry.
 
 *Source*: ZooKeeper's `SessionTrackerImpl.java`, `ZooKeeperServer.java` (`processConnectRequest`, `reopenSession`).
 """
@@ -12,15 +12,16 @@ from barnabas.controller.coordination.zookeeper_server.messages import PASSWORD_
 
 SESSION_TIMEOUT_MS_MIN: Final = 4_000
 SESSION_TIMEOUT_MS_MAX: Final = 40_000
-"""What ZooKeeper grants by default: 2 to 20 ticks of 2 s."""
+"""ZooKeeper's default bounds: 2 to 20 ticks of 2 s."""
 
 Connection = TypeVar("Connection")
 
 
 @dataclass(slots=True, eq=False)
 class Session(Generic[Connection]):
-    """One session. `connection` is the one that it uses now, `port` where it was opened or used last; `is_over` while
-    its znodes could not be deleted yet (a full disk)."""
+    """One session. `connection` is its current one, `port` the one where it was opened or last used; `is_over` while
+    its znodes could not be deleted yet (a full disk).
+    """
 
     session_id: int
     password: bytes
@@ -33,7 +34,7 @@ class Session(Generic[Connection]):
 
 @dataclass(slots=True)
 class SessionTable(Generic[Connection]):
-    """All sessions. Times are those of a monotonic clock; what is granted is between `timeout_ms_min` and `_max`."""
+    """All sessions. Times are monotonic; granted timeouts are between `timeout_ms_min` and `timeout_ms_max`."""
 
     next_id: int
     random_bytes: Callable[[int], bytes]
@@ -48,7 +49,7 @@ class SessionTable(Generic[Connection]):
         return iter(list(self._sessions.values()))
 
     def begin(self, asked_ms: int, port: int, now_ms: int) -> Session[Connection]:
-        """A new session with a timeout as near to what was asked for as is granted."""
+        """Begin a session whose timeout is the requested one, within the bounds."""
         timeout_ms = self._granted(asked_ms)
         password = self.random_bytes(PASSWORD_BYTES)
         session = Session[Connection](self.next_id, password, timeout_ms, now_ms + timeout_ms, port)
@@ -57,35 +58,36 @@ class SessionTable(Generic[Connection]):
         return session
 
     def grant(self, session: Session[Connection], asked_ms: int) -> None:
-        """A client that goes on with its session asks for a timeout again."""
+        """A client that resumes its session requests a timeout again."""
         session.timeout_ms = self._granted(asked_ms)
 
     def _granted(self, asked_ms: int) -> int:
         return min(max(asked_ms, self.timeout_ms_min), self.timeout_ms_max)
 
     def find(self, session_id: int, password: bytes) -> Session[Connection] | None:
-        """The session, for whoever knows its password; None if it is over."""
+        """The session, if the password is right; None if it has expired."""
         session = self._sessions.get(session_id)
         if session is None or session.is_over or not hmac.compare_digest(session.password, password):
             return None
         return session
 
     def remove(self, session: Session[Connection]) -> None:
-        """Forget a session whose znodes are gone."""
+        """Remove a session whose znodes are deleted."""
         self._sessions.pop(session.session_id, None)
 
     def heard_of(self, session: Session[Connection], now_ms: int) -> None:
-        """Note that a session's client has said something, which keeps it alive for another timeout."""
+        """Extend a session's deadline by its timeout, after a request of its client."""
         session.deadline_ms = now_ms + session.timeout_ms
 
     def give_time(self, duration_ms: int, now_ms: int) -> None:
-        """Put off the end of all sessions by the time for which this process stood still: nobody could be heard.
+        """Extend all sessions by the time for which this process was stalled: no request could be read.
 
-        Whoever was heard since, because what had come meanwhile is served first, gets a whole timeout and no more.
+        A session with a request since then, because received requests are served first, gets one full timeout and no
+        more.
         """
         for session in self._sessions.values():
             session.deadline_ms = min(session.deadline_ms + duration_ms, now_ms + session.timeout_ms)
 
     def expired(self, now_ms: int) -> list[Session[Connection]]:
-        """The sessions whose clients were silent for too long, and those that are over already."""
+        """The sessions whose timeout has passed, and those that are over already."""
         return [session for session in self._sessions.values() if session.is_over or session.deadline_ms <= now_ms]

@@ -1,7 +1,7 @@
-"""Which client watches which znode: one-shot watches, as ZooKeeper keeps them for each connection.
+"""The watches of clients on znodes: one-shot watches, as ZooKeeper keeps them for each connection.
 
-A watch of data (set by a read of data, or of whether there is a znode) hears of creation, change and deletion; one of
-children hears of children that come and go, and of deletion.
+A data watch (set by a read of data, or of a znode's existence) fires on creation, change and deletion; a child watch
+fires when children are created or deleted, and on deletion.
 
 *Source*: ZooKeeper's `WatchManager.java`, `DataTree.java` (`setWatches`).
 """
@@ -16,10 +16,10 @@ from barnabas.controller.coordination.zookeeper_server.messages import WatchKind
 Owner = TypeVar("Owner")
 
 WATCH_BYTES: Final = 330
-"""What a watch takes besides its path, about: a dictionary of its own, mostly."""
+"""The approximate memory of a watch besides its path: mostly a dictionary."""
 
 _CHARACTER_BYTES_MAX: Final = 4
-"""What each character of a path may take in memory, as soon as one of them is not ASCII."""
+"""The memory per character of a path with a non-ASCII character."""
 
 _DATA_EVENTS: Final = frozenset({EventType.CREATED, EventType.DATA_CHANGED, EventType.DELETED})
 _CHILD_EVENTS: Final = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
@@ -33,16 +33,16 @@ class WatchTable(Generic[Owner]):
         self._children: dict[str, dict[Owner, None]] = {}
         self._gone: deque[Owner] = deque()
         self._held: dict[Owner, tuple[set[str], set[str]]] = {}
-        """The paths that each owner watches: of data, and of children."""
+        """The paths that each owner watches: for data, and for children."""
         self.held_bytes = 0
-        """What all of them take, about."""
+        """The approximate memory of all watches."""
 
     def watch_data(self, path: str, owner: Owner) -> None:
-        """Tell `owner` once of the next change of a znode's data, however often it asks for that before."""
+        """Notify `owner` once of the next change of a znode's data, however often it sets the watch before."""
         self._add(path, owner, of_children=False)
 
     def watch_children(self, path: str, owner: Owner) -> None:
-        """Tell `owner` once of the next change of a znode's children, however often it asks for that before."""
+        """Notify `owner` once of the next change of a znode's children, however often it sets the watch before."""
         self._add(path, owner, of_children=True)
 
     def has(self, path: str, owner: Owner, *, of_data: bool, of_children: bool) -> bool:
@@ -51,16 +51,16 @@ class WatchTable(Generic[Owner]):
         return (of_data and path in data) or (of_children and path in children)
 
     def remove(self, path: str, owner: Owner, *, of_data: bool, of_children: bool) -> None:
-        """Forget the owner's watches of these kinds."""
+        """Remove the owner's watches of these kinds."""
         for kind in [False] * of_data + [True] * of_children:
             self._drop(path, owner, of_children=kind)
 
     def forget(self, owner: Owner) -> None:
-        """Forget all watches of an owner that is gone, by `forget_some`."""
+        """Mark all watches of a closed owner for removal by `forget_some`."""
         self._gone.append(owner)
 
     def forget_some(self, count: int) -> bool:
-        """Forget so many watches of owners that are gone; whether there are more of them."""
+        """Remove this many watches of closed owners; returns whether there are more."""
         while self._gone:
             held = self._held.get(self._gone[0])
             if held is None:
@@ -74,7 +74,7 @@ class WatchTable(Generic[Owner]):
         return False
 
     def take(self, event: WatchedEvent) -> list[Owner]:
-        """The owners that hear of an event, each once; their watches for it end."""
+        """The owners to notify of an event, each once; removes their watches."""
         heard: dict[Owner, None] = {}
         for events, of_children in ((_DATA_EVENTS, False), (_CHILD_EVENTS, True)):
             if event.type in events:
@@ -111,12 +111,12 @@ class WatchTable(Generic[Owner]):
 
 
 def _watch_bytes(path: str) -> int:
-    """What a watch of a path takes, about; the same whenever it is asked, which `sys.getsizeof` does not tell."""
+    """The approximate memory of a watch of a path; constant, unlike `sys.getsizeof`."""
     return WATCH_BYTES + len(path) * (1 if path.isascii() else _CHARACTER_BYTES_MAX)
 
 
 def missed_event(tree: DataTree, relative_zxid: int, kind: WatchKind, path: str) -> EventType | None:
-    """What a client that watched this before it connected anew has missed since `relative_zxid`, None if nothing."""
+    """The event that a client with this watch has missed since `relative_zxid`, None if there is none."""
     znode = tree.znode(path)
     if kind is WatchKind.CREATION:
         return None if znode is None else EventType.CREATED
