@@ -1,5 +1,4 @@
-"""AlterPartition: leaders ask for the ISR of their partitions to be changed; what is granted, and its way through the
-controller.
+"""AlterPartition: leaders request changes of their partitions' ISRs; the decision, and its execution by the controller.
 
 *Source*: kafka 3.9.1 `KafkaController.tryProcessAlterPartition`; KIP-497, KIP-704, KIP-841, KIP-903.
 """
@@ -22,12 +21,12 @@ from barnabas.wire.messages.alter_partition import (
 )
 
 TIMEOUT_MS = 30_000
-"""How long a leader waits for the controller to get to its request; it asks again then."""
+"""The time that a leader waits until the controller processes its request; then it retries."""
 
 
 async def alter_partitions(context: ControllerContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Change ISRs as leaders ask for it; answers when that is written. Called by the task that serves the leader, done
-    in the controller's.
+    """Change ISRs as leaders request; responds once that is written. Called by the task that serves the leader,
+    executed in the controller's task.
     """
     asked = AdminRequest[AlterPartitionResponse](
         context.timers,
@@ -57,7 +56,7 @@ async def _alter(
 
 
 class Alteration(NamedTuple):
-    """What becomes of an AlterPartition request: the plan of what is granted, and the answer once that is written."""
+    """The outcome of an AlterPartition request: the plan of the granted changes, and the response after it."""
 
     plan: Plan
     response: AlterPartitionResponse
@@ -66,14 +65,14 @@ class Alteration(NamedTuple):
 def plan_alterations(
     cluster: ClusterState, request: AlterPartitionRequest, controller_epoch: int, commits_alone: CommitsAlone
 ) -> Alteration:
-    """Check what a leader asks for, each partition for itself, and grant what is right.
+    """Check a leader's request, each partition separately, and grant the valid changes.
 
-    STALE_BROKER_EPOCH for the whole of it if the request is not of the broker's present life.
+    STALE_BROKER_EPOCH for the whole request if it is not from the broker's current registration.
     """
     sender = cluster.brokers.get(request.broker_id)
     if sender is None or sender.epoch != request.broker_epoch:
         return Alteration(Plan((), cluster), AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
-    # One that is being deleted has no leader any more; whoever asks has not heard of it yet.
+    # A topic in deletion has no leader; the sender does not know that yet.
     names = {topic.topic_id: topic.name for topic in cluster.topics.values() if topic.name not in cluster.deleting}
     writes: list[OperationGroup] = []
     states: dict[TopicPartition, PartitionState] = {}
@@ -87,7 +86,7 @@ def plan_alterations(
                 answers.append(_refusal(wanted, ErrorCode.UNKNOWN_TOPIC_ID))
                 continue
             partition = (name, wanted.partition_index)
-            # What was granted a moment ago, if a request names a partition twice.
+            # The state just granted, if a request names a partition twice.
             current = states.get(partition) or cluster.topics[name].partitions.get(wanted.partition_index)
             error = alteration_error(cluster, request.broker_id, partition, current, wanted)
             if error is not ErrorCode.NONE or current is None:
@@ -110,8 +109,9 @@ def alteration_error(
     current: PartitionState | None,
     wanted: RequestPartitionData,
 ) -> ErrorCode:
-    """Why a leader may not have the state that it wants for a partition; NONE if it may, or has it. In Kafka's order,
-    and of what only its KRaft controller checks: that the leader asks, and that it asks for replicas.
+    """The error of a leader's request for a partition state; NONE if it is valid, or already the current state. In
+    Kafka's order, with two checks that only Kafka's KRaft controller has: the sender is the leader, and the ISR
+    consists of replicas.
     """
     if current is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -122,7 +122,7 @@ def alteration_error(
     if broker_id != current.leader:
         return ErrorCode.INVALID_REQUEST
     if _has_it(current, wanted):
-        return ErrorCode.NONE  # before the partition epoch is looked at: a request may come twice
+        return ErrorCode.NONE  # before the partition epoch is checked: a request may arrive twice
     if wanted.partition_epoch < current.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
     return _content_error(cluster, partition, current, wanted)
@@ -157,7 +157,7 @@ def _has_it(current: PartitionState, wanted: RequestPartitionData) -> bool:
 
 
 def _altered(current: PartitionState, wanted: RequestPartitionData, controller_epoch: int) -> PartitionState:
-    """The state with what the leader wants; the same object if it has that."""
+    """The state with the requested changes; the same object if there are none."""
     if _has_it(current, wanted):
         return current
     return current.with_isr(_isr(wanted))._replace(

@@ -1,4 +1,4 @@
-"""Telling brokers what was decided, and what becomes of replicas that a live broker cannot serve."""
+"""Informs brokers of decisions, and handles replicas that a live broker cannot serve."""
 
 from collections.abc import Callable, Collection
 
@@ -22,7 +22,7 @@ def plan_offline_replicas(
     unclean: Callable[[str], bool],
     commits_alone: CommitsAlone,
 ) -> Plan:
-    """Take a live broker's failed replicas out of ISRs and leadership; others lead where they may."""
+    """Remove a live broker's failed replicas from ISRs and leadership; other replicas lead if possible."""
     failed = cluster.with_offline_replicas(broker_id, partitions)
     writes: list[OperationGroup] = []
     states: dict[TopicPartition, PartitionState] = {}
@@ -45,9 +45,8 @@ async def tell(
     to: Collection[int] | None = None,
     stopping: int | None = None,
 ) -> None:
-    """Have these brokers, or all, take their roles in the partitions told, but for one that is `stopping`, and let them
-    know how those stand. In the controller's task, after the plan was written. What they answer is an event
-    (`answers.py`).
+    """Send these brokers, or all, their roles in the plan's partitions, except one that is `stopping`, and the
+    partition states. In the controller's task, after the plan was written. The responses are events (`answers.py`).
     """
     brokers, cluster = context.brokers, context.cluster
     type_of_roles = context.type_of_roles(request_type)
@@ -58,20 +57,20 @@ async def tell(
 
 
 async def tell_who_lives(context: ControllerContext, broker_ids: Collection[int]) -> None:
-    """Let brokers know which brokers there are."""
+    """Send brokers the list of live brokers."""
     await tell_states(context, (), broker_ids)
 
 
 async def tell_states(
     context: ControllerContext, partitions: Collection[TopicPartition], to: Collection[int] | None = None
 ) -> None:
-    """Let these brokers, or all, know how partitions stand, of which none gets another role."""
+    """Send these brokers, or all, partition states that do not change their roles."""
     for broker_id in context.brokers.met if to is None else to:
         await context.brokers.update_metadata(context.cluster, broker_id, partitions)
 
 
 async def take_offline(context: ControllerContext, broker_id: int, failed: Collection[TopicPartition]) -> Plan:
-    """Note which replicas a live broker could not open, and have others lead; returns what is to be told of it.
+    """Record the replicas that a live broker could not open, and elect other leaders; returns the plan to announce.
 
     Raises: Deposed, CoordinationError.
     """
@@ -91,6 +90,6 @@ async def take_offline(context: ControllerContext, broker_id: int, failed: Colle
 def _held_online(
     cluster: ClusterState, broker_id: int, partitions: Collection[TopicPartition]
 ) -> Collection[TopicPartition]:
-    """The partitions whose replica a broker has not reported as failed: for those it is asked by itself."""
+    """The partitions whose replica a broker has not reported as failed: failed ones are retried separately."""
     refused = cluster.offline_replicas.get(broker_id)
     return [partition for partition in partitions if partition not in refused] if refused else partitions

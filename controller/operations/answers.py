@@ -1,4 +1,4 @@
-"""What brokers have answered to the controller, some time after it told them something.
+"""Processes the responses of brokers to the controller's commands, some time after they were sent.
 
 *Source*: kafka 3.9.1 `KafkaController.processLeaderAndIsrResponseReceived`,
 `processTopicDeletionStopReplicaResponseReceived`.
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 async def take_answer(context: ControllerContext, answer: Answer) -> None:
-    """Go by an answer, unless it is to a former controller's command or of a broker's former life: such a one was lost,
-    and was told everything again. In the controller's task.
+    """Process a response, unless it is to a former controller's command or from a broker's former registration: such a
+    broker was lost, and informed again. In the controller's task.
 
     Raises: Deposed, CoordinationError.
     """
@@ -35,7 +35,7 @@ async def take_answer(context: ControllerContext, answer: Answer) -> None:
     if command.broker_epoch not in (UNKNOWN_BROKER_EPOCH, broker.epoch):
         return
     if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
-        return  # it is being registered anew: that is heard of
+        return  # it is registering again, which is an event
     if isinstance(command, LeaderAndIsrRequest):
         await _take_roles(context, answer.broker_id, command, response)
     elif isinstance(command, StopReplicaRequest):
@@ -47,9 +47,10 @@ async def take_answer(context: ControllerContext, answer: Answer) -> None:
 async def _take_roles(
     context: ControllerContext, broker_id: int, command: LeaderAndIsrRequest, response: LeaderAndIsrResponse
 ) -> None:
-    """What a broker could not open is offline, and led by others; what it has opened after all it may lead. Where
-    its replica was taken from it meanwhile nothing is noted: it is not asked again, so that this would stay, and a
-    later replica on this broker never be told of."""
+    """Partitions that a broker could not open are offline there, and led by others; those that it has opened after all
+    it may lead. A replica that was removed meanwhile is ignored: it would not be retried, its failure would stay
+    recorded, and a later replica on this broker would never be announced.
+    """
     asked = {
         (topic.topic_name, state.partition_index): state.is_new
         for topic in command.topic_states
@@ -86,7 +87,7 @@ async def _take_deletions(
 
 
 def _has_replica(cluster: ClusterState, broker_id: int, name: str, index: int) -> bool:
-    """Whether a broker has, or is to have, a replica of a partition that does not go."""
+    """Whether a broker has, or is to have, a replica of a partition that is not being deleted."""
     topic = None if name in cluster.deleting else cluster.topics.get(name)
     assignment = None if topic is None else topic.assignments.get(index)
     return assignment is not None and broker_id in assignment.replicas
@@ -95,7 +96,7 @@ def _has_replica(cluster: ClusterState, broker_id: int, name: str, index: int) -
 def refused_roles(
     cluster: ClusterState, broker_id: int, command: LeaderAndIsrRequest, response: LeaderAndIsrResponse
 ) -> list[TopicPartition]:
-    """The partitions whose log a broker could not open, for now or for good.
+    """The partitions whose log a broker could not open, temporarily or permanently.
 
     Raises: Deposed.
     """
@@ -105,11 +106,11 @@ def refused_roles(
     failed = []
     for topic_id, refusal in [(t.topic_id, error) for t in response.topics for error in t.partition_errors]:
         error = ErrorCode.of(refusal.error_code)
-        if error is ErrorCode.NONE or refusal.known_leader_epoch >= 0:  # which it was asked for
+        if error is ErrorCode.NONE or refusal.known_leader_epoch >= 0:  # it was asked for its log's end
             continue
         name = names.get(topic_id)
         partition = (name or "?", refusal.partition_index)
-        if cluster.is_online(broker_id, partition):  # else this was told before
+        if cluster.is_online(broker_id, partition):  # else this was processed before
             logger.error("broker %d refused its role in %s-%d: %s", broker_id, *partition, error.name)
         if error in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.INCONSISTENT_TOPIC_ID) and name is not None:
             failed.append(partition)
@@ -119,7 +120,7 @@ def refused_roles(
 def refused_deletions(
     broker_id: int, command: StopReplicaRequest, response: StopReplicaResponse
 ) -> dict[str, ErrorCode]:
-    """The error of those topics that a broker could not delete its replicas of, by name.
+    """The errors of the topics whose replicas a broker could not delete, by name.
 
     Raises: Deposed.
     """

@@ -1,4 +1,4 @@
-"""Who is registered as a broker, followed while registrations come and go.
+"""The registered brokers, followed while registrations change.
 
 *Source*: kafka 3.9.1 `KafkaController.BrokerChangeHandler`, `BrokerModificationsHandler`.
 """
@@ -17,29 +17,31 @@ logger = logging.getLogger(__name__)
 
 
 class Registrations(NamedTuple):
-    """The live brokers. `zxid` is that of the last change among them; every broker that sees these registrations sees
-    the same zxid."""
+    """The live brokers. `zxid` is that of the last change among them; every broker that reads these registrations reads
+    the same zxid.
+    """
 
     brokers: tuple[BrokerRegistration, ...]
     zxid: int
 
 
 class RegistrationWatch:
-    """Reads the registrations and leaves itself as a watcher with the store: `on_change` is called once, for the first
-    change after each `read`."""
+    """Reads the registrations and registers itself as a watcher: `on_change` is called once, for the first change after
+    each `read`.
+    """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._is_reported = False
 
     def __call__(self, _event: WatchedEvent) -> None:
-        """Called by the store when something has changed."""
+        """Called by the store after a change."""
         if not self._is_reported:
             self._is_reported = True
             self._on_change()
 
     async def read(self, store: CoordinationStore) -> Registrations:
-        """The registrations as they are. One that cannot be read counts as a broker that has told nothing of itself.
+        """The current registrations. An unreadable one counts as a broker without details.
 
         Raises: CoordinationError.
         """
@@ -50,7 +52,7 @@ class RegistrationWatch:
             ids = [broker_id for name in names if (broker_id := znodes.broker_id_of(name)) is not None]
             answers = await store.get_many([znodes.broker_path(broker_id) for broker_id in ids], self)
             after = await store.exists(znodes.BROKER_IDS)
-            # A zxid must not be told with registrations that are older or newer than it.
+            # A zxid must not be returned with older or newer registrations.
             if before is not None and after is not None and before.pzxid == after.pzxid and None not in answers:
                 break
         found = [(broker_id, *answer) for broker_id, answer in zip(ids, answers, strict=True) if answer is not None]
@@ -60,7 +62,7 @@ class RegistrationWatch:
 
 
 def registered(broker_id: int, payload: bytes, stat: Stat) -> BrokerRegistration:
-    """A broker's registration; if it cannot be read, that of a broker that has told nothing of itself."""
+    """A broker's registration; if it cannot be read, one without details."""
     try:
         return znodes.decode_broker(broker_id, payload, stat.czxid)
     except znodes.DamagedZnode as error:
@@ -69,13 +71,15 @@ def registered(broker_id: int, payload: bytes, stat: Stat) -> BrokerRegistration
 
 
 def _secret_digests(brokers: Iterable[BrokerRegistration]) -> dict[int, str]:
-    """Those of brokers whose registrations can be read: a damaged one does not tell that its broker has no secret."""
+    """The digests of brokers whose registrations can be read: a damaged one does not imply that its broker has no
+    secret.
+    """
     return {broker.broker_id: broker.secret_digest for broker in brokers if broker.endpoints}
 
 
 class BrokerChanges:
-    """Follows who is registered, whether this broker is the controller or not; `on_registrations` is told after each
-    change. If it is the controller, it governs those that come, and sees to the partitions of those that go.
+    """Follows the registrations, whether this broker is the controller or not; `on_registrations` is called after each
+    change. If it is the controller, it handles new and lost brokers.
 
     `follow` is called when the cluster is taken over, and when a broker stands by; `change` by the controller's task
     after each change.
@@ -90,11 +94,12 @@ class BrokerChanges:
         self._watch = RegistrationWatch(lambda: context.events.submit(self._change, needs_controllership=False))
         self._strangers: tuple[int, ...] = ()
         self.secret_digests: dict[int, str] = {}
-        """Of the registered brokers, as far as is known; "" where a registration has none."""
+        """The digests of the registered brokers, as far as known; "" for a registration without one."""
 
     async def look_up(self, broker_id: int) -> None:
-        """Read the digest of one broker's secret anew, whether it is registered or not: it may be sooner here than the
-        news of it. Raises: CoordinationError."""
+        """Read the digest of one broker's secret again, registered or not: this may be earlier than its watch event.
+        Raises: CoordinationError.
+        """
         if not 0 <= broker_id < 2**31:
             return
         (found,) = await self._context.store.get_many([znodes.broker_path(broker_id)])
@@ -117,7 +122,7 @@ class BrokerChanges:
             await govern(context, found)
 
     async def follow(self) -> Registrations:
-        """Learn who is registered, and put this broker's own znode right if somebody else has changed or deleted it.
+        """Read the registrations, and repair this broker's own znode if it was changed or deleted.
 
         Raises: BrokerIdInUse, CoordinationError.
         """
@@ -137,7 +142,7 @@ class BrokerChanges:
         return registrations
 
     def _tell_of_strangers(self, broker_ids: Iterable[int]) -> None:
-        """Log, once, which brokers this controller cannot talk to."""
+        """Log, once, the brokers that this controller cannot reach."""
         strangers = tuple(broker_id for broker_id in broker_ids if not self._context.brokers.reaches(broker_id))
         if strangers == self._strangers:
             return

@@ -1,5 +1,5 @@
-"""Brokers that come, die, and come back: what becomes of the partitions of those that are lost, and what those that are
-there for the first time, or again, are told.
+"""Brokers that register, die, and return: the partitions of lost brokers get new leaders, and new or returning brokers
+are informed.
 
 *Source*: kafka 3.9.1 `KafkaController.processBrokerChange`, `onBrokerStartup`, `onBrokerFailure`.
 """
@@ -31,10 +31,10 @@ logger = logging.getLogger(__name__)
 
 
 class BrokerDifference(NamedTuple):
-    """What has become of the brokers of a cluster since it was last looked at, as broker ids in ascending order.
+    """The changes of a cluster's brokers since the last comparison, as broker ids in ascending order.
 
-    `bounced` are those that died and are registered anew: their epoch is another one. `changed` live on, and tell
-    something else of themselves.
+    `bounced` are those that died and registered again: their epoch differs. `changed` are still alive, with other
+    details.
     """
 
     come: tuple[int, ...] = ()
@@ -46,7 +46,7 @@ class BrokerDifference(NamedTuple):
 def compare_brokers(
     known: Mapping[int, BrokerRegistration], found: Mapping[int, BrokerRegistration]
 ) -> BrokerDifference:
-    """The difference between the brokers that are `known` and those `found` registered.
+    """The difference between the `known` brokers and the `found` registrations.
 
     *Source*: kafka 3.9.1 `KafkaController.processBrokerChange`, `processBrokerModification`.
     """
@@ -70,8 +70,11 @@ def plan_broker_loss(
     unclean: Callable[[str], bool],
     commits_alone: CommitsAlone,
 ) -> Plan:
-    """Brokers have died: live members of the ISRs lead what they led, and they leave the ISRs that keep a live member.
-    All of it is one batch of writes. `unclean` tells whether a topic allows a leader from outside the ISR.
+    """The plan after brokers have died: live members of the ISRs become leaders of their partitions, and the dead ones
+    leave the ISRs that keep a live member. All of it is one batch of writes. `unclean` says whether a topic allows a
+    leader from outside the ISR.
+
+    A broker that is back already counts as lost too; the caller adds it to the cluster again.
 
     A broker that is back already is counted as lost all the same; whoever calls adds it to the cluster anew.
 
@@ -96,8 +99,8 @@ def plan_broker_loss(
 def plan_absences(
     cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int, commits_alone: CommitsAlone
 ) -> Plan:
-    """Brokers have died while there was no controller: they leave the ISRs of these partitions, which have live
-    leaders.
+    """The plan for brokers that died while there was no controller: they leave the ISRs of these partitions, which have
+    live leaders.
     """
     writes: list[OperationGroup] = []
     states: dict[TopicPartition, PartitionState] = {}
@@ -128,10 +131,12 @@ def plan_unproven(
     controller_epoch: int,
     commits_alone: CommitsAlone,
 ) -> Plan:
-    """Brokers, here by partition, may lack records that they had acknowledged: their machine went down, or a log is
-    damaged. They leave the ISRs that have another member, live or not, and get the records from its leader. Where all
-    members are such, who left the ISR last has what was committed, if that took two replicas, and is waited for; else
-    one of them stays, as nobody has more.
+    """The plan for brokers, here by partition, that may lack records that they had acknowledged: their machine crashed,
+    or a log is damaged. They leave the ISRs that have another member, live or not, and fetch the records from its
+    leader. If all members may lack records, the last replica to leave the ISR has all committed records, if commits
+    needed two replicas, and is waited for; else one of the members remains, as no replica has more.
+
+    The next write of the partition's state also drops them from the recorded replicas that left the ISR last.
 
     That they are not known any more to have left an ISR late is written with what becomes of the partition next.
 
@@ -155,8 +160,9 @@ def plan_unproven(
 def _without_doubted(
     topic: str, old: PartitionState, doubted: Collection[int], controller_epoch: int, commits_alone: CommitsAlone
 ) -> PartitionState:
-    """The state after brokers came to be doubted. Where nobody else is left in sync, who left last counts, unless the
-    one that stayed has committed alone: as the state's mark tells, and what is set by now."""
+    """The state after brokers came to be doubted. If no other replica is in sync, the last one to leave counts, unless
+    the remaining one may have committed alone, according to the state's mark and the current settings.
+    """
     state = old
     for broker_id in doubted:
         state = without_replica(state, broker_id, controller_epoch) or state
@@ -170,9 +176,7 @@ def _without_doubted(
 
 
 def end_absences(context: ControllerContext) -> Sequence[OperationGroup]:
-    """Take those brokers out of ISRs that died while there was no controller; returns the writes of that. In the
-    controller's task.
-    """
+    """Remove brokers from ISRs that died while there was no controller; returns the writes. Controller's task."""
     led = context.machine.in_status(PartitionStatus.ONLINE)
     plan = plan_absences(context.cluster, led, context.election.epoch, context.commits_alone)
     context.adopt(plan)
@@ -180,19 +184,19 @@ def end_absences(context: ControllerContext) -> Sequence[OperationGroup]:
 
 
 def doubt(context: ControllerContext, unproven: Mapping[TopicPartition, Collection[int]]) -> Sequence[OperationGroup]:
-    """Take brokers out of ISRs that may lack records which they had acknowledged; returns the writes of that. In the
+    """Remove brokers from ISRs that may lack records which they had acknowledged; returns the writes. In the
     controller's task.
     """
     plan = plan_unproven(context.cluster, unproven, context.election.epoch, context.commits_alone)
     context.cluster = plan.cluster
     leaderless = [(name, p) for name, p in plan.told if plan.cluster.topics[name].partitions[p].leader == NO_LEADER]
-    context.machine.move(leaderless, PartitionStatus.OFFLINE)  # others are as they were: to be elected, or led
+    context.machine.move(leaderless, PartitionStatus.OFFLINE)  # the others keep their status: to be elected, or led
     return plan.writes
 
 
 def without_doubtful(cluster: ClusterState, back: Iterable[BrokerRegistration]) -> ClusterState:
-    """The cluster after brokers came back that may lack records: those are not known any more to have left an ISR late,
-    and to lack little. It is written with what becomes of the partition next.
+    """The cluster after brokers returned that may lack records: they no longer count as the last to leave an ISR. The
+    next write of the partition's state includes that.
     """
     left = [
         (topic.name, index)
@@ -207,7 +211,10 @@ def without_doubtful(cluster: ClusterState, back: Iterable[BrokerRegistration]) 
 
 
 async def govern(context: ControllerContext, found: Mapping[int, BrokerRegistration]) -> None:
-    """Have the cluster consist of the brokers `found`. In the controller's task.
+    """Make the cluster consist of the brokers `found`. In the controller's task.
+
+    One that bounced is first lost, and then new: it is informed of everything, as it knows nothing. The own broker only
+    ever changes: a controller whose broker died is no controller.
 
     One that bounced is lost first, and then comes: it is told everything, as it knows nothing. The own broker only ever
     changes: a controller whose broker died is no controller.
@@ -252,7 +259,7 @@ async def _lose(context: ControllerContext, lost: Collection[int]) -> None:
 
 
 async def _welcome(context: ControllerContext, back: Collection[BrokerRegistration]) -> None:
-    """Tell brokers that have come who lives, and then their roles: a follower has to know where its leader is."""
+    """Send new brokers the live brokers first, then their roles: a follower has to know its leader's address."""
     brokers = context.brokers
     existing = brokers.met
     ids = [broker.broker_id for broker in back]
@@ -270,7 +277,7 @@ async def _welcome(context: ControllerContext, back: Collection[BrokerRegistrati
     for broker_id in ids:
         await brokers.update_metadata(context.cluster, broker_id, everything, requests.FULL, context.unread_topics)
         if queued := context.deletions.held_by(broker_id):
-            await delete_queued(context, queued)  # before its logs are nobody's
+            await delete_queued(context, queued)  # before its logs belong to no topic
         all_roles = context.type_of_roles(requests.FULL)
         await brokers.assign_roles(context.cluster, broker_id, everything, plan.new, all_roles)
     await tell(context, plan, to=existing)

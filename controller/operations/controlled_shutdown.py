@@ -1,5 +1,5 @@
-"""ControlledShutdown: a broker that is about to stop is relieved of what it leads, and leaves the ISRs; what that
-writes, and its way through the controller.
+"""ControlledShutdown: leadership moves away from a broker that is about to stop, and it leaves the ISRs; the writes,
+and their execution by the controller.
 
 *Source*: kafka 3.9.1 `KafkaController.doControlledShutdown`.
 """
@@ -31,18 +31,20 @@ from barnabas.wire.messages.controlled_shutdown import (
 logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 10_000
-"""How long a broker that stops waits for the controller to get to its request, which is itself if the store is gone:
-then it stops without."""
+"""The time that a broker that stops waits until the controller, itself if the store is gone, processes its request;
+then it stops without.
+"""
 
 
 PATIENCE_MS = 500
-"""How long the answer waits for others to hear who leads now. A client that is sent away by a broker that stops asks
-another one whom to turn to, and should not be sent back."""
+"""The time that the response waits for other brokers to learn the new leaders. A client that a stopping broker
+disconnects asks another broker for the leader, and should not be sent back.
+"""
 
 
 class Relief(NamedTuple):
-    """What relieves a broker that stops of what it leads: `followed` are partitions it is to follow no more next,
-    `remaining` those that it still leads because nobody else may. It may ask again, or stop anyway.
+    """The plan for a broker that stops: `followed` are partitions that it stops following next, `remaining` those that
+    it still leads because no other broker may. It may retry, or stop anyway.
     """
 
     plan: Plan
@@ -51,8 +53,8 @@ class Relief(NamedTuple):
 
 
 def plan_relief(cluster: ClusterState, broker_id: int, controller_epoch: int, commits_alone: CommitsAlone) -> Relief:
-    """Give what a broker leads to others. Partitions of which it has the only replica stay as they are: they are gone
-    while it is. So do those without a leader: whoever of the ISR comes back first may lead.
+    """Move a broker's leadership to others. Partitions of which it has the only replica do not change: they are offline
+    while it is. Nor do those without a leader: the first ISR member to return may lead.
     """
     stopping = cluster.shutting_down | {broker_id}
     cluster = cluster._replace(shutting_down=stopping)
@@ -85,7 +87,7 @@ def plan_departure(
     controller_epoch: int,
     commits_alone: CommitsAlone,
 ) -> Plan:
-    """Take a broker that stops out of the ISRs of what it follows."""
+    """Remove a broker that stops from the ISRs of partitions that it follows."""
     writes: list[OperationGroup] = []
     states: dict[TopicPartition, PartitionState] = {}
     for name, partition in followed:
@@ -99,8 +101,9 @@ def plan_departure(
 
 
 async def relieve(context: ControllerContext, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-    """Relieve a broker that is about to stop; answers when that is written, and all have heard of it or had some time
-    to, with what it still leads. Called by the task that serves the broker, done in the controller's.
+    """Move leadership away from a broker that is about to stop; responds with the partitions that it still leads, once
+    that is written and all brokers know it or had some time to. Called by the task that serves the broker, executed in
+    the controller's task.
     """
     asked = AdminRequest[ControlledShutdownResponse](
         context.brokers.timers,
@@ -128,7 +131,7 @@ async def _relieve(
         len(relief.plan.told),
         len(relief.remaining),
     )
-    # Clients wait for what it leads; what it follows goes on without it.
+    # Clients wait for the partitions that it leads; those that it follows continue without it.
     await _decide(context, request.broker_id, relief.plan, relief.plan.told)
     departure = plan_departure(
         context.cluster, request.broker_id, relief.followed, context.election.epoch, context.commits_alone
@@ -143,8 +146,9 @@ async def _relieve(
 
 
 async def _decide(context: ControllerContext, broker_id: int, plan: Plan, stopped: Collection[TopicPartition]) -> None:
-    """Write and tell a plan, and have a broker host partitions no more. Also what it has led: as a follower it would
-    catch up, and its leaders ask for it to be in sync."""
+    """Write and announce a plan, and make a broker stop hosting partitions, including those that it led: as a follower
+    it would catch up, and its leaders would add it to the ISR.
+    """
     await context.election.write(plan.writes)
     context.adopt(plan)
     await tell(context, plan, stopping=broker_id)

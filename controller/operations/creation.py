@@ -1,4 +1,4 @@
-"""CreateTopics: what it writes, and its way through the controller."""
+"""CreateTopics: the writes, and their execution by the controller."""
 
 import asyncio
 import logging
@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 def plan_creations(
     cluster: ClusterState, creations: Sequence[Creation], existing: Collection[str], controller_epoch: int
 ) -> Plan:
-    """Create topics: config, assignment, then the states of their partitions. `existing` are config znodes left by
-    somebody else."""
+    """Create topics: config, assignment, then the states of their partitions. `existing` are config znodes that already
+    exist.
+    """
     writes: list[OperationGroup] = []
     topics: list[TopicState] = []
     for creation in creations:
@@ -46,7 +47,7 @@ def plan_creations(
 
 
 class CreateTopics:
-    """`Controller.create_topics`: called by the tasks that serve clients, done in the controller's."""
+    """`Controller.create_topics`: called by the tasks that serve clients, executed in the controller's task."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
@@ -54,7 +55,10 @@ class CreateTopics:
     async def __call__(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout_ms: int = 30_000
     ) -> list[TopicOutcome]:
-        """Create topics, each for itself; answers when the brokers serve them.
+        """Create topics, each separately; responds when the brokers serve them.
+
+        If that takes longer than `timeout_ms`, pending topics fail with REQUEST_TIMED_OUT and are created later; with
+        zero or less the response comes at once, as old admin clients request. A name given twice has one outcome.
 
         If that takes longer than `timeout_ms`, topics that are on their way are answered REQUEST_TIMED_OUT and come
         into being later; with zero or less nobody waits, as old admin clients ask for. A name given twice has one
@@ -104,7 +108,7 @@ class CreateTopics:
         return context.when_served(plan.told, request, outcomes)
 
     async def _plan(self, creations: Sequence[Creation], existing: Collection[str]) -> Plan:
-        """One plan for all, made in slices: nothing changes the cluster but the task that does this."""
+        """One plan for all, computed in slices: only the controller's task, which runs this, changes the cluster."""
         writes: list[OperationGroup] = []
         told: list[TopicPartition] = []
         cluster, epoch = self._context.cluster, self._context.election.epoch

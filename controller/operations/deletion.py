@@ -1,8 +1,8 @@
-"""DeleteTopics, and the queue of topics that are to be deleted: first they leave everybody's metadata, then their
-replicas go, at last their znodes.
+"""DeleteTopics, and the deletion queue: first a topic leaves the brokers' metadata, then its replicas are deleted, at
+last its znodes.
 
-A topic in the queue is gone for everybody but the controller. It stays there until every replica is deleted, across
-restarts of the controller; whatever keeps a replica, its deletion is tried again.
+Only the controller still sees a topic in the queue. The topic stays there until every replica is deleted, across
+restarts of the controller; a failed deletion of a replica is retried.
 
 *Source*: kafka 3.9.1 `TopicDeletionManager.scala`.
 """
@@ -24,17 +24,17 @@ logger = logging.getLogger(__name__)
 
 
 def plan_deletion_queue(cluster: ClusterState, names: Iterable[str]) -> Plan:
-    """Queue topics for deletion: from here on they are gone for everybody but the controller."""
+    """Queue topics for deletion: from here on only the controller sees them."""
     queued = [name for name in names if name not in cluster.deleting]
     writes = tuple((Create(znodes.delete_topic_path(name)),) for name in queued)
     return Plan(writes, cluster.with_deleting(queued))
 
 
 def plan_removal(cluster: ClusterState, name: str, existing: Sequence[str]) -> Plan:
-    """Remove a topic whose replicas are gone. `existing` are its znodes, children before parents.
+    """Remove a topic whose replicas are deleted. `existing` are its znodes, children before parents.
 
-    The queue's entry goes together with the topic's own znode, in the last group: until then a restart deletes again
-    what is left.
+    The queue's entry is deleted together with the topic's own znode, in the last group: until then a restart repeats
+    the deletion of the rest.
     """
     below = znodes.partitions_path(name) + "/"
     states = [(Delete(path),) for path in existing if path.startswith(below)]
@@ -43,7 +43,7 @@ def plan_removal(cluster: ClusterState, name: str, existing: Sequence[str]) -> P
 
 
 class DeleteTopics:
-    """`Controller.delete_topics`: called by the tasks that serve clients, done in the controller's."""
+    """`Controller.delete_topics`: called by the tasks that serve clients, executed in the controller's task."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
@@ -51,8 +51,8 @@ class DeleteTopics:
     async def __call__(
         self, names: Sequence[str], timeout_ms: int = 30_000, *, topic_ids: Mapping[str, bytes] | None = None
     ) -> Results:
-        """Delete topics, each for itself; answers when the replicas of brokers that live are gone, or after
-        `timeout_ms`, as `CreateTopics` does. Where `topic_ids` has a name, only the topic of that id is meant.
+        """Delete topics, each separately; responds when the replicas of live brokers are deleted, or after
+        `timeout_ms`, as `CreateTopics` does. If `topic_ids` contains a name, only the topic of that id is deleted.
 
         Raises: ApiError, as `ControllerContext.ask`.
         """
@@ -64,7 +64,7 @@ class DeleteTopics:
     ) -> None:
         context = self._context
         results: Results = {}
-        turns = Turns()  # nothing changes the cluster but the task that does this
+        turns = Turns()  # only the controller's task, which runs this, changes the cluster
         for name in names:
             results[name] = self._obstacle(name, topic_ids.get(name))
             await turns.after_one()
@@ -85,7 +85,7 @@ class DeleteTopics:
         return context.deletions.settle_held_by_absent(under_way, context.cluster.brokers)
 
     def _obstacle(self, name: str, topic_id: bytes | None) -> ApiError | None:
-        """Why a topic cannot be deleted."""
+        """The reason why a topic cannot be deleted, None if it can."""
         if not self._context.settings.delete_topic_enable:
             return ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
         topic = self._context.cluster.topics.get(name)
@@ -98,6 +98,10 @@ class DeleteTopics:
 
 async def delete_queued(context: ControllerContext, names: Collection[str]) -> None:
     """Delete topics that are in the queue. In the controller's task.
+
+    A topic is removed when every broker with a replica of it has confirmed the deletion (`note_deleted`). While a
+    replica cannot be deleted, the topic stays in the queue; the deletion is retried after a while, when an absent
+    broker returns, when a client requests it, and at the next take-over.
 
     A topic goes when every broker that has a replica of it has said that this is gone (`note_deleted`). With a replica
     that cannot be deleted now it stays in the queue; it is tried again after a while, when an absent broker is back,
@@ -125,8 +129,8 @@ async def delete_queued(context: ControllerContext, names: Collection[str]) -> N
 async def note_deleted(
     context: ControllerContext, broker_id: int, asked: Collection[str], failed: Mapping[str, ErrorCode]
 ) -> None:
-    """A broker has deleted its replicas of the topics it was asked for, but for those that `failed`: topics of which
-    there is no replica any more are removed. In the controller's task.
+    """A broker has deleted its replicas of the topics in `asked`, except those that `failed`: topics without remaining
+    replicas are removed. In the controller's task.
 
     Raises: Deposed, CoordinationError.
     """
@@ -155,7 +159,7 @@ async def note_deleted(
 
 
 async def _forget_moves(context: ControllerContext, names: Collection[str]) -> None:
-    """Take topics that go from what old tools ask for: a later topic of such a name would be moved."""
+    """Remove deleted topics from the requests of old tools: a later topic of such a name would be reassigned."""
     moving = [
         (name, index)
         for name in names
@@ -169,7 +173,7 @@ async def _forget_moves(context: ControllerContext, names: Collection[str]) -> N
 
 
 async def _znodes_of(context: ControllerContext, name: str) -> list[str]:
-    """A topic's znodes that exist, children first; its entry in the deletion queue last."""
+    """A topic's existing znodes, children first; its entry in the deletion queue last."""
     parent = znodes.partitions_path(name)
     partitions = await context.election.children(parent)
     states = [path for p in partitions for path in (f"{parent}/{p}/state", f"{parent}/{p}")]
@@ -179,8 +183,9 @@ async def _znodes_of(context: ControllerContext, name: str) -> list[str]:
 
 
 def drop_unwanted_deletions(context: ControllerContext) -> list[OperationGroup]:
-    """Empty the queue of deletions where delete.topic.enable is false, so that its topics stay; returns the writes that
-    do so. In the controller's task."""
+    """Empty the deletion queue if delete.topic.enable is false, so that its topics stay; returns the writes. In the
+    controller's task.
+    """
     queued = sorted(context.cluster.deleting)
     if context.settings.delete_topic_enable or not queued:
         return []

@@ -1,4 +1,4 @@
-"""ElectLeaders: an administrator has partitions led by their first replicas, or by whoever is left of them.
+"""ElectLeaders: elections of preferred leaders, or unclean elections, for an admin client.
 
 *Source*: kafka 4.3.0 `ReplicationControlManager.electLeaders`; 3.9.1 `KafkaController.processReplicaLeaderElection`
 (KIP-183, KIP-460).
@@ -28,16 +28,16 @@ from barnabas.wire.errors import ApiError, ErrorCode
 logger = logging.getLogger(__name__)
 
 ElectionResults = dict[TopicPartition, ApiError | None]
-"""What became of each partition: None where another broker leads it now."""
+"""The result of each partition: None if another broker leads it now."""
 
 
 class ElectionType(Enum):
-    """Who is to lead; the value is Kafka's number on the wire."""
+    """The type of an election; the value is Kafka's number on the wire."""
 
     PREFERRED = 0
-    """The first replica of the assignment."""
+    """Elects the first replica of the assignment."""
     UNCLEAN = 1
-    """Any live replica, where nobody leads: acknowledged records that it lacks are lost."""
+    """Elects any live replica, if there is no leader: acknowledged records that it lacks are lost."""
 
 
 def elected(
@@ -47,8 +47,8 @@ def elected(
     controller_epoch: int,
     log_ends: LogEnds = MappingProxyType({}),
 ) -> PartitionState:
-    """The state of a partition with the leader that is asked for. One whose state is lost has to wait until the live
-    replicas have told what they have.
+    """The state of a partition with the requested leader. A partition whose state is lost has to wait until the live
+    replicas have reported their logs.
 
     Raises: ApiError UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
     ELIGIBLE_LEADERS_NOT_AVAILABLE.
@@ -88,12 +88,12 @@ async def elect_leaders(
     election_type: ElectionType,
     timeout_ms: int,
 ) -> ElectionResults:
-    """Elect leaders of these partitions, or of all (None; then those that need none are left out); answers when the
-    own broker knows who leads, or after `timeout_ms`. Called by the task that serves a client, done in the
-    controller's.
+    """Elect leaders of these partitions, or of all (None; then partitions that need no election are left out); responds
+    when the own broker knows the leaders, or after `timeout_ms`. Called by the task that serves a client, executed in
+    the controller's task.
 
-    Raises: ApiError, as `ControllerContext.ask`; REQUEST_TIMED_OUT where all are meant, and nothing was decided in
-    time.
+    Raises: ApiError, as `ControllerContext.ask`; REQUEST_TIMED_OUT if all partitions are meant, and there was no
+    decision in time.
     """
     request = AdminRequest[ElectionResults | None](
         context.timers, timeout_ms, lambda decided: _timed_out(partitions, decided)
@@ -125,11 +125,11 @@ async def elect_leaders(
 async def decide(
     context: ControllerContext, partitions: Collection[TopicPartition], election_type: ElectionType
 ) -> tuple[Plan, ElectionResults]:
-    """The plan of the elections that are possible, and the results once it is written. In the controller's task."""
+    """The plan of the possible elections, and the results once it is written. In the controller's task."""
     cluster, epoch = context.cluster, context.election.epoch
     states: dict[TopicPartition, PartitionState] = {}
     results: ElectionResults = {}
-    turns = Turns()  # nothing changes the cluster but the task that does this
+    turns = Turns()  # only the controller's task, which runs this, changes the cluster
     for partition in dict.fromkeys(partitions):
         await turns.after_one()
         try:
@@ -149,7 +149,7 @@ async def decide(
 def _timed_out(
     partitions: Collection[TopicPartition] | None, decided: ElectionResults | None
 ) -> ElectionResults | None:
-    """The answer when the time is up; None where nobody knows yet which partitions are meant."""
+    """The response after a timeout; None if the partitions are not known yet."""
     if partitions is None and decided is None:
         return None
     results = dict.fromkeys(partitions or ()) if decided is None else decided

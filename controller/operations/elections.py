@@ -1,4 +1,4 @@
-"""Giving a leader to partitions that lack one.
+"""Elects leaders for partitions that lack one.
 
 *Source*: kafka 3.9.1 `PartitionStateMachine.triggerOnlinePartitionStateChange`.
 """
@@ -29,7 +29,7 @@ from barnabas.controller.partition_fsm import PartitionStatus
 from barnabas.controller.state import ClusterState, LogEnd, PartitionState, TopicPartition
 
 LogEnds = Mapping[TopicPartition, Mapping[int, LogEnd]]
-"""By partition whose state is lost, what its replicas have told."""
+"""The reports of replicas, by partition whose state is lost."""
 
 
 def plan_elections(
@@ -42,10 +42,10 @@ def plan_elections(
     commits_alone: CommitsAlone,
     log_ends: LogEnds = MappingProxyType({}),
 ) -> Plan:
-    """Give new and offline partitions a leader; an offline one that gets none is recorded as leaderless, unless its
+    """Elect leaders for new and offline partitions; an offline one that gets none is recorded as leaderless, unless its
     state is lost.
 
-    `existing` are those found among the `parent_paths` of partitions without a znode; `unclean` tells whether a topic
+    `existing` are the existing ones of the `parent_paths` of partitions without a znode; `unclean` says whether a topic
     allows a leader from outside the ISR.
     """
     states: dict[TopicPartition, PartitionState] = {}
@@ -71,8 +71,8 @@ def plan_elections(
 async def elect(
     context: ControllerContext, partitions: Sequence[TopicPartition], repairs: Sequence[OperationGroup] = ()
 ) -> Plan:
-    """Elect leaders where these partitions lack one; `repairs` are written first. Nobody is told yet. In the
-    controller's task.
+    """Elect leaders for those of these partitions that lack one; `repairs` are written first. Informs no brokers yet.
+    In the controller's task.
 
     Raises: Deposed, CoordinationError.
     """
@@ -100,8 +100,8 @@ async def bring_online(
     repairs: Sequence[OperationGroup],
     request_type: int,
 ) -> None:
-    """Elect leaders where these partitions lack one, and tell every broker about all of them; `repairs` are written
-    first. In the controller's task.
+    """Elect leaders for those of these partitions that lack one, and inform every broker of all of them; `repairs` are
+    written first. In the controller's task.
 
     Raises: Deposed, CoordinationError.
     """
@@ -110,8 +110,8 @@ async def bring_online(
 
 
 class UncleanElections:
-    """Elects leaders from outside the ISR where that becomes allowed: for one topic, or for all without a setting of
-    their own. Its methods may be called by anybody on the event loop, the work is done in the controller's task.
+    """Elects leaders from outside the ISR when that becomes allowed: for one topic, or for all without their own
+    setting. Its methods may be called by any code on the event loop; the work is done in the controller's task.
 
     *Source*: `KafkaController.enableDefaultUncleanLeaderElection`, `enableTopicUncleanLeaderElection`.
     """
@@ -121,8 +121,8 @@ class UncleanElections:
         context.configs.subscribe(self._config_changed)
 
     def allow(self, is_allowed: bool) -> None:
-        """Set whether topics without a setting of their own may get a leader from outside the ISR; allowing it elects
-        leaders where they are missing.
+        """Set whether topics without their own setting may get a leader from outside the ISR; allowing it elects
+        missing leaders.
         """
         context = self._context
         if is_allowed != context.settings.unclean_leader_election_enable:

@@ -1,4 +1,4 @@
-"""CreatePartitions: what it writes, and its way through the controller."""
+"""CreatePartitions: the writes, and their execution by the controller."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ def plan_expansions(
     existing: Collection[str],
     controller_epoch: int,
 ) -> Plan:
-    """Add partitions to topics. `existing` are those found among their `parent_paths`."""
+    """Add partitions to topics. `existing` are the existing ones of their `parent_paths`."""
     writes: list[OperationGroup] = []
     topics: list[TopicState] = []
     told: list[TopicPartition] = []
@@ -46,7 +46,7 @@ def plan_expansions(
 
 
 class CreatePartitions:
-    """`Controller.create_partitions`: called by the tasks that serve clients, done in the controller's."""
+    """`Controller.create_partitions`: called by the tasks that serve clients, executed in the controller's task."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
@@ -54,7 +54,7 @@ class CreatePartitions:
     async def __call__(
         self, expansions: Sequence[NewPartitions], *, validate_only: bool = False, timeout_ms: int = 30_000
     ) -> Results:
-        """Add partitions to topics, each for itself; answers when the brokers serve them, or after `timeout_ms`, as
+        """Add partitions to topics, each separately; responds when the brokers serve them, or after `timeout_ms`, as
         `CreateTopics` does.
 
         Raises: ApiError, as `ControllerContext.ask`.
@@ -86,10 +86,10 @@ class CreatePartitions:
     async def _check(
         self, expansions: Sequence[NewPartitions], results: Results
     ) -> dict[str, dict[int, ReplicaAssignment]]:
-        """What is to be added, by topic; what is not possible goes into the results."""
+        """The assignments to add, by topic; errors go into the results."""
         context = self._context
         added: dict[str, dict[int, ReplicaAssignment]] = {}
-        turns = Turns()  # nothing changes the cluster but the task that does this
+        turns = Turns()  # only the controller's task, which runs this, changes the cluster
         for expansion in expansions:
             await turns.after_one()
             if expansion.name in results:

@@ -1,10 +1,9 @@
-"""Who has left an ISR last is not known any more to have what was committed, where `min.insync.replicas` lets the
-leader that is left alone commit, or did so for a while.
+"""The last replica to leave an ISR may lack committed records if `min.insync.replicas` lets, or did let, the remaining
+leader commit alone.
 
-A state that is decided while it does is marked (`leadership.marked_if_alone`). Here is what changes between two
-decisions: settings of which the controller hears, and those that were changed while there was none.
-
-*Source*: KIP-966, which forgets eligible leader replicas where the setting is changed.
+A state that is decided while it does is marked (`leadership.marked_if_alone`). This module handles changes between two
+decisions: settings whose changes reach the controller, and those that were changed while there was no controller.
+*Source*: KIP-966, which forgets eligible leader replicas when the setting changes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,12 +17,13 @@ from barnabas.controller.operations.plan import OperationGroup, Plan, state_upda
 from barnabas.controller.state import NOBODY, ClusterState, PartitionState, TopicPartition
 
 IsConcerned = Callable[[str, int, PartitionState], bool]
-"""Whether a partition of a topic, in this state, is meant."""
+"""Whether a partition of a topic, in this state, is concerned."""
 
 
 def plan_nobody_left_last(cluster: ClusterState, is_concerned: IsConcerned, controller_epoch: int) -> Plan:
-    """Partitions that are concerned, have lost members of their ISR, and have not got them back, forget who was the
-    last."""
+    """Partitions that are concerned, have lost members of their ISR, and have not got them back, forget the last
+    replica to leave.
+    """
     writes: list[OperationGroup] = []
     states: dict[TopicPartition, PartitionState] = {}
     for topic, partition in cluster.partitions():
@@ -48,7 +48,7 @@ class LastToLeave:
         context.configs.subscribe_unseen(partial(self._config_changed, was_unseen=True))
 
     def _config_changed(self, entity_type: str, name: str, *, was_unseen: bool = False) -> None:
-        """Settings were changed; one that `was_unseen` in between may have let anybody commit alone."""
+        """Settings were changed; with `was_unseen` an intermediate value may have let any leader commit alone."""
         context = self._context
         if entity_type == "topics" and name in context.cluster.topics:
             context.events.submit(lambda: self._forget(lambda topic, _partition, _state: topic == name))
@@ -61,8 +61,10 @@ class LastToLeave:
                 context.events.submit(lambda: self._forget_of(alone, broker_id, is_of_gone=is_of_gone))
 
     async def _forget_of(self, alone: Collection[int], broker_id: int | None, *, is_of_gone: bool) -> None:
-        """Forget it where one of these brokers is alone in the ISR of a topic without a setting of its own: it commits
-        so. Where it did and does no more, states are marked already. One that has gone may have known first."""
+        """Forget the last to leave of partitions for which one of these brokers is alone in the ISR, in topics without
+        their own setting: it commits alone. If it only did so before, states are marked already. A broker that is gone
+        may have applied the setting before the controller did.
+        """
         context = self._context
 
         def is_concerned(topic: str, _partition: int, state: PartitionState) -> bool:
@@ -84,9 +86,9 @@ class LastToLeave:
 
 
 async def forget_missed(context: ControllerContext, written: Mapping[TopicPartition, int]) -> Sequence[OperationGroup]:
-    """Forget it in those of these partitions, with the zxids at which their states were written, whose settings, or
-    those of the only broker in sync, were written later: nobody may have been the controller then. Also where the state
-    is not marked, and should be. Returns the writes of that. In the controller's task.
+    """Forget the last to leave of those of these partitions, with the zxids at which their states were written, whose
+    settings, or those of the only broker in sync, were written later: there may have been no controller then. Also if
+    the state lacks a mark that it should have. Returns the writes. In the controller's task.
 
     Raises: CoordinationError.
     """
@@ -111,5 +113,5 @@ async def forget_missed(context: ControllerContext, written: Mapping[TopicPartit
         return is_led and marked_if_alone(topic, state, context.commits_alone) is not state
 
     plan = plan_nobody_left_last(cluster, is_concerned, context.election.epoch)
-    context.cluster = plan.cluster  # who leads is elected, and told, afterwards
+    context.cluster = plan.cluster  # leaders are elected, and announced, afterwards
     return plan.writes

@@ -1,8 +1,8 @@
-"""Who leads a partition: pure functions of its assignment, its ISR and the replicas that are online.
+"""The leader of a partition: pure functions of its assignment, its ISR and the replicas that are online.
 
 Each returns the new state without writing it: `partition_epoch` is that of the znode after a successful conditional
 write. Acknowledged records are safe as long as the leader comes from the ISR and the ISR never becomes empty; only an
-unclean election, where a topic allows it, departs from that.
+unclean election, if a topic allows it, breaks that.
 
 *Source*: kafka 3.9.1 `Election.scala` and `PartitionLeaderElectionAlgorithms` in `PartitionStateMachine.scala`.
 """
@@ -20,15 +20,17 @@ from barnabas.controller.state import (
 )
 
 CommitsAlone = Callable[[str, int], bool]
-"""Whether a broker that leads a partition of a topic, and is alone in its ISR, commits: `min.insync.replicas` is one
-there."""
+"""Whether a broker commits when it leads a partition of a topic and is alone in its ISR: its `min.insync.replicas` is
+one.
+"""
 
 
 def marked_if_alone(topic: str, state: PartitionState, commits_alone: CommitsAlone) -> PartitionState:
-    """A state that was decided; where its leader is alone in the ISR and commits so, nobody else will have everything:
-    who left last does not count as the one that has, whatever `min.insync.replicas` will be later.
+    """The decided state, marked if its leader is alone in the ISR and may commit alone: then no other replica will have
+    all committed records, and the last replica to leave does not count as complete, whatever `min.insync.replicas` will
+    be later.
 
-    To be called for each state before it is written: so every life in which a leader is alone is looked at.
+    Call it for each state before it is written, so that every state with a lone leader is considered.
     """
     if state.isr == (state.leader,) and state.last_to_leave != NOBODY and commits_alone(topic, state.leader):
         return state.with_nobody_left_last()
@@ -36,8 +38,9 @@ def marked_if_alone(topic: str, state: PartitionState, commits_alone: CommitsAlo
 
 
 def first_leader(assignment: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:
-    """State of a new partition: the first live replica leads at epoch 0, all live ones are in sync. None if none is
-    live."""
+    """The state of a new partition: the first live replica leads at epoch 0, all live ones are in sync. None if none is
+    live.
+    """
     isr = tuple(replica for replica in assignment if replica in live)
     if not isr:
         return None
@@ -52,11 +55,11 @@ def leader_for_offline(
     *,
     unclean: bool,
 ) -> PartitionState | None:
-    """Election after the loss of the leader: the first assigned replica that is live and in sync.
+    """The election after the loss of the leader: the first assigned replica that is live and in sync.
 
-    With `unclean`, if no in-sync replica is live, the live one that has left the ISR last, which lacks least, or else
-    the first one (which Kafka takes in any case): it becomes the whole ISR, and the partition is marked as recovering.
-    None if nobody may lead.
+    With `unclean`, if no in-sync replica is live: the live replica that left the ISR last, which lacks least, or else
+    the first live one (Kafka's choice in any case). It becomes the whole ISR, and the partition is marked as
+    recovering. None if no replica may lead.
     """
     leader = next((replica for replica in assignment if replica in live and replica in state.isr), None)
     if leader is not None:
@@ -66,7 +69,8 @@ def leader_for_offline(
     leader = next((replica for replica in candidates if replica in live), None) if unclean else None
     if leader is None:
         return None
-    # Who was in sync last is not there, or has lost its log: of those left, it is no better than another.
+    # The replica that was in sync last is absent, or has lost its log: of the remaining ones, it is no better than
+    # another.
     gone = state.without_left((leader,))._replace(isr=(leader,))
     return _elected(gone, leader, (leader,), controller_epoch, RecoveryState.RECOVERING)
 
@@ -80,14 +84,14 @@ def leader_for_lost(
     *,
     unclean: bool,
 ) -> PartitionState | None:
-    """Election where the state is lost, by what replicas have told while nobody leads. The first assigned one whose log
-    ends furthest leads, and those that end there, too, are in sync.
+    """The election for a lost state, by the reports of replicas while there is no leader. The first assigned replica
+    with the furthest log end leads, and all with that log end are in sync.
 
-    All replicas must have told, for certain: one that is away may have led in a later epoch, alone in the ISR. With
-    `unclean` those that are live will do, and only the leader is in sync, and marked as recovering. None if nobody may
+    All replicas must have reported, with certainty: an absent one may have led in a later epoch, alone in the ISR. With
+    `unclean` the live ones suffice, and only the leader is in sync, and marked as recovering. None if no replica may
     lead.
 
-    *Source*: none in Kafka, which begins anew at epoch 0 with all live replicas in sync. The order of logs is that of
+    *Source*: none in Kafka, which restarts at epoch 0 with all live replicas in sync. The order of logs is that of
     Raft's elections.
     """
     told = [replica for replica in assignment if replica in log_ends and replica in live]
@@ -95,7 +99,7 @@ def leader_for_lost(
         return None
     furthest = max(log_ends[replica][:2] for replica in told)
     in_sync = tuple(replica for replica in told if log_ends[replica][:2] == furthest)
-    is_alone = len(assignment) == 1  # nobody else has what it may have lost
+    is_alone = len(assignment) == 1  # no other replica has records that it may have lost
     if len(told) == len(assignment) and (is_alone or all(log_ends[replica].is_certain for replica in told)):
         return _elected(state, in_sync[0], in_sync, controller_epoch, RecoveryState.RECOVERED)
     if not unclean or len(told) < sum(replica in live for replica in assignment):
@@ -104,8 +108,8 @@ def leader_for_lost(
 
 
 def without_replica(state: PartitionState, replica: int, controller_epoch: int) -> PartitionState | None:
-    """State after a replica went offline: it leaves the ISR, unless it is its last member, and leads no more. None if
-    nothing changes.
+    """The state after a replica went offline: it leaves the ISR, unless it is its last member, and stops leading. None
+    if nothing changes.
 
     *Source*: `ReplicaStateMachine.removeReplicasFromIsr`.
     """
@@ -119,8 +123,12 @@ def without_replica(state: PartitionState, replica: int, controller_epoch: int) 
 def led_by_last_to_leave(
     state: PartitionState, doubted: Collection[int], controller_epoch: int
 ) -> PartitionState | None:
-    """State of a partition whose whole ISR is `doubted`, as its members may lack records that were committed: who has
-    left the ISR last is its only member, and leads when it is there. None if that one is doubted, too, or unknown.
+    """The state of a partition whose whole ISR is `doubted`, as its members may lack committed records: the last
+    replica to leave the ISR becomes its only member, and leads when it returns. None if that one is doubted, too, or
+    unknown.
+
+    If `min.insync.replicas` is two or more, nothing is committed without that replica once it has left; if it was one
+    while a leader was alone, NOBODY is recorded as the last to leave (`marked_if_alone`).
 
     Where `min.insync.replicas` is two or more, nothing is committed without that replica once it has left; where it was
     one while a leader was alone, NOBODY is known to have left last (`marked_if_alone`).
@@ -134,10 +142,10 @@ def led_by_last_to_leave(
 
 
 def leaderless(state: PartitionState, controller_epoch: int) -> PartitionState | None:
-    """State after the leader has gone where nobody else may lead: without a leader, and with the same ISR, as each of
-    its members has everything that was acknowledged: whichever comes back first may lead. None if there was no leader.
+    """The state after the leader has gone and no other replica may lead: without a leader, and with the same ISR, as
+    each member has all acknowledged records: the first one to return may lead. None if there was no leader.
 
-    Kafka takes the leader out of an ISR that has other members, who may be gone, too: then it waits for those.
+    Kafka removes the leader from an ISR that has other members, which may be gone, too: then it waits for those.
     """
     if state.leader == NO_LEADER:
         return None
@@ -153,7 +161,7 @@ def leader_after_loss(
     *,
     unclean: bool,
 ) -> PartitionState | None:
-    """State after replicas were `lost`: those leave the ISR, and a live member leads if the leader was one of them.
+    """The state after replicas were `lost`: they leave the ISR, and a live member leads if the leader was one of them.
     None if nothing changes.
 
     *Source*: `KafkaController.onReplicasBecomeOffline`, which writes an election and each loss one by one.
@@ -170,8 +178,8 @@ def leader_after_loss(
 def preferred_leader(
     assignment: Sequence[int], state: PartitionState, live: Collection[int], controller_epoch: int
 ) -> PartitionState | None:
-    """State with the first assigned replica as the leader. None if it leads already, or may not: it has to be live and
-    in sync.
+    """The state with the first assigned replica as the leader. None if it leads already, or may not: it has to be live
+    and in sync.
 
     *Source*: `preferredReplicaPartitionLeaderElection`.
     """
@@ -184,9 +192,9 @@ def preferred_leader(
 def state_among(
     replicas: Sequence[int], state: PartitionState, live: Collection[int], controller_epoch: int
 ) -> PartitionState:
-    """State when only these replicas count, of which one is in the ISR: the leader stays if it is a live one of them,
-    else the first that is `live` and in sync leads, or nobody. The leader epoch is raised in any case. Others lose
-    their logs: who is added again does not count as one that was in sync.
+    """The state when only these replicas count, of which one is in the ISR: the leader stays if it is a live one of
+    them, else the first that is `live` and in sync leads, or none. The leader epoch is raised in any case. The other
+    replicas lose their logs: one that is added again does not count as formerly in sync.
 
     *Source*: `reassignPartitionLeaderElection`, `KafkaController.moveReassignedPartitionLeaderIfRequired`.
     """
@@ -205,8 +213,8 @@ def leader_for_shutdown(
     shutting_down: Collection[int],
     controller_epoch: int,
 ) -> PartitionState | None:
-    """State before the leader stops: the first assigned replica that is `live`, in sync and does not stop leads, and
-    brokers that stop have left the ISR. None if nobody else may lead.
+    """The state before the leader stops: the first assigned replica that is `live`, in sync and not stopping leads, and
+    stopping brokers leave the ISR. None if no other replica may lead.
 
     *Source*: `controlledShutdownPartitionLeaderElection`.
     """
@@ -220,7 +228,7 @@ def leader_for_shutdown(
 def first_states(
     cluster: ClusterState, name: str, assignments: Mapping[int, ReplicaAssignment], controller_epoch: int
 ) -> dict[int, PartitionState]:
-    """States of new partitions of a topic, of those that have a live replica."""
+    """The states of a topic's new partitions that have a live replica."""
     states = {}
     for partition, assignment in assignments.items():
         live = [replica for replica in assignment.replicas if cluster.is_online(replica, (name, partition))]

@@ -1,13 +1,13 @@
-"""Partitions whose state is lost, as its znode was deleted or garbled, and this controller never knew it.
+"""Partitions whose state is lost, as its znode was deleted or damaged, and this controller never knew it.
 
-The state says who has what was acknowledged. Where it is lost nothing is made up: the partition has no leader, and each
-replica is told so in LeaderAndIsr, without an ISR. It leads and follows no more then, and its answer tells which leader
-epoch it knows and where its log ends. (The fields are ours, and tagged: Kafka's brokers do not tell.) When all replicas
-have told, the one whose log ends furthest has everything that was ever committed, as each leader had what was committed
-in the epochs before its own (`leadership.leader_for_lost`). While one is away, or may have lost records, an
-administrator may elect whoever of the others has most.
+The state says which replicas have all acknowledged records. A lost state is not guessed: the partition has no leader,
+and each replica receives that in LeaderAndIsr, without an ISR. It then stops leading and following, and reports in its
+response its leader epoch and log end. (The fields are ours, and tagged: Kafka's brokers do not report them.) When all
+replicas have reported, the one with the furthest log end has everything that was ever committed, as each leader had all
+records that were committed in earlier epochs (`leadership.leader_for_lost`). While one is absent, or may have lost
+records, an administrator may elect the most complete of the others.
 
-*Source*: none in Kafka, whose controller begins such a partition anew at epoch 0, with all live replicas in sync.
+*Source*: none in Kafka, whose controller restarts such a partition at epoch 0, with all live replicas in sync.
 """
 
 import logging
@@ -35,9 +35,9 @@ async def take_log_ends(
     response: LeaderAndIsrResponse,
     newly_failed: Collection[TopicPartition],
 ) -> None:
-    """Note what a broker has told of partitions whose states are lost, and elect leaders where all have told. One that
-    knows of a later leader epoch than it was told has not obeyed: all are asked again, in a later one.
-    `newly_failed` are those whose logs it cannot open, as it has not told before.
+    """Record a broker's reports about partitions whose states are lost, and elect leaders when all replicas have
+    reported. A broker with a later leader epoch than the command's has not obeyed: all are asked again, in a later one.
+    `newly_failed` are partitions whose logs it cannot open, reported for the first time.
 
     Raises: Deposed, CoordinationError.
     """
@@ -76,8 +76,9 @@ async def take_log_ends(
 def _log_end(
     context: ControllerContext, broker_id: int, partition: TopicPartition, answer: LeaderAndIsrPartitionError
 ) -> LogEnd:
-    """What a broker has told. One that may have lost records, when its machine went down, counts as certain if the
-    state was lost later: a controller that knew it has seen to that broker, before it told it who was in sync."""
+    """A broker's report. One of a broker that may have lost records, when its machine crashed, counts as certain if the
+    state was lost later: a controller that knew the state has handled that broker, before it sent it the ISR.
+    """
     may_lack = context.cluster.brokers[broker_id].may_lack(partition) and not answer.knew_isr
     return LogEnd(answer.last_epoch, answer.log_end_offset, answer.log_end_offset >= 0 and not may_lack)
 
@@ -85,7 +86,7 @@ def _log_end(
 def _answers(
     command: LeaderAndIsrRequest, response: LeaderAndIsrResponse
 ) -> Iterator[tuple[TopicPartition, LeaderAndIsrPartitionError]]:
-    """What a broker answered of the partitions whose states are lost."""
+    """A broker's responses for partitions whose states are lost."""
     asked = {
         (topic.topic_id, state.partition_index): (topic.topic_name, state.partition_index)
         for topic in command.topic_states
@@ -101,7 +102,7 @@ def _answers(
 
 
 def _tell_what_became(context: ControllerContext, partitions: list[TopicPartition]) -> None:
-    """Log who leads partitions now, and, when all live replicas have told, what the others wait for."""
+    """Log the new leaders of partitions, and, when all live replicas have reported, what the others wait for."""
     for name, index in partitions:
         topic = context.cluster.topics[name]
         state, replicas = topic.partitions[index], topic.assignments[index].replicas

@@ -1,8 +1,8 @@
-"""Where the replicas of new partitions go.
+"""Placement of the replicas of new partitions.
 
-First replicas go round-robin over the brokers, beginning at a random one; the others follow at a distance that grows by
-one with every round, so that the partitions led by one broker have their followers on different brokers. If all brokers
-name a rack, the brokers are first ordered so that racks alternate, and a replica goes to a rack without one as long as
+First replicas go round-robin over the brokers, from a random one on; the others follow at a distance that grows by one
+with every round, so that the partitions led by one broker have their followers on different brokers. If all brokers
+have a rack, the brokers are first ordered so that racks alternate, and a replica goes to a rack without one as long as
 there is such a rack.
 
 *Source*: kafka 3.9.1 `AdminUtils.assignReplicasToBrokers`.
@@ -15,7 +15,7 @@ RandomIndex = Callable[[int], int]
 
 
 class PlacementError(Exception):
-    """There is no assignment as asked for; the text says why."""
+    """The requested assignment is impossible; the message says why."""
 
 
 def assign_replicas(
@@ -27,7 +27,10 @@ def assign_replicas(
     first_partition: int = 0,
     start_index: int | None = None,
 ) -> dict[int, tuple[int, ...]]:
-    """Replicas of `partition_count` partitions from `first_partition` on.
+    """The replicas of `partition_count` partitions from `first_partition` on.
+
+    `brokers` maps ids to racks (None = no rack known). `start_index` fixes the first broker and the first distance
+    instead of drawing them: new partitions of an existing topic continue from its partition 0.
 
     `brokers` maps ids to racks (None = no rack known). `start_index` fixes the first broker and the first distance
     instead of drawing them: new partitions of an existing topic continue from its partition 0.
@@ -37,7 +40,7 @@ def assign_replicas(
     assert partition_count > 0, f"{partition_count} partitions"
     assert replication_factor > 0, f"{replication_factor} replicas"
     if replication_factor > len(brokers):
-        # As StripedReplicaPlacer of Kafka 4.3 has it; log directories that are cordoned do not exist here.
+        # The message of StripedReplicaPlacer of Kafka 4.3; there are no cordoned log directories here.
         raise PlacementError(
             f"The target replication factor of {replication_factor} cannot be reached because only {len(brokers)} "
             "broker(s) are registered."
@@ -62,8 +65,9 @@ def assign_replicas(
 
 
 def rack_alternated(racks: Mapping[int, str]) -> list[int]:
-    """Broker ids with racks taking turns, racks and the brokers of each in ascending order: r1's first, r2's first,
-    ..., r1's second, ..."""
+    """Broker ids with alternating racks, racks and the brokers of each in ascending order: r1's first, r2's first, ...,
+    r1's second, ...
+    """
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(racks[broker], []).append(broker)
@@ -89,5 +93,5 @@ def _across_racks(
 
 
 def _follower_index(first: int, shift: int, follower: int, broker_count: int) -> int:
-    """Index of a follower: 1 to `broker_count` - 1 places behind the first replica."""
+    """The index of a follower: 1 to `broker_count` - 1 places behind the first replica."""
     return (first + 1 + (shift + follower) % (broker_count - 1)) % broker_count

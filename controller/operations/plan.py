@@ -1,9 +1,9 @@
-"""What a decision of the controller writes and leads to: the `Plan`, and the writes that several operations make.
+"""The writes and results of a decision of the controller: the `Plan`, and the writes that several operations share.
 
-Pure, as are the functions `plan_*` in the files of the operations, which make plans of the cluster's state. A plan's
-writes come in groups. A group is never split between two transactions; large plans take several, in order, and every
-plan is such that stopping between two groups leaves a store from which the next controller carries on: partitions
-without a state are elected, topics in the deletion queue are deleted.
+Pure, as are the functions `plan_*` in the files of the operations, which compute plans from the cluster's state. A
+plan's writes come in groups. A group is never split between two transactions; large plans take several, in order, and
+after an interruption between two groups the next controller can continue from the store: partitions without a state get
+a leader, topics in the deletion queue are deleted.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -14,8 +14,7 @@ from barnabas.controller.coordination.interface import Check, Create, Operation,
 from barnabas.controller.state import NO_ZNODE, ClusterState, PartitionState, TopicPartition
 
 TRANSACTION_BYTES_MAX = 512 * 1024
-"""Size at which writes continue in another transaction: half of what ZooKeeper takes in one message
-(`jute.maxbuffer`)."""
+"""The size at which writes continue in another transaction: half of ZooKeeper's maximum message (`jute.maxbuffer`)."""
 
 _OPERATION_OVERHEAD_BYTES = 64
 
@@ -23,8 +22,8 @@ OperationGroup = tuple[Operation, ...]
 
 
 class Plan(NamedTuple):
-    """A decision: `writes` to make it durable, the `cluster` as it is then, and the partitions whose `told` states
-    brokers must learn.
+    """A decision: `writes` to make it durable, the resulting `cluster`, and the partitions whose states have to be
+    `told` to brokers.
 
     `new` are those among `told` that never had a leader before.
     """
@@ -38,9 +37,10 @@ class Plan(NamedTuple):
 def transactions(
     groups: Iterable[OperationGroup], fence: Check, bytes_max: int = TRANSACTION_BYTES_MAX
 ) -> Iterator[list[Operation]]:
-    """Pack groups into as few transactions of at most `bytes_max` as they fit into, each opened by the check that its
-    author is still the controller. A group that is larger has a transaction of its own. Each is packed when it is asked
-    for: many take as long as the event loop has no turn."""
+    """Pack groups into as few transactions of at most `bytes_max` as possible, each beginning with the check that its
+    author is still the controller. A larger group has a transaction of its own. Lazy: packing many blocks the event
+    loop.
+    """
     packed: list[Operation] = []
     room = 0
     for group in filter(None, groups):
@@ -58,7 +58,7 @@ def transactions(
 
 
 def parent_paths(partitions: Iterable[TopicPartition]) -> list[str]:
-    """The znodes above the states of these partitions, which may or may not exist already."""
+    """The znodes above the states of these partitions, which may or may not exist."""
     paths: dict[str, None] = {}
     for name, partition in partitions:
         paths[znodes.partitions_path(name)] = None
@@ -67,7 +67,7 @@ def parent_paths(partitions: Iterable[TopicPartition]) -> list[str]:
 
 
 def state_creations(states: Mapping[TopicPartition, PartitionState], existing: Collection[str]) -> list[OperationGroup]:
-    """The writes of states that stand in no znode. `existing` are those found among their `parent_paths`."""
+    """The writes of states that have no znode yet. `existing` are the existing ones of their `parent_paths`."""
     parents = dict.fromkeys(znodes.partitions_path(name) for name, _ in states)
     groups: list[OperationGroup] = [missing_znode(existing, parent) for parent in parents]
     return groups + [state_creation(*partition, state, existing) for partition, state in states.items()]
@@ -76,8 +76,9 @@ def state_creations(states: Mapping[TopicPartition, PartitionState], existing: C
 def state_writes(
     cluster: ClusterState, states: Mapping[TopicPartition, PartitionState], existing: Collection[str]
 ) -> list[OperationGroup]:
-    """The writes of the next states of partitions: in their znodes, or, first, in new ones. `existing` are those found
-    among the `parent_paths` of the partitions `without_znode`."""
+    """The writes of the next states of partitions: first in new znodes, then in existing ones. `existing` are the
+    existing ones of the `parent_paths` of the partitions `without_znode`.
+    """
     new = without_znode(cluster, states)
     updates: list[OperationGroup] = []
     for (name, index), state in states.items():
@@ -88,7 +89,7 @@ def state_writes(
 
 
 def without_znode(cluster: ClusterState, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Those of these partitions whose state stands in no znode: they never had one, or it is lost."""
+    """Those of these partitions whose state has no znode: they never had one, or it is lost."""
     found = []
     for name, index in partitions:
         state = cluster.topics[name].partitions.get(index)
@@ -98,7 +99,7 @@ def without_znode(cluster: ClusterState, partitions: Iterable[TopicPartition]) -
 
 
 def state_creation(name: str, partition: int, state: PartitionState, existing: Collection[str]) -> OperationGroup:
-    """The writes of a partition's first state. `existing` tells whether the znode above it does."""
+    """The writes of a partition's first state. `existing` says whether the znode above exists."""
     return (
         *missing_znode(existing, znodes.partition_path(name, partition)),
         Create(znodes.partition_state_path(name, partition), znodes.encode_partition_state(state)),
@@ -106,7 +107,7 @@ def state_creation(name: str, partition: int, state: PartitionState, existing: C
 
 
 def state_update(name: str, partition: int, old: PartitionState, new: PartitionState) -> Operation:
-    """The write of a partition's next state, refused if somebody else has changed it."""
+    """The write of a partition's next state, refused if another client has changed it."""
     path = znodes.partition_state_path(name, partition)
     return SetData(path, znodes.encode_partition_state(new), old.partition_epoch)
 

@@ -1,7 +1,7 @@
-"""Preferred leaders: each partition led by the first replica of its assignment, so that brokers lead alike many.
+"""Preferred leaders: each partition is led by the first replica of its assignment, so that leadership is balanced.
 
-After a broker was away, others lead what it led. Now and then the controller gives that back to those who are in sync
-again.
+While a broker is absent, others lead its partitions. The controller periodically moves leadership back to preferred
+replicas that are in sync again.
 
 *Source*: kafka 4.3.0 `ReplicationControlManager.maybeBalancePartitionLeaders`; in 3.9.1
 `KafkaController.checkAndTriggerAutoLeaderRebalance`, which tolerates some percent.
@@ -21,7 +21,8 @@ from barnabas.timers import ScheduledCall
 logger = logging.getLogger(__name__)
 
 ELECTIONS_MAX = 1_000
-"""How many partitions change their leader at a time; the others follow soon after (`MAX_ELECTIONS_PER_IMBALANCE`)."""
+"""The number of partitions that change their leader at a time; the others follow soon (`MAX_ELECTIONS_PER_IMBALANCE`).
+"""
 
 FURTHER_ELECTIONS_DELAY_MS = 1_000
 
@@ -29,8 +30,7 @@ FURTHER_ELECTIONS_DELAY_MS = 1_000
 def preferred_elections(
     cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int, commits_alone: CommitsAlone
 ) -> Iterable[tuple[TopicPartition, PartitionState]]:
-    """Those of the partitions that their first replica may lead, being live and in sync, and does not lead, each with
-    the state in which it does."""
+    """The partitions whose first replica is live, in sync and not the leader, with the state in which it leads."""
     for name, partition in partitions:
         old = cluster.topics[name].partitions.get(partition)
         if old is None:
@@ -48,7 +48,7 @@ def plan_preferred_elections(
     elections_max: int,
     commits_alone: CommitsAlone,
 ) -> Plan:
-    """Have up to `elections_max` of the partitions led by their first replica, where it may lead."""
+    """Elect the first replica of up to `elections_max` of the partitions, if it may lead."""
     states = dict(islice(preferred_elections(cluster, partitions, controller_epoch, commits_alone), elections_max))
     writes: list[OperationGroup] = [
         (state_update(name, partition, cluster.topics[name].partitions[partition], state),)
@@ -58,15 +58,15 @@ def plan_preferred_elections(
 
 
 def keep_balance(context: ControllerContext) -> None:
-    """Look now and then whether preferred leaders can lead again: to be called when the cluster has several brokers."""
+    """Start the periodic check of preferred leaders: to be called when the cluster has several brokers."""
     if context.leader_balance is None:
         context.leader_balance = LeaderBalance(context)
     context.leader_balance.begin()
 
 
 class LeaderBalance:
-    """Looks every `leader.imbalance.check.interval.seconds` whether preferred leaders can lead again, while the cluster
-    has several brokers; never where `auto.leader.rebalance.enable` is false.
+    """Checks every `leader.imbalance.check.interval.seconds` whether preferred leaders can lead again, while the
+    cluster has several brokers; never if `auto.leader.rebalance.enable` is false.
     """
 
     def __init__(self, context: ControllerContext) -> None:
@@ -74,13 +74,13 @@ class LeaderBalance:
         self._timer: ScheduledCall | None = None
 
     def begin(self) -> None:
-        """Look after the interval, and again."""
+        """Start the periodic checks."""
         settings = self._context.settings
         if self._timer is None and settings.auto_leader_rebalance_enable:
             self._schedule(settings.leader_imbalance_check_interval_ms)
 
     def stop(self) -> None:
-        """Look no more, until the next `begin`."""
+        """Stop the checks until the next `begin`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""AllocateProducerIds: other brokers ask the controller for their blocks of producer ids.
+"""AllocateProducerIds: other brokers request their blocks of producer ids from the controller.
 
 *Source*: kafka 3.9.1 `KafkaController.processAllocateProducerIds`; KIP-730.
 """
@@ -12,7 +12,7 @@ from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequ
 async def grant_producer_ids(
     context: ControllerContext, allocate: AllocateProducerIds, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
-    """Hand a block out to a broker that is registered in the epoch that it names. Called by the task that serves it."""
+    """Allocate a block to a broker that is registered in its request's epoch. Called by the task that serves it."""
     if not context.is_active:
         return AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER)
     broker = context.cluster.brokers.get(request.broker_id)

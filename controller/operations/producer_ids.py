@@ -1,8 +1,8 @@
 """AllocateProducerIds: blocks of producer ids, unique in the cluster for ever.
 
 The controller takes them from the store, for its own broker and for others (`producer_id_grants.py`). A write that
-compares versions makes them unique whoever does it, so it needs no check of the controller's epoch, as in Kafka: a
-broker whose logs are ahead of the store sets it right by itself.
+compares versions makes them unique whichever process writes, so it needs no check of the controller's epoch, as in
+Kafka: a broker whose logs are ahead of the store repairs the store by itself.
 
 *Source*: kafka 3.9.1 `ZkProducerIdManager.getNewProducerIdBlock`.
 """
@@ -28,7 +28,7 @@ from barnabas.timers import Timers, time_limit
 from barnabas.wire.errors import ApiError, ErrorCode
 
 PRODUCER_ID_BLOCK_SIZE = 1000
-"""Producer ids handed out at once (`ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`)."""
+"""The size of a block of producer ids (`ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`)."""
 
 PRODUCER_ID_MAX = 2**63 - 1
 
@@ -36,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 class AllocateProducerIds:
-    """`Controller.allocate_producer_ids`: called by the task that hands out producer ids.
+    """`Controller.allocate_producer_ids`: called by the task that assigns producer ids.
 
-    It remembers the last id that anybody got, so that a znode that somebody deletes or garbles can be written anew:
-    `keep` is called at a start, in a new session, and by the controller's task whenever the znode has changed.
+    It remembers the last allocated id, so that a deleted or damaged znode can be written again: `keep` is called at a
+    start, in a new session, and by the controller's task whenever the znode has changed.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class AllocateProducerIds:
 
     @property
     def knows_what_was_allocated(self) -> bool:
-        """Whether the metadata store tells, or told, which producer ids have been handed out."""
+        """Whether the metadata store records, or recorded, which producer ids were allocated."""
         return self._last >= 0
 
     async def __call__(self, above: int = -1, *, broker_id: int | None = None) -> tuple[int, int]:
-        """A block of producer ids that nobody else gets, all of them greater than `above`: its first and last, both
-        included. It is for the broker of that id, or for this one.
+        """A new block of producer ids, all of them greater than `above`: its first and last id, both included. It is
+        for the broker of that id, or for this one.
 
-        Raises: ApiError(COORDINATOR_LOAD_IN_PROGRESS) if the store is out of reach, its disk full, or nobody knows
-        which ids have been handed out: the producer asks again.
+        Raises: ApiError(COORDINATOR_LOAD_IN_PROGRESS) if the store is unreachable, its disk full, or the allocated ids
+        are unknown: the producer retries.
 
         *Source*: `ZkProducerIdManager.getNewProducerIdBlock`; the error is `RPCProducerIdManager`'s.
         """
@@ -77,7 +77,7 @@ class AllocateProducerIds:
         return first, last
 
     async def keep(self) -> None:
-        """Remember the last producer id that anybody got, and again whenever the znode that says so changes.
+        """Read the last allocated producer id, and again whenever its znode changes.
 
         Raises: CoordinationError.
         """
@@ -90,8 +90,11 @@ class AllocateProducerIds:
 
 
 async def keep_block(store: CoordinationStore, broker_id: int, last_known: Callable[[], int], watcher: Watcher) -> int:
-    """The last id that anybody got, -1 if nobody did or nobody knows; `last_known` tells what is known already, at any
+    """The last allocated id, -1 if there is none or it is unknown; `last_known` returns the currently known one, at any
     time: blocks are allocated meanwhile.
+
+    A missing or damaged znode is written again from that, at once: the broker's next run knows nothing else. The
+    watcher is called for the next change.
 
     A znode that is gone or damaged is written anew from that, at once: the next life of the broker knows nothing else.
     The watcher learns of the next change.
@@ -125,8 +128,8 @@ async def keep_block(store: CoordinationStore, broker_id: int, last_known: Calla
 
 
 async def allocate_block(store: CoordinationStore, broker_id: int, above: int = -1) -> tuple[int, int]:
-    """Take the next block for a broker, and none that begins below an id that is known to be used, or in its block: its
-    first and last id, both included.
+    """Allocate the next block to a broker, behind the block of any id that is known to be used: its first and last id,
+    both included.
 
     Raises: CoordinationError, DamagedZnode, ApiError(UNKNOWN_SERVER_ERROR) when all ids have been used.
     """

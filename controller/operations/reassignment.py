@@ -1,9 +1,9 @@
-"""Reassignments: partitions that move to other brokers while they are written and read.
+"""Reassignments: partitions move to other brokers while they are in use.
 
-The new replicas are added to those that there are (`adding_replicas` of the topic's znode), and follow. When all that
-shall stay are in sync, the others (`removing_replicas`) lose the lead, leave the ISR and are deleted. What stands in
-the znode is all that there is to know: another controller goes on from there, and a reassignment that is cancelled or
-replaced is one to other replicas.
+The new replicas are added to the existing ones (`adding_replicas` of the topic's znode), and fetch. When all target
+replicas are in sync, the others (`removing_replicas`) lose leadership, leave the ISR and are deleted. The znode
+contains the whole state: another controller continues from there, and cancelling or replacing a reassignment is a
+reassignment to other replicas.
 
 *Source*: kafka 3.9.1 `KafkaController.onPartitionReassignment`, `processApiPartitionReassignment`; KIP-455, KIP-860.
 Errors as kafka 4.3.0 `ReplicationControlManager.alterPartitionReassignments`.
@@ -28,12 +28,13 @@ from barnabas.wire.errors import ApiError, ErrorCode
 logger = logging.getLogger(__name__)
 
 ReassignmentResults = dict[TopicPartition, ApiError | None]
-"""Whether what was asked for is under way, for each partition."""
+"""The result for each partition: None if its reassignment is under way."""
 
 
 class Transfer(NamedTuple):
-    """A step of reassignments: what is written first and told, the topics' znodes that are written when brokers have
-    been told, and the partitions that brokers lose, by broker id."""
+    """A step of reassignments: the plan to write and announce first, the writes of topic znodes after brokers were
+    informed, and the partitions that brokers lose, by broker id.
+    """
 
     plan: Plan
     last_writes: tuple[OperationGroup, ...]
@@ -47,7 +48,7 @@ def check_reassignment(
     *,
     allow_replication_factor_change: bool = True,
 ) -> ReplicaAssignment:
-    """The assignment that moves a partition to the target, or back where it came from (None).
+    """The assignment that moves a partition to the target, or back to its origin (None).
 
     Raises: ApiError UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT,
     INVALID_REPLICATION_FACTOR.
@@ -82,7 +83,7 @@ def check_reassignment(
 
 
 def _check_target(cluster: ClusterState, current: ReplicaAssignment, target: Sequence[int]) -> None:
-    """Brokers that have a replica already may be away; those that are to get one must be there."""
+    """Brokers that have a replica already may be absent; new ones must be registered."""
     absent = [replica for replica in target if replica not in cluster.brokers and replica not in current.replicas]
     if not target:
         problem = "includes an empty replica list"
@@ -101,11 +102,12 @@ def plan_begin(
     controller_epoch: int,
     commits_alone: CommitsAlone,
 ) -> InPieces[Transfer]:
-    """Phases U and A: partitions get these assignments, which stand in the znodes before anybody hears of them. Who was
-    being added and is so no more loses its replica. All are told in a new leader epoch.
+    """Phases U and A: partitions get these assignments, which are in the znodes before any broker is informed. Replicas
+    that are no longer being added are deleted. All brokers are informed in a new leader epoch.
 
-    The states are written first. They have replicas only that both assignments have, so that a controller which finds a
-    part of it done goes on with what was under way; Kafka's order would leave others in the ISR, or leading.
+    The states are written first. They contain only replicas of both assignments, so that a controller which finds a
+    part of the writes continues with the previous reassignment; Kafka's order would leave others in the ISR, or
+    leading.
     """
     turns = Turns()
     changed: dict[TopicPartition, ReplicaAssignment] = {}
@@ -121,7 +123,7 @@ def plan_begin(
 
 
 def is_complete(cluster: ClusterState, partition: TopicPartition) -> bool:
-    """Whether a partition is being reassigned, and all replicas that shall stay are in sync."""
+    """Whether a partition is being reassigned, and all target replicas are in sync."""
     name, index = partition
     topic = cluster.topics.get(name)
     if topic is None or name in cluster.deleting or index not in topic.assignments:
@@ -135,8 +137,9 @@ def is_complete(cluster: ClusterState, partition: TopicPartition) -> bool:
 def plan_completion(
     cluster: ClusterState, partitions: Iterable[TopicPartition], controller_epoch: int, commits_alone: CommitsAlone
 ) -> InPieces[Transfer]:
-    """Phase B: those of the partitions whose new replicas are all in sync are left to them. The topics' znodes are
-    written last: until then another controller would do all of it again."""
+    """Phase B: those of the partitions whose target replicas are all in sync drop the others. The topics' znodes are
+    written last: until then another controller would repeat all of it.
+    """
     turns = Turns()
     changed: dict[TopicPartition, ReplicaAssignment] = {}
     for name, index in partitions:
@@ -157,7 +160,7 @@ def _states_among(
     controller_epoch: int,
     commits_alone: CommitsAlone,
 ) -> Generator[None, None, tuple[dict[TopicPartition, PartitionState], list[OperationGroup]]]:
-    """The states of partitions when only the replicas that they have `after` count, and the writes of those."""
+    """The states of partitions when only the replicas that they have `after` count, and their writes."""
     states: dict[TopicPartition, PartitionState] = {}
     writes: list[OperationGroup] = []
     turns = Turns()
@@ -200,8 +203,8 @@ async def alter_reassignments(
     *,
     allow_replication_factor_change: bool,
 ) -> ReassignmentResults:
-    """Begin, replace or (None) cancel reassignments; answers when that is written. Called by the task that serves a
-    client, done in the controller's.
+    """Begin, replace or (None) cancel reassignments; responds when that is written. Called by the task that serves a
+    client, executed in the controller's task.
 
     Raises: ApiError, as `ControllerContext.ask`.
     """
@@ -212,7 +215,7 @@ async def alter_reassignments(
     async def alter() -> None:
         results: ReassignmentResults = {}
         assignments: dict[TopicPartition, ReplicaAssignment] = {}
-        turns = Turns()  # nothing changes the cluster but the task that does this
+        turns = Turns()  # only the controller's task, which runs this, changes the cluster
         for partition, target in wanted.items():
             await turns.after_one()
             try:
@@ -224,7 +227,7 @@ async def alter_reassignments(
                 )
                 results[partition] = None
             except ApiError as error:
-                results[partition] = error.with_traceback(None)  # which would keep all that was looked at
+                results[partition] = error.with_traceback(None)  # a traceback would keep all locals alive
         if assignments:
             from barnabas.controller.operations.znode_requests import forget_reassignments
 
@@ -241,12 +244,12 @@ async def begin(
     request: AdminRequest[ReassignmentResults] | None = None,
     results: ReassignmentResults | None = None,
 ) -> None:
-    """Give partitions these assignments, and go on with what is complete already. In the controller's task. The
-    `request` is answered with the `results` when it is written.
+    """Give partitions these assignments, and continue with those that are complete already. In the controller's task.
+    The `request` is completed with the `results` when it is written.
 
     Raises: Deposed, CoordinationError.
     """
-    turns = Turns()  # nothing changes the cluster but the task that does this
+    turns = Turns()  # only the controller's task, which runs this, changes the cluster
     for (name, index), assignment in wanted.items():
         logger.info("%s-%d: reassigning to %s", name, index, list(assignment.target_replicas))
         await turns.after_one()
@@ -262,8 +265,8 @@ async def begin(
 
 
 async def advance(context: ControllerContext, partitions: Collection[TopicPartition] | None = None) -> None:
-    """Complete those reassignments, of these partitions or of all, whose new replicas are in sync. In the controller's
-    task: to be called when ISRs have grown, and when brokers have come.
+    """Complete those reassignments, of these partitions or of all, whose target replicas are in sync. In the
+    controller's task: to be called when ISRs have grown, and when brokers have registered.
 
     Raises: Deposed, CoordinationError.
     """
@@ -298,7 +301,7 @@ def reassigned(cluster: ClusterState) -> list[TopicPartition]:
 
 
 async def _carry_out(context: ControllerContext, transfer: Transfer) -> None:
-    """Tell all brokers of what was written, and have those delete replicas that have none any more."""
+    """Inform all brokers of the written plan, and make brokers delete their removed replicas."""
     context.adopt(transfer.plan)
     for broker_id, partitions in transfer.lost.items():
         context.cluster = context.cluster.without_offline_replicas(broker_id, partitions)

@@ -1,4 +1,4 @@
-"""Asking brokers again for what they refused."""
+"""Retries replicas that brokers refused."""
 
 from barnabas.controller import requests
 from barnabas.controller.context import ControllerContext
@@ -8,9 +8,9 @@ from barnabas.controller.state import TopicPartition
 
 
 async def retry_refused(context: ControllerContext) -> None:
-    """Ask each broker again to open the replicas that it could not open, by telling it their partitions' present state,
-    in which it does not lead them; it is elected for those that it opens. Deletions that wait for a replica go on. In
-    the controller's task.
+    """Ask each broker again to open the replicas that it could not open, by sending it their partitions' current state,
+    in which it does not lead them; it is elected for those that it opens. Pending deletions are retried. In the
+    controller's task.
 
     Raises: Deposed, CoordinationError.
 

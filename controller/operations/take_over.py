@@ -1,7 +1,7 @@
-"""Taking over the cluster: everything is read, partitions without a leader get one, and every broker is told all that
-it should know. A new controller does so, and one that does not know what became of its last decision.
+"""Taking over the cluster: everything is loaded, partitions without a leader get one, and every broker receives its
+complete state. A new controller does so, and one that does not know the outcome of its last decision.
 
-What was interrupted is taken up: deletions, reassignments, and what tools ask for in znodes.
+Interrupted work is continued: deletions, reassignments, and requests of tools in znodes.
 
 *Source*: kafka 3.9.1 `KafkaController.onControllerFailover`.
 """
@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 
 class TakeOver:
-    """Makes what stands in the store the controller's own, and leaves it watched. Called by the controller's task, and
-    by `Controller.start` before there is one; its methods raise Deposed and CoordinationError.
+    """Loads the content of the store into the controller, and sets watches. Called by the controller's task, and by
+    `Controller.start` before the task exists; its methods raise Deposed and CoordinationError.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class TakeOver:
         self._broker_changes = broker_changes
         self._topic_changes = topic_changes
         self._loaded_epoch = 0
-        """In which term of this controller the cluster was read last."""
+        """The controller epoch in which the cluster was last loaded."""
 
     async def run(self) -> None:
         """Take over the cluster."""
@@ -49,14 +49,14 @@ class TakeOver:
         await self.restore()
         await self._broker_changes.follow()
         loaded = await self._load()
-        await context.election.confirm()  # or brokers would be told, by an old epoch, what a newer one has decided
+        await context.election.confirm()  # or brokers would receive, with an old epoch, decisions of a newer one
         repairs = [*loaded.repairs, *drop_unwanted_deletions(context)]
         brokers = context.brokers
         brokers.part_from(brokers.met)
         brokers.meet(context.cluster.brokers)
         if brokers.others:
             await self._begin_with_others()
-            # What others have created came without a notification; elections go by it.
+            # Topics created by others came without a notification; elections need their overrides.
             ids = {topic.topic_id for topic in known.values()}
             new = [topic.name for topic in loaded.cluster.topics.values() if topic.topic_id not in ids]
             await context.configs.refresh("topics", new)
@@ -65,33 +65,36 @@ class TakeOver:
         repairs += self._shrink_isrs(loaded)
         everything = [(topic.name, partition) for topic, partition in context.cluster.partitions()]
         if context.cluster.deleting:
-            await delete_queued(context, sorted(context.cluster.deleting))  # before their logs are nobody's
+            await delete_queued(context, sorted(context.cluster.deleting))  # before their logs belong to no topic
         await bring_online(context, everything, repairs, requests.FULL)
         await self._follow_requests()
         await self._resume_reassignments()
 
     async def restore(self) -> None:
-        """Create what every cluster has, where somebody has deleted it."""
+        """Create the fixed znodes that were deleted."""
         created = await self._context.configs.restore()
         created += await create_missing(self._context.store, identity(self._context.cluster_id))
         if created:
             logger.error("somebody has deleted %s: it is there again", ", ".join(created))
 
     def _known(self) -> Mapping[str, TopicState]:
-        """What this controller knows of topics from before. Where another one was elected since it last read them, that
-        is out of date: leaders were elected, replicas left ISRs and topics were deleted, and nothing is put back."""
+        """The topics that this controller knows from before. If another controller was elected since it last loaded
+        them, they are outdated: leaders were elected, replicas left ISRs and topics were deleted, so nothing is
+        restored from them.
+        """
         context, election = self._context, self._context.election
         is_valid = self._loaded_epoch in (election.epoch, election.predecessor_epoch)
         return context.cluster.topics if is_valid else {}
 
     async def _load(self) -> LoadedCluster:
-        """Read everything; from here on it is what the controller decides by.
+        """Load everything; from here on the controller decides on it.
 
-        Partitions whose leader has died since, and lives again, are to be elected anew: that was its previous life.
+        Partitions whose leader has died and registered again since have to be elected anew: the election was in its
+        former life.
         """
         context, own = self._context, self._own.broker
         known = self._known()
-        lives = {own.broker_id: self._own.first_epoch}  # it went on when it was registered anew
+        lives = {own.broker_id: self._own.first_epoch}  # the process did not die when it registered again
         watch = self._topic_changes.watch
         watch.begin()
         loaded = await load_cluster(context.store, context.new_topic_id, watch, known, lives)
@@ -109,15 +112,14 @@ class TakeOver:
         return loaded
 
     async def _begin_with_others(self) -> None:
-        """There are several brokers: all have to know who lives before they are told their roles."""
+        """There are several brokers: all have to know the live brokers before they receive their roles."""
         from barnabas.controller.operations.preferred_election import keep_balance
 
         keep_balance(self._context)
         await tell_who_lives(self._context, self._context.brokers.met)
 
     def _shrink_isrs(self, loaded: LoadedCluster) -> list[OperationGroup]:
-        """Take those out of ISRs who died while there was no controller, and who may lack records; returns the writes
-        of that."""
+        """Remove brokers from ISRs that died while there was no controller, or may lack records; returns the writes."""
         cluster = self._context.cluster
         writes: list[OperationGroup] = []
         states = (state for topic in cluster.topics.values() for state in topic.partitions.values())
@@ -132,7 +134,7 @@ class TakeOver:
         return writes
 
     async def _follow_requests(self) -> None:
-        """Do what tools ask for in znodes; the watches tell of the next such request."""
+        """Execute the requests of tools in znodes, and watch for the next ones."""
         asked = [await self._context.store.exists(path, self._requests_changed) for path in znodes.REQUESTS]
         if any(asked):
             from barnabas.controller.operations.znode_requests import follow_requests
@@ -143,7 +145,7 @@ class TakeOver:
         self._context.events.submit(self._follow_requests)
 
     async def _resume_reassignments(self) -> None:
-        """Go on with what is under way, of which all brokers have been told."""
+        """Continue the reassignments under way, about which all brokers are informed."""
         assignments = (a for topic in self._context.cluster.topics.values() for a in topic.assignments.values())
         if any(assignment.adding_replicas or assignment.removing_replicas for assignment in assignments):
             from barnabas.controller.operations.reassignment import advance

@@ -1,8 +1,8 @@
-"""What others change in the cluster's znodes: topics created, partitions added and deletions asked for by tools.
+"""Changes by others in the cluster's znodes: created topics, added partitions and deletions requested by tools.
 
-A watch tells once that a znode has changed, and not how. So after a change every topic that may have changed since it
-was last read is read again and compared with what the controller knows. The controller's own writes are watched, too;
-nothing about them is new to it.
+A watch fires once for a changed znode, without the change. So after a change every topic that may have changed since it
+was last read is read again and compared with the known one. The controller's own writes fire watches, too; they contain
+nothing new.
 
 *Source*: kafka 3.9.1 `KafkaController.processTopicChange`, `processPartitionModifications`, `processTopicDeletion`.
 """
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class Changes(NamedTuple):
-    """What somebody else has changed. `cluster` has the new topics and partitions, and lacks those that are `gone`.
+    """The changes by others. `cluster` contains the new topics and partitions, and lacks those that are `gone`.
 
-    `queued` are names in the deletion queue that the controller has not taken up; `repairs` are writes that give new
-    topics an id, and that put damaged znodes right: those of `restored` partitions, which are in a new epoch, too.
+    `queued` are names in the deletion queue that the controller has not processed; `repairs` are writes that give new
+    topics an id, and that repair damaged znodes, including those of `restored` partitions, which are in a new epoch.
     """
 
     cluster: ClusterState
@@ -40,8 +40,8 @@ class Changes(NamedTuple):
 
 
 class ClusterWatch:
-    """Reads topics and the deletion queue and leaves itself as a watcher with the store: `on_change` is called once,
-    for the first change after each `read`, and after each `begin`, when a take-over reads everything in its place.
+    """Reads topics and the deletion queue and registers itself as a watcher: `on_change` is called once, for the first
+    change after each `read`, and after each `begin`, when a take-over loads everything instead.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -49,13 +49,13 @@ class ClusterWatch:
         self._is_reported = False
         self._up_to_date: set[str] = set()
         self._changed: set[str] = set()
-        """Topics that have changed since the last reading began: what was read of them may be older, and their watch is
-        spent."""
+        """Topics that have changed since the last read began: their read data may be older, and their watch has fired.
+        """
         self.left_out: set[str] = set()
         """Topics whose znode could not be read."""
 
     def __call__(self, event: WatchedEvent) -> None:
-        """Called by the store when something has changed."""
+        """Called by the store after a change."""
         if event.path.startswith(znodes.TOPICS + "/"):
             name = event.path.removeprefix(znodes.TOPICS + "/")
             self._up_to_date.discard(name)
@@ -65,19 +65,21 @@ class ClusterWatch:
             self._on_change()
 
     def begin(self) -> None:
-        """From here on everything is read. Whatever was reported before does not count: a broker that is not the
-        controller does nothing about it."""
+        """Everything is read from here on. Changes reported before do not count: a broker that is not the controller
+        ignores them.
+        """
         self._is_reported = False
         self._changed.clear()
 
     def loaded(self, topics: Iterable[str], left_out: Iterable[str]) -> None:
-        """Go on after a take-over, which has read everything since `begin` and left this watcher at each of the topics,
-        also those that are `left_out`."""
+        """Continue after a take-over, which has loaded everything since `begin` and set this watcher at each of the
+        topics, including those that are `left_out`.
+        """
         self.left_out = set(left_out)
         self._up_to_date = self.left_out.union(topics) - self._changed
 
     async def read(self, store: CoordinationStore, cluster: ClusterState, new_topic_id: Callable[[], bytes]) -> Changes:
-        """Compare the store with what is known. A damaged topic is logged, and left out if it is new.
+        """Compare the store with the known cluster. A damaged topic is logged, and left out if it is new.
 
         Raises: CoordinationError.
         """
@@ -90,7 +92,7 @@ class ClusterWatch:
         repairs: list[OperationGroup] = []
         for name, answer in zip(outdated, answers, strict=True):
             if answer is None:
-                continue  # deleted since; its watch, or that of its parent, tells
+                continue  # deleted since; its watch, or that of its parent, fires
             if name not in self._changed:
                 self._up_to_date.add(name)
             payload, stat = answer
@@ -129,7 +131,7 @@ class ClusterWatch:
 def _topic(
     name: str, payload: bytes, version: int, known: TopicState | None, new_topic_id: Callable[[], bytes]
 ) -> tuple[TopicState | None, list[OperationGroup]]:
-    """The topic with what is new about it, or None if nothing is; and the write that gives it an id if it has none.
+    """The topic with its changes, or None if there are none; and the write that gives it an id if it has none.
 
     Raises: DamagedZnode.
     """
@@ -148,8 +150,8 @@ def _topic(
 
 
 class TopicChanges:
-    """Takes up what others change in topics and in the deletion queue: `watch` is left with the store when the cluster
-    is taken over, and again by each `follow`, which the controller's task does after a change.
+    """Processes changes by others of topics and of the deletion queue: `watch` is set when the cluster is taken over,
+    and again by each `follow`, which the controller's task calls after a change.
     """
 
     def __init__(self, context: ControllerContext) -> None:
@@ -157,7 +159,7 @@ class TopicChanges:
         self.watch = ClusterWatch(lambda: context.events.submit(self.follow))
 
     async def follow(self) -> None:
-        """Take up new topics, more partitions, deletions asked for.
+        """Process new topics, added partitions and requested deletions.
 
         Raises: Deposed, CoordinationError.
         """
@@ -191,6 +193,6 @@ class TopicChanges:
 
 
 def tell_of_gone(names: Collection[str]) -> None:
-    """Log which topics somebody else has deleted from the store, behind the controller's back."""
+    """Log the topics that others have deleted directly from the store."""
     if names:
         logger.warning("somebody else has deleted the znodes of %s: their logs stay", ", ".join(names))

@@ -1,5 +1,5 @@
-"""Checks of what CreateTopics and CreatePartitions ask for, each entry by itself, and the placement of the replicas of
-what is possible; the entries themselves (`NewTopic`, `NewPartitions`) and their outcome. Pure.
+"""Validation of CreateTopics and CreatePartitions, each entry separately, and the placement of replicas for valid ones;
+the entries (`NewTopic`, `NewPartitions`) and their outcome. Pure.
 
 Error codes and their precedence are those of Kafka 4.3; replicas are placed as ZooKeeper-mode Kafka does (`placement`).
 
@@ -25,8 +25,9 @@ PARTITIONS_PER_REQUEST_MAX = 10_000
 """Kafka's `MAX_PARTITIONS_PER_BATCH`: a request for more is refused before anything is allocated for it."""
 
 PARTITIONS_MAX = 50_000
-"""How many partitions all topics may have together; each takes 6 KiB of the broker's memory. Kafka has no such
-bound."""
+"""The maximum number of partitions of all topics together; each takes 6 KiB of the broker's memory. Kafka has no such
+limit.
+"""
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 """KRaft's own log; no topic may have its name."""
@@ -41,8 +42,8 @@ class NewTopic(NamedTuple):
     """A topic to create.
 
     Either counts (-1 = the broker's default) or `assignments`: pairs of partition index and broker ids as they came.
-    `config_error` is what the caller found wrong with `configs`, reported unless something more basic is wrong.
-    One that `is_needed` is the broker's own: there is room for it however many partitions there are.
+    `config_error` is the caller's error for `configs`, reported unless there is a more basic error. A topic that
+    `is_needed` is the broker's own: the limit of partitions does not apply to it.
     """
 
     name: str
@@ -56,8 +57,9 @@ class NewTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """A topic to expand to `count` partitions; `assignments` are the brokers of each new one, None to have them
-    placed."""
+    """A topic to expand to `count` partitions; `assignments` are the brokers of each new one, None to place them
+    automatically.
+    """
 
     name: str
     count: int
@@ -65,7 +67,7 @@ class NewPartitions:
 
 
 class TopicOutcome(NamedTuple):
-    """What became of one `NewTopic`; the last three are meaningful where `error` is NONE."""
+    """The result of one `NewTopic`; the last three fields are meaningful if `error` is NONE."""
 
     name: str
     error: ErrorCode = ErrorCode.NONE
@@ -94,7 +96,7 @@ class Creation(NamedTuple):
 
 
 def check_topic_name(name: str) -> None:
-    """Raises: ApiError(INVALID_TOPIC_EXCEPTION) unless Kafka could have a topic of this name."""
+    """Raises: ApiError(INVALID_TOPIC_EXCEPTION) unless the name is valid in Kafka."""
     if not name:
         problem = "a topic name must not be empty"
     elif name in {".", ".."}:
@@ -109,7 +111,7 @@ def check_topic_name(name: str) -> None:
 
 
 def is_valid_topic_name(name: str) -> bool:
-    """Whether Kafka could have a topic of this name."""
+    """Whether the name is valid in Kafka."""
     try:
         check_topic_name(name)
     except ApiError:
@@ -130,9 +132,9 @@ def check_creations(
     new_topic_id: Callable[[], bytes],
     partitions_max: int = PARTITIONS_MAX,
 ) -> tuple[list[TopicOutcome], list[Creation]]:
-    """Check every entry and place the replicas of the good ones; `partitions_max` bounds all topics together.
+    """Validate every entry and place the replicas of valid ones; `partitions_max` bounds all topics together.
 
-    Outcomes come in the order of the request, except that a name given more than once is answered once, at the end.
+    Outcomes are in the order of the request, except that a name given more than once has one outcome, at the end.
     """
     counts = Counter(topic.name for topic in requested)
     unique = [topic for topic in requested if counts[topic.name] == 1]
@@ -170,7 +172,7 @@ def check_creations(
 def check_expansion(
     cluster: ClusterState, requested: NewPartitions, random_index: RandomIndex, partitions_max: int = PARTITIONS_MAX
 ) -> dict[int, ReplicaAssignment]:
-    """Assignments of the partitions to add.
+    """The assignments of the partitions to add.
 
     Raises: ApiError.
     """
@@ -200,7 +202,7 @@ def duplicates(names: Iterable[str]) -> set[str]:
 
 
 def _too_many(cluster: ClusterState, added: int, partitions_max: int) -> ApiError | None:
-    """The refusal of a request that adds too many partitions; None if they are not."""
+    """The error of a request that adds too many partitions; None if it does not."""
     if added > PARTITIONS_PER_REQUEST_MAX:
         return ApiError(
             ErrorCode.POLICY_VIOLATION,

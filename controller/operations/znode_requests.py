@@ -1,6 +1,6 @@
-"""What old tools ask of the controller by writing a znode: leaders elected (/admin/preferred_replica_election) and
-partitions reassigned (/admin/reassign_partitions). The controller takes up what stands there. The first znode it
-deletes then; from the second it takes what is done, or cannot be done, and deletes it when nothing is left.
+"""Requests of old tools in znodes: elections of preferred leaders (/admin/preferred_replica_election) and reassignments
+(/admin/reassign_partitions). The controller executes them. It then deletes the first znode; from the second it removes
+partitions that are done, or impossible, and deletes it when none is left.
 
 *Source*: kafka 3.9.1 `KafkaController.PreferredReplicaElectionHandler`, `removePartitionsFromPreferredReplicaElection`,
 `processZkPartitionReassignment`, `maybeRemoveFromZkReassignment`.
@@ -25,7 +25,7 @@ Targets = Mapping[TopicPartition, tuple[int, ...]]
 
 
 async def follow_requests(context: ControllerContext) -> None:
-    """Do what is asked for in znodes. In the controller's task.
+    """Execute the requests in znodes. In the controller's task.
 
     Raises: Deposed, CoordinationError.
     """
@@ -45,15 +45,15 @@ async def _elect(context: ControllerContext, payload: bytes, version: int) -> No
     for (name, index), refusal in results.items():
         if refusal is not None:
             logger.info("no leader is elected for %s-%d: %s", name, index, refusal)
-    # What is written there meanwhile is another version, and refused with everything else: it is taken up anew.
+    # A concurrent change of the znode has another version, which refuses all the writes: the next event executes it.
     await context.election.write([*plan.writes, (Delete(znodes.PREFERRED_REPLICA_ELECTION, version),)])
     context.adopt(plan)
     await tell(context, plan)
 
 
 async def follow_reassignments(context: ControllerContext) -> None:
-    """Begin those reassignments that the znode asks for and that are not under way, and take from it what is done, or
-    cannot be done. In the controller's task.
+    """Begin those reassignments in the znode that are not under way, and remove from it those that are done, or
+    impossible. In the controller's task.
 
     Raises: Deposed, CoordinationError.
     """
@@ -81,7 +81,7 @@ async def follow_reassignments(context: ControllerContext) -> None:
 
 
 async def forget_reassignments(context: ControllerContext, partitions: Collection[TopicPartition]) -> None:
-    """Take these partitions from the znode, as an administrator's client asks for something else: the latest holds.
+    """Remove these partitions from the znode, as an admin client has a different request: the latest counts.
 
     Raises: Deposed, CoordinationError.
     """
@@ -93,7 +93,7 @@ async def forget_reassignments(context: ControllerContext, partitions: Collectio
 
 
 async def _asked(context: ControllerContext) -> tuple[Targets, int] | None:
-    """What stands in the znode, and its version; None if there is none."""
+    """The content of the znode, and its version; None if it does not exist."""
     (found,) = await context.store.get_many([znodes.REASSIGN_PARTITIONS])
     if found is None:
         return None
@@ -106,7 +106,7 @@ async def _asked(context: ControllerContext) -> tuple[Targets, int] | None:
 
 
 def _rewritten(targets: Targets, left: Targets, version: int) -> list[OperationGroup]:
-    """The write that leaves in the znode what is left."""
+    """The write that leaves the remaining partitions in the znode."""
     if not left:
         return [(Delete(znodes.REASSIGN_PARTITIONS, version),)]
     if len(left) == len(targets):
