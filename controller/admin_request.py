@@ -1,4 +1,4 @@
-"""A request of an administrator's client that the controller serves: its answer, also if that takes too long."""
+"""A request of an admin client to the controller, with its response, also after a timeout."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -10,19 +10,19 @@ from barnabas.wire.errors import ApiError, ErrorCode
 Answer = TypeVar("Answer")
 
 Results = dict[str, ApiError | None]
-"""The answer to a request that names topics: for each name its error, None where it succeeded."""
+"""The response to a request that names topics: an error for each name, None for success."""
 
 
 class AdminRequest(Generic[Answer]):
-    """A request that waits for its answer, which an operation of the controller gives in two steps.
+    """A request that waits for its response, which an operation of the controller provides in two steps.
 
-    `decide`: everything is checked and written, nobody can undo it. `finish`: the brokers have applied it. If the time
-    is up in between, the answer is `on_timeout(decision)`, before the decision `on_timeout(None)`; the work goes on.
-    Where the rest fails, as another broker controls the cluster by then, the answer is the decision: that one tells
-    the brokers, and who asked it again would be told, say, that the topic exists.
-    With a timeout of zero or less the answer comes with the decision, which is how clients ask not to wait.
+    `decide`: everything is validated and written, and cannot be undone. `finish`: the brokers have applied it. After a
+    timeout in between, the response is `on_timeout(decision)`, before the decision `on_timeout(None)`; the work
+    continues. If the remaining steps fail because another broker has become the controller, the response is the
+    decision: the new controller informs the brokers, and a repeated request would fail, for instance because the topic
+    exists. With a timeout of zero or less the response comes with the decision: clients use that to avoid waiting.
 
-    Made and awaited by the task that serves the client, answered by the controller's.
+    Created and awaited by the task that serves the client, completed by the controller's task.
     """
 
     def __init__(self, timers: Timers, timeout_ms: int, on_timeout: Callable[[Answer | None], Answer]) -> None:
@@ -33,7 +33,7 @@ class AdminRequest(Generic[Answer]):
         self._timer = timers.call_later(timeout_ms, self._time_out) if self._waits else None
 
     async def answer(self) -> Answer:
-        """Wait for the answer. Raises: what `fail` was told."""
+        """Wait for the response. Raises the error passed to `fail`."""
         try:
             return await self._reply
         finally:
@@ -41,18 +41,18 @@ class AdminRequest(Generic[Answer]):
                 self._timer.cancel()
 
     def decide(self, decision: Answer) -> None:
-        """Note what was decided: the answer, if the brokers apply it in time."""
+        """Record the decision: it is the response if the brokers apply it in time."""
         self._decision = decision
         if not self._waits:
             self._time_out()
 
     def finish(self, answer: Answer) -> None:
-        """Answer whoever asked, unless that was done before."""
+        """Complete the request with a response, unless it is complete."""
         if not self._reply.done():
             self._reply.set_result(answer)
 
     def fail(self, error: Exception) -> None:
-        """Have the request fail, unless there is an answer or a decision."""
+        """Fail the request, unless there is a response or a decision."""
         if self._reply.done():
             return
         if self._decision is not None:
@@ -66,8 +66,8 @@ class AdminRequest(Generic[Answer]):
 
 
 def timed_out(names: Iterable[str], decided: Results | None) -> Results:
-    """The answer to a request whose time is up: REQUEST_TIMED_OUT for each name, unless another error was decided for
-    it.
+    """The response to a request that has timed out: REQUEST_TIMED_OUT for each name, unless the decision has another
+    error for it.
     """
     results: Results = decided if decided is not None else dict.fromkeys(names)
     return {name: error or ApiError(ErrorCode.REQUEST_TIMED_OUT) for name, error in results.items()}

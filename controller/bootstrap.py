@@ -1,4 +1,4 @@
-"""What every cluster has before its first broker registers: the fixed znodes and a cluster id."""
+"""The initial content of the metadata store, before the first broker registers: the fixed znodes and a cluster id."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -11,13 +11,13 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterIdMismatch(Exception):
-    """The store belongs to another cluster than the one the broker was told to join."""
+    """The store belongs to another cluster than the configured one."""
 
 
 async def create_missing(store: CoordinationStore, payloads: Mapping[str, bytes]) -> list[str]:
-    """Create those of these znodes that do not exist, and their parents, in one transaction; returns their paths.
+    """Create the missing ones of these znodes, and their parents, in one transaction; returns their paths.
 
-    Safe to call by several brokers at once.
+    Several brokers may call it at once.
     """
     paths = znodes.with_ancestors(payloads)
     while True:
@@ -30,19 +30,19 @@ async def create_missing(store: CoordinationStore, payloads: Mapping[str, bytes]
             continue  # another broker was faster: look again
         except NoNode as error:
             if error.path != "/":
-                continue  # somebody deletes what has just been there
+                continue  # a concurrent deletion
             await store.create_root()
             continue
         return [creation.path for creation in missing]
 
 
 def identity(cluster_id: str) -> dict[str, bytes]:
-    """The payloads of the znodes that say which cluster this is, by their paths."""
+    """The payloads of the znodes that identify the cluster, by path."""
     return {znodes.FEATURE: znodes.encode_feature(), znodes.CLUSTER_ID: znodes.encode_cluster_id(cluster_id)}
 
 
 async def create_fixed_znodes(store: CoordinationStore, cluster_id: str) -> list[str]:
-    """Create what every cluster has, where it is missing; returns the paths of what was."""
+    """Create the fixed znodes that are missing; returns their paths."""
     return await create_missing(store, {**dict.fromkeys(znodes.PERSISTENT_PATHS, b""), **identity(cluster_id)})
 
 
@@ -53,7 +53,10 @@ async def prepare_store(
     *,
     is_certain: bool = False,
 ) -> str:
-    """Create what every cluster has, and return the cluster id.
+    """Create the fixed znodes, and return the cluster id.
+
+    A new cluster gets `cluster_id`, or a random id in Kafka's format (a UUID in URL-safe base64). A damaged id is
+    written again if `cluster_id` `is_certain`: the broker has been in the cluster before.
 
     A new cluster gets `cluster_id`, or a random one in the form of Kafka's (a UUID in URL-safe base64). One that cannot
     be read is written again where `cluster_id` `is_certain`: the broker has been in the cluster before.

@@ -1,9 +1,9 @@
-"""Commands of the controller to the live brokers, and what their answers mean.
+"""Commands of the controller to the live brokers, and their responses.
 
-Each broker has a queue, out of which its commands are sent while the controller goes on; the answers come back as
-events. So a broker that is silent, or whose disk hangs, delays nobody, and each hears everything in order. That holds
-for the controller's own broker, too, which is told without a socket (`broker/cluster/local_channel.py`); what requests
-of clients wait for is its answer (`ControllerContext.when_own_told`).
+Each broker has a queue, whose commands are sent while the controller continues; the responses are delivered as events.
+So a broker that does not respond, or whose disk hangs, delays no other broker, and each broker receives all commands in
+order. The same holds for the controller's own broker, which receives them without a socket
+(`broker/cluster/local_channel.py`); client requests wait for its response (`ControllerContext.when_own_told`).
 """
 
 import asyncio
@@ -22,9 +22,8 @@ from barnabas.turns import all_in_turns
 
 
 class BrokerCommands:
-    """Queues the controller's commands, with its id and epoch, for the brokers that it has met (`meet`), once they are
-    built, with turns for others where that is long. `answered` is called with each answer. Called by the controller's
-    task alone.
+    """Queues the controller's commands, with its id and epoch, for the known brokers (`meet`). Building a long command
+    yields to other tasks in between. `answered` is called with each response. Used by the controller's task alone.
     """
 
     def __init__(
@@ -42,23 +41,23 @@ class BrokerCommands:
         self._election = election
         self._inter_broker_listener = inter_broker_listener
         self.timers = timers
-        """The timers of what waits for answers of brokers."""
+        """The timers for requests that wait for broker responses."""
         self._answered = answered
         self.set_aside = SetAside[int](
             "telling brokers", clock, first_delay_ms=0, name=lambda broker: f"broker {broker}"
         )
-        """Who cannot be told for a reason that nobody foresaw; it is tried as often as if it were out of reach."""
+        """Brokers that cannot be informed because of an unexpected error; they are retried like unreachable ones."""
         self.unsendable = SetAside[tuple[int, str]](
             "telling", clock, first_delay_ms=0, name=lambda found: f"broker {found[0]} of {found[1]}"
         )
-        """What brokers are not told of, as no message can carry it; the next command about it is tried as well."""
+        """Subjects that no message can carry, so that brokers are not informed of them; the next command retries."""
         self.term = 0
-        """Another one each time that it begins anew with the own broker: what that was told before does not count."""
+        """Incremented when the own broker's queue is replaced: what it was told before no longer counts."""
         self._queues: dict[int, BrokerQueue] = {}
         self._closing: dict[BrokerQueue, None] = {}
 
     def reaches(self, broker_id: int) -> bool:
-        """Whether this controller can say anything to a broker."""
+        """Whether this controller can send anything to a broker."""
         return self._channel.reaches(broker_id)
 
     @property
@@ -68,23 +67,22 @@ class BrokerCommands:
 
     @property
     def met(self) -> list[int]:
-        """The ids of the brokers that it has met and not parted from; the own one last, whose work takes this process's
-        time."""
+        """The ids of the known brokers; the own one last, because its work takes this process's time."""
         return sorted(self._queues, key=lambda broker_id: broker_id == self.own_id)
 
     @property
     def others(self) -> list[int]:
-        """The ids of those that it has met, but for the own one."""
+        """The ids of the known brokers except the own one."""
         return [broker_id for broker_id in self._queues if broker_id != self.own_id]
 
     @property
     def _sender(self) -> requests.Sender:
         return requests.Sender(self.own_id, self._election.epoch, self._inter_broker_listener)
 
-    # -- whom it talks to
+    # -- known brokers
 
     def meet(self, broker_ids: Iterable[int]) -> None:
-        """Begin to talk to brokers: to a new life of those that it has met before."""
+        """Start a queue for each broker; a known broker gets a new one, for a new registration."""
         for broker_id in broker_ids:
             self.part_from([broker_id])
             self._queues[broker_id] = BrokerQueue(
@@ -92,7 +90,7 @@ class BrokerCommands:
             )
 
     def part_from(self, broker_ids: Iterable[int]) -> None:
-        """Say nothing more to these brokers, also of what waits."""
+        """Send nothing more to these brokers, including pending commands."""
         for broker_id in broker_ids:
             queue = self._queues.pop(broker_id, None)
             if queue is not None:
@@ -106,7 +104,7 @@ class BrokerCommands:
         self._closing = {queue: None for queue in self._closing if not queue.is_closed}
 
     async def own_answered(self) -> None:
-        """Wait until the own broker has answered to everything said so far; at once where it is told nothing.
+        """Wait until the own broker has responded to all commands so far; returns at once if it receives none.
 
         Raises: as `BrokerQueue.answered`.
         """
@@ -114,16 +112,16 @@ class BrokerCommands:
             await self._queues[self.own_id].answered()
 
     async def finish(self) -> None:
-        """Have the own broker obey what was said, if it can; to be called when nothing more is said."""
+        """Let the own broker process its pending commands, if possible; to be called after the last command."""
         if self.own_id in self._queues:
             await self._queues[self.own_id].finish()
 
     async def stop(self) -> None:
-        """Part from all, and wait until nothing runs any more."""
+        """Close all queues, and wait until nothing runs any more."""
         self.part_from(self.met)
         await asyncio.gather(*(queue.closed() for queue in self._closing))
 
-    # -- what it says
+    # -- commands
 
     async def assign_roles(
         self,
@@ -133,7 +131,7 @@ class BrokerCommands:
         new: Collection[TopicPartition] = (),
         request_type: int = requests.INCREMENTAL,
     ) -> None:
-        """Have a broker lead and follow its share of the partitions."""
+        """Send a broker its leader and follower roles in the partitions (LeaderAndIsr)."""
         work = requests.leader_and_isr(self._sender, cluster, broker_id, partitions, new, request_type)
         self._post(broker_id, await all_in_turns(work))
 
@@ -145,25 +143,27 @@ class BrokerCommands:
         request_type: int = requests.INCREMENTAL,
         left_out: Iterable[str] = (),
     ) -> None:
-        """Let a broker know who is alive and how the partitions stand, and, where it is told of all, which topics are
-        left out."""
+        """Send a broker the live brokers and partition states (UpdateMetadata), and, with a full update, the topics
+        that are left out.
+        """
         work = requests.update_metadata(self._sender, cluster, broker_id, partitions, request_type, left_out)
         self._post(broker_id, await all_in_turns(work))
 
     def delete_topics(self, cluster: ClusterState, broker_id: int, names: Collection[str]) -> None:
-        """Have a broker delete its replicas of topics."""
+        """Send a broker the deletion of its replicas of topics."""
         self._post(broker_id, requests.stop_replicas_for_deletion(self._sender, cluster, broker_id, names))
 
     def stop_replicas(
         self, cluster: ClusterState, broker_id: int, partitions: Iterable[TopicPartition], *, delete: bool = False
     ) -> None:
-        """Have a broker host partitions no more; it keeps their logs, or has to `delete` them. Nothing is said to one
-        that it has not met."""
+        """Make a broker stop hosting partitions; it keeps their logs, or has to `delete` them. Nothing is sent to an
+        unknown broker.
+        """
         if broker_id in self._queues:
             self._post(broker_id, requests.stop_replicas(self._sender, cluster, broker_id, partitions, delete=delete))
 
     def when_answered(self, broker_ids: Collection[int], call: Callable[[], None]) -> None:
-        """Call when these brokers have answered to everything said so far, but for those that it has parted from."""
+        """Call when these brokers have responded to all commands so far; brokers whose queue is closed do not count."""
         queues = [self._queues[broker_id] for broker_id in broker_ids if broker_id in self._queues]
         left = len(queues)
 

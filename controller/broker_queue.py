@@ -1,4 +1,4 @@
-"""The controller's commands on their way to one broker: in order, and again until they arrive.
+"""The queue of the controller's commands for one broker: sent in order, and retried until they arrive.
 
 *Source*: kafka 3.9.1 `ControllerChannelManager.scala` (`RequestSendThread`).
 """
@@ -17,20 +17,21 @@ from barnabas.timers import Timers, pause
 logger = logging.getLogger(__name__)
 
 RETRY_DELAY_MS = 100
-"""How long after a failure a command is sent again (`RequestSendThread.backoff`)."""
+"""The delay before a failed command is sent again (`RequestSendThread.backoff`)."""
 
 
 FAILURES_TOLD = 3
-"""A command that fails so often is told in the log: a broker that stops is out of reach for a moment before its
-registration has gone, too."""
+"""The number of failures after which a command is logged: a broker that stops is unreachable for a moment before its
+registration is gone.
+"""
 
 
 ENTRIES_MAX = 1_000
-"""Commands that wait are merged when they have this many partitions, and twice those that the last merge left."""
+"""Pending commands are merged when they have this many partitions, plus twice those that the last merge left."""
 
 
 class Answer(NamedTuple):
-    """What a broker has answered to a command."""
+    """A broker's response to a command."""
 
     broker_id: int
     command: Command
@@ -38,16 +39,17 @@ class Answer(NamedTuple):
 
 
 Told = Callable[[], None]
-"""Called when all that was posted before has been answered, or will not be."""
+"""Called when all commands posted before have a response, or will not get one."""
 
 
 class BrokerQueue:
-    """The commands that one broker has not answered yet, and the task that sends them, one after the other.
+    """The commands that one broker has not responded to yet, and the task that sends them, one after the other.
 
-    It belongs to one life of the broker: a broker that is registered anew gets another queue, and knows nothing of what
-    waited in this one. `answered` is called with each answer. What waits for a broker that is silent is put together
-    now and then, so that it takes no more than the partitions that there are. In `set_aside` it is while a command, or
-    what follows an answer, raises what nobody foresaw; in `unsendable` are the broker and what it cannot be told of.
+    It belongs to one registration of the broker: after another registration the broker gets a new queue, without the
+    pending commands of this one. `answered` is called with each response. The pending commands of a broker that does
+    not respond are merged now and then, so that their size is bounded by the number of partitions. The broker is in
+    `set_aside` while a command, or the processing of a response, raises an unexpected error; `unsendable` contains the
+    broker with the subjects that no message can carry.
     """
 
     def __init__(
@@ -66,21 +68,21 @@ class BrokerQueue:
         self._set_aside = set_aside
         self._unsendable = unsendable
         self._waiting: deque[Command | Told] = deque()
-        """Commands, and what is to be called when all before it have been answered."""
+        """Commands, and callbacks for when all commands before them have a response."""
         self._entries = 0
         self._entries_max = ENTRIES_MAX
         self._is_wanted = asyncio.Event()
         self._failures = 0
-        """How often in turn the command that is sent now has failed."""
+        """The number of consecutive failures of the current command."""
         self._failure: Exception | None = None
-        """What it failed with, if that is not of the kind that passes."""
+        """The error of the current command, if it is not transient."""
         self._gives_up = False
         self._waiters: list[asyncio.Future[None]] = []
-        """Those of `answered`."""
+        """The waiters of `answered`."""
         self._task = asyncio.create_task(self._run(), name=f"controller to broker {broker_id}")
 
     def post(self, command: Command) -> None:
-        """Have a command sent when all before it have been answered; never waits."""
+        """Queue a command, to be sent after all before it have a response; never waits."""
         self._waiting.append(command)
         self._entries += entries(command)
         if self._entries > self._entries_max and len(self._waiting) > 1:
@@ -88,15 +90,14 @@ class BrokerQueue:
         self._is_wanted.set()
 
     def when_answered(self, call: Told) -> None:
-        """Call when all that was posted before has been answered, or the queue is closed."""
+        """Call when all commands posted before have a response, or the queue is closed."""
         self._waiting.append(call)
         self._is_wanted.set()
 
     async def answered(self) -> None:
-        """Wait until all that was posted so far has been answered, or the queue is closed.
+        """Wait until all commands posted so far have a response, or the queue is closed.
 
-        Raises: what delivering raises meanwhile, if that is not of the kind that passes (it is tried again all the
-        same).
+        Raises: a non-transient error of a delivery meanwhile (which is retried nevertheless).
         """
         if self._failure is not None:
             raise self._failure
@@ -109,7 +110,7 @@ class BrokerQueue:
             self._waiters.remove(waiter)
 
     async def finish(self) -> None:
-        """Send what waits, each command once, and return when that is answered, or one has failed."""
+        """Send the pending commands, each once, and return when the last has a response, or one has failed."""
         self._gives_up = True
         if self._failures > 0:
             return
@@ -120,7 +121,7 @@ class BrokerQueue:
         answered.cancel()
 
     def _merge(self) -> None:
-        """Put together what waits; who is to be called then is called a little later than he might be."""
+        """Merge the pending commands; callbacks among them are called a little later than possible."""
         from barnabas.controller.command_merging import merged
 
         calls = [found for found in self._waiting if callable(found)]
@@ -131,11 +132,11 @@ class BrokerQueue:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing runs any more."""
+        """Whether the task has ended."""
         return self._task.done()
 
     def close(self) -> None:
-        """Send nothing more; a command on its way may still arrive. Who waits for answers waits no more."""
+        """Send nothing more; a command that is being sent may still arrive. Calls the pending callbacks."""
         self._task.cancel()
         for found in self._waiting:
             if callable(found):
@@ -157,7 +158,7 @@ class BrokerQueue:
                     self._answered(answer)
 
     async def _next(self) -> Command | Told:
-        """The first of what waits, which waits no more."""
+        """Remove and return the first pending item."""
         while not self._waiting:
             self._is_wanted.clear()
             await self._is_wanted.wait()
@@ -167,8 +168,8 @@ class BrokerQueue:
         return found
 
     async def _deliver(self, command: Command) -> Answer | None:
-        """Send a command until there is an answer. What no message can carry is left out, or there would be none ever;
-        None if nothing is left.
+        """Send a command until there is a response. Subjects that no message can carry are left out, as they would
+        block the queue; returns None if nothing is left.
         """
         self._failures = 0
         while True:
@@ -193,7 +194,7 @@ class BrokerQueue:
                 return Answer(self._broker_id, command, response)
 
     def _tell_of_failure(self, error: Exception) -> None:
-        """Whatever keeps one broker from hearing of a command concerns no other."""
+        """Handle a failed delivery: it affects only this broker."""
         if not isinstance(error, OSError | ConnectionLost | SessionExpired):
             self._failure = error
             for waiter in self._waiters:
@@ -215,7 +216,9 @@ class BrokerQueue:
                 self._unsendable.release((self._broker_id, subject))
 
     def _without_unsendable(self, command: Command, error: ValueError) -> Command | None:
-        """The command without what no message can carry, itself if that is not what the `error` was about."""
+        """The command without subjects that no message can carry; the command itself if the `error` has another cause
+        (returned unchanged).
+        """
         from barnabas.controller.unsendable import sendable
 
         rest, left_out = sendable(command)
@@ -227,5 +230,5 @@ class BrokerQueue:
 
 
 def entries(command: Command) -> int:
-    """How many entries a command counts for in a broker's queue: its partitions, and one for itself."""
+    """The weight of a command in a broker's queue: the number of its partitions plus one."""
     return 1 + sum(len(topic.partition_states) for topic in command.topic_states)

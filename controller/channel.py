@@ -1,4 +1,4 @@
-"""How a controller reaches brokers: what it can tell them, and the way there (`broker/cluster/cluster_channel.py`)."""
+"""The controller's interface to brokers: its commands, and their delivery (`broker/cluster/cluster_channel.py`)."""
 
 from typing import Any, Protocol
 
@@ -7,20 +7,20 @@ from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 
 Command = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
-"""What a controller can tell a broker."""
+"""A command of the controller to a broker."""
 
 
 class BrokerChannel(Protocol):
-    """How the controller reaches a broker; requests to one broker arrive in the order in which they are sent."""
+    """Delivers the controller's requests to brokers; requests to one broker arrive in the order of sending."""
 
     def reaches(self, broker_id: int) -> bool:
-        """Whether requests can be sent to a broker. One that is not reached gets no partitions and is told nothing."""
+        """Whether requests can be sent to a broker. An unreachable one gets no partitions and no requests."""
         ...
 
     async def send(self, broker_id: int, request: Command, /) -> Any:
-        """Deliver and return the response message of the same API, after the broker has applied the request.
+        """Deliver a request and return the response message of the same API, after the broker has applied the request.
 
-        Raises: OSError where another broker cannot be reached, or does not answer in time; CoordinationError where the
-        own one has to read something for it, and cannot.
+        Raises: OSError if another broker cannot be reached, or does not respond in time; CoordinationError if the own
+        broker cannot read znodes that the request needs.
         """
         ...

@@ -1,6 +1,6 @@
-"""Commands that a broker has not been sent yet, put together into few that leave it in the same state.
+"""Merges the pending commands of a broker into few commands that leave it in the same state.
 
-A broker that is registered and silent would otherwise be owed more and more. Pure.
+Otherwise the queue of a broker that is registered but does not respond would grow without bound. Pure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,20 +13,19 @@ from barnabas.wire.messages.stop_replica import StopReplicaPartitionState, StopR
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataTopicState
 
 Partition = tuple[str, bytes, int]
-"""Name and id of a topic, and the index: a topic that was deleted and created again has another id."""
+"""Name and id of a topic, and partition index: a topic that was deleted and created again has another id."""
 
 Replica = tuple[str, int]
-"""Name of a topic, and the index: a broker has one log of it."""
+"""Name of a topic, and partition index: a broker has one log of it."""
 
 
 def merged(commands: Sequence[Command]) -> list[Command]:
-    """The commands, of one controller to one life of a broker, as at most four, in this order: who lives and how
-    partitions stand, what to delete, what to lead and follow, what to host no more and keep. Of each partition the last
-    word counts.
+    """Merge the commands of one controller to one registration of a broker into at most four, in this order: metadata,
+    deletions, roles, replicas to stop and keep. The last state of each partition counts.
 
-    Metadata comes first, since a follower has to know where its leader is; a log is deleted before one of the same name
-    is made. What is kept is named among the roles before it is stopped: a broker sets aside the logs that its first
-    full command does not name.
+    Metadata comes first, since a follower has to know the address of its leader; a log is deleted before one of the
+    same name is created. Replicas to keep are part of the roles before they are stopped: a broker sets aside logs that
+    its first full command does not name.
     """
     roles: dict[Replica, tuple[bytes, Any]] = {}
     new: dict[Replica, bytes] = {}
@@ -57,7 +56,7 @@ def _add_metadata(metadata: dict[Partition, Any], command: UpdateMetadataRequest
     for topic in command.topic_states:
         for state in topic.partition_states:
             key = (topic.topic_name, bytes(topic.topic_id), state.partition_index)
-            metadata.pop(key, None)  # a topic that is created again comes after the one that was deleted
+            metadata.pop(key, None)  # a topic that is created again comes after the deleted one
             metadata[key] = state
 
 
@@ -67,7 +66,7 @@ def _add_roles(
     stops: dict[Replica, StopReplicaPartitionState],
     command: LeaderAndIsrRequest,
 ) -> None:
-    """The broker makes a log for a partition that is new, and has not heard so before."""
+    """The broker creates a log for a new partition, unless an earlier command said so."""
     if command.type == FULL:
         roles.clear()
     for topic in command.topic_states:
@@ -89,7 +88,7 @@ def _add_stops(
     stops: dict[Replica, StopReplicaPartitionState],
     command: StopReplicaRequest,
 ) -> None:
-    """What a replica was told before it is deleted need not be told any more; one that is deleted is so for good."""
+    """A deletion replaces earlier roles and stops of the replica; a later stop does not replace a deletion."""
     for topic in command.topic_states:
         for state in topic.partition_states:
             key = (topic.topic_name, state.partition_index)
@@ -102,8 +101,9 @@ def _add_stops(
 
 
 def _metadata(commands: Sequence[UpdateMetadataRequest], states: dict[Partition, Any]) -> UpdateMetadataRequest:
-    """A topic that the last full command names without partitions, as it cannot be read, is named so unless it was read
-    since."""
+    """A topic that the last full command names without partitions, because it cannot be read, stays so unless it was
+    read since.
+    """
     last = commands[-1]
     full = next((command for command in reversed(commands) if command.type == FULL), None)
     read = {name for name, _, _ in states}
@@ -158,8 +158,9 @@ def _roles(commands: Sequence[LeaderAndIsrRequest], states: dict[Replica, tuple[
 
 
 def _type(commands: Sequence[LeaderAndIsrRequest | UpdateMetadataRequest]) -> int:
-    """The type of a command that stands for several: a full one if any of them is, since whoever is told everything,
-    and then what has changed, is told everything."""
+    """The type of a merged command: full if any of them is, since a full command followed by changes describes the full
+    state.
+    """
     return max(command.type for command in commands)
 
 

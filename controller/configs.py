@@ -1,11 +1,9 @@
 """Dynamic configuration of topics and brokers: the overrides under /config, cached, changed and followed.
 
 Every broker has one repository. A change is two writes in one transaction: the entity's znode, if it has the version
-that was read, and a sequential notification under /config/changes, which all brokers watch. Notifications older than a
-quarter of an hour are purged.
-
-The overrides of a new topic are written with the topic and without a notification: whoever creates a topic's log calls
-`refresh` first, as Kafka reads the znode then.
+that was read, and a sequential notification under /config/changes, which all brokers watch. Notifications older than 15
+minutes are deleted. The overrides of a new topic are written with the topic and without a notification: `refresh` has
+to be called before the topic's log is created, as Kafka reads the znode then.
 
 *Source*: kafka 3.9.1 `ZkConfigManager.scala`, `ZkNodeChangeNotificationListener.scala`,
 `AdminZkClient.changeEntityConfig`.
@@ -42,23 +40,24 @@ from barnabas.wire.errors import ApiError, ErrorCode
 logger = logging.getLogger(__name__)
 
 ENTITY_TYPES = ("topics", "brokers")
-"""The kinds of entities whose overrides are kept here."""
+"""The types of entities whose overrides are kept here."""
 
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 """Older notifications are deleted (`ZkNodeChangeNotificationListener`'s `changeExpirationMs`)."""
 
 CHANGE_TIMEOUT_MS = 30_000
-"""How long a change waits for a store that is out of reach: Kafka's default `request.timeout.ms`, after which its
-client has given up."""
+"""The time that a change waits for an unreachable store: Kafka's default `request.timeout.ms`, after which its client
+times out.
+"""
 
 FOLLOWING_RETRY_DELAY_MS = 1_000
-"""How long after a failure changes are read again."""
+"""The delay before changes are read again after a failure."""
 
 _PURGED_AT_ONCE = 100
-"""How many notifications are read together when old ones are looked for."""
+"""The number of notifications that are read together in the search for old ones."""
 
 _RESTORED_AT_ONCE = 100
-"""How many entities' overrides are written in one transaction: ZooKeeper takes a megabyte."""
+"""The number of entities whose overrides are written in one transaction: ZooKeeper accepts a megabyte."""
 
 KEPT_WHERE_BROKEN: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -66,30 +65,31 @@ KEPT_WHERE_BROKEN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "brokers": MappingProxyType({"log.retention.ms": "-1", "log.retention.bytes": "-1"}),
     }
 )
-"""The overrides that an entity is taken to have, by its type, as long as its own cannot be read and nobody knows them
-from before: with these, nothing is deleted."""
+"""The assumed overrides, by entity type, while the entity's own cannot be read and are not cached: they prevent any
+deletion of data.
+"""
 
 OVERRIDE_BYTES = 150
-"""What an override takes in memory besides its name and its value."""
+"""The memory of an override besides its name and value."""
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 ConfigListener = Callable[[str, str], None]
 
 Decide = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Makes an entity's new overrides of its present ones."""
+"""Computes an entity's new overrides from its current ones."""
 
 
 def stored_bytes(overrides: Mapping[str, str | None]) -> int:
-    """About how much memory an entity's overrides take."""
+    """An estimate of the memory that an entity's overrides take."""
     return sum(OVERRIDE_BYTES + len(name) + len(text or "") for name, text in overrides.items())
 
 
 class ConfigRepository:
-    """Cache of all overrides, owned by the event loop; `start` before anything else. `held_bytes` is about how much
-    memory they take. A change waits up to `change_timeout_ms` for the store.
+    """A cache of all overrides, owned by the event loop; call `start` first. `held_bytes` is an estimate of its memory.
+    A change waits up to `change_timeout_ms` for the store.
 
-    One task, from `start` to `stop`, follows what others change; handlers and the controller call the rest.
+    One task, from `start` to `stop`, follows changes by others; handlers and the controller call the other methods.
     """
 
     def __init__(
@@ -104,22 +104,22 @@ class ConfigRepository:
         self._listeners: list[ConfigListener] = []
         self._unseen_listeners: list[ConfigListener] = []
         self._versions: dict[tuple[str, str], int] = {}
-        """Those of znodes that were changed since they were created, as of the last reading."""
+        """The versions of znodes that were changed since their creation, as of the last read."""
         self._found: set[tuple[str, str]] = set()
-        """Entities that were there, with overrides or without, when everything was read last."""
+        """Entities that existed at the last full load, with or without overrides."""
         self._unseen: list[tuple[str, str]] = []
-        """Entities that were something else between two readings, of which nobody was told yet."""
+        """Entities that had another value between two reads; listeners have not been called for them yet."""
         self._last_change = -1
         self._unread: dict[tuple[str, str], None] = {}
-        """Entities of which others have told a change that was not read yet, in the order of that."""
+        """Entities with a notification that has not been processed yet, in the order of notifications."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._restoring = asyncio.Lock()
         self.set_aside = SetAside[str]("following changes of configs", clock, first_delay_ms=0)
 
     async def start(self) -> None:
-        """Load everything, and follow changes from here on. Broken overrides are logged; they are no absence of
-        overrides (a lost retention.ms would delete data): see `KEPT_WHERE_BROKEN`.
+        """Load everything, and follow changes from then on. Damaged overrides are logged and do not count as missing (a
+        lost retention.ms would delete data): see `KEPT_WHERE_BROKEN`.
 
         Raises: CoordinationError.
         """
@@ -127,7 +127,9 @@ class ConfigRepository:
         self._follow_from_now_on()
 
     async def rejoin(self, store: CoordinationStore) -> None:
-        """Go on in a new session, after the one before has expired; listeners hear of what has changed meanwhile.
+        """Continue in a new session after the last one has expired; listeners are called for changes in between.
+
+        Damaged overrides are logged, and the cached ones stay.
 
         Broken overrides are logged, and those from before stay.
 
@@ -139,8 +141,8 @@ class ConfigRepository:
         self._follow_from_now_on()
 
     async def restore(self) -> list[str]:
-        """Create the znodes that every cluster has, where somebody has deleted them, and below them the overrides that
-        are known; returns the paths of what was gone.
+        """Create the fixed znodes that were deleted, and below them the cached overrides; returns the paths of the
+        created znodes.
 
         Raises: CoordinationError.
         """
@@ -159,7 +161,7 @@ class ConfigRepository:
         """Read everything; returns the entities that have changed."""
         await self.restore()
         await self._watch_changes()
-        self._unread.clear()  # all that there is is read now
+        self._unread.clear()  # the full load covers them
         found = {
             (entity_type, name)
             for entity_type in ENTITY_TYPES
@@ -175,11 +177,11 @@ class ConfigRepository:
         self._last_change = max(map(_change_number, changes), default=-1)
 
     def _follow_from_now_on(self) -> None:
-        self._changed.set()  # the first round only purges what is old
+        self._changed.set()  # the first round only deletes old notifications
         self._task = asyncio.create_task(self._follow(), name="config-changes")
 
     async def stop(self) -> None:
-        """Follow changes no more; what is cached stays."""
+        """Stop following changes; the cache stays."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -190,30 +192,32 @@ class ConfigRepository:
         return self._overrides.get((entity_type, name), _NOTHING)
 
     def was_found(self, entity_type: str, name: str) -> bool:
-        """Whether the entity was there when everything was read last: whatever changes it since comes with a
-        notification. A topic that was created since has come without."""
+        """Whether the entity existed at the last full load: later changes of it come with a notification. The overrides
+        of a topic that was created since came without one.
+        """
         return (entity_type, name) in self._found
 
     def subscribe(self, listener: ConfigListener) -> None:
-        """Call `listener(entity_type, name)` after each change of overrides, whoever made it. It must not raise."""
+        """Call `listener(entity_type, name)` after each change of overrides by any broker. It must not raise."""
         self._listeners.append(listener)
 
     def subscribe_unseen(self, listener: ConfigListener) -> None:
-        """Call `listener(entity_type, name)` where an entity was changed more than once between two readings, perhaps
-        to what it was before: others may have gone by what it was meanwhile. It must not raise.
+        """Call `listener(entity_type, name)` if an entity was changed more than once between two reads, perhaps back to
+        its former value: other brokers may have applied the value in between. It must not raise.
 
-        Not for what was changed before `start`, or in between two sessions: by zxids one can tell."""
+        Not for changes before `start`, or between two sessions: zxids reveal those.
+        """
         self._unseen_listeners.append(listener)
 
     async def change(self, entity_type: str, name: str, decide: Decide, *, if_topic_exists: bool = False) -> None:
-        """Make what `decide` makes of the entity's overrides its new ones and tell all brokers; with `if_topic_exists`
-        the store refuses them if the topic of that name was deleted since the caller looked.
+        """Replace the entity's overrides by the result of `decide` and notify all brokers; with `if_topic_exists` the
+        store refuses the change if the topic of that name was deleted meanwhile.
 
-        Where another broker changes them at the same time, `decide` is called again with what it made of them: no
-        change undoes another. On return the cache has them and the listeners were called.
+        If another broker changes them at the same time, `decide` is called again with the new overrides: no change is
+        lost. On return the cache is updated and the listeners were called.
 
-        Raises: what `decide` raises; ApiError(UNKNOWN_TOPIC_OR_PARTITION) for a topic that is gone;
-        ApiError(REQUEST_TIMED_OUT) if the store is out of reach: the change may come into effect later;
+        Raises: the errors of `decide`; ApiError(UNKNOWN_TOPIC_OR_PARTITION) for a deleted topic;
+        ApiError(REQUEST_TIMED_OUT) if the store is unreachable: the change may take effect later;
         ApiError(KAFKA_STORAGE_ERROR) if it could not be written (a full disk): nothing has changed.
         """
         held_by = [Check(znodes.topic_path(name), ANY_VERSION)] if if_topic_exists else []
@@ -235,7 +239,7 @@ class ConfigRepository:
     async def _write(
         self, entity: tuple[str, str], current: Mapping[str, str], configs: Mapping[str, str], held_by: list[Check]
     ) -> bool:
-        """Write an entity's overrides if they still are the `current` ones; whether they were."""
+        """Write an entity's overrides if `current` is still up to date; returns whether it was."""
         path = znodes.config_path(*entity)
         [found] = await self._store.get_many([path])
         if self._decoded(entity, found)[0] != current:
@@ -259,7 +263,7 @@ class ConfigRepository:
         return True
 
     async def refresh(self, entity_type: str, names: Iterable[str]) -> None:
-        """Read entities again and tell listeners of those that changed."""
+        """Read entities again and call the listeners for changed ones."""
         self._tell(await self._read([(entity_type, name) for name in names]))
 
     def _tell(self, changed: Iterable[tuple[str, str]]) -> None:
@@ -274,7 +278,7 @@ class ConfigRepository:
                     listener(*entity)
 
     def forget(self, entity_type: str, names: Iterable[str]) -> None:
-        """Drop entities that are gone, without telling listeners."""
+        """Remove deleted entities from the cache, without calling listeners."""
         for name in names:
             self.held_bytes -= stored_bytes(self._overrides.pop((entity_type, name), _NOTHING))
             self._versions.pop((entity_type, name), None)
@@ -299,7 +303,7 @@ class ConfigRepository:
         return changed
 
     def _note_version(self, entity: tuple[str, str], version: int) -> None:
-        """What was read has this version, 0 also where there is nothing."""
+        """Record the version of a znode that was read, 0 if it does not exist."""
         known = self._versions.pop(entity, 0)
         if version not in (0, known, known + 1):
             self._unseen.append(entity)
@@ -309,7 +313,7 @@ class ConfigRepository:
     def _decoded(
         self, entity: tuple[str, str], answer: tuple[bytes, Stat] | None
     ) -> tuple[Mapping[str, str], znodes.DamagedZnode | None]:
-        """The overrides that an entity's znode has, or is taken to have where it is damaged."""
+        """The overrides in an entity's znode, or the assumed ones if it is damaged."""
         try:
             return znodes.decode_config(*entity, answer[0]) if answer is not None else _NOTHING, None
         except znodes.DamagedZnode as error:
@@ -356,8 +360,8 @@ class ConfigRepository:
             raise failure
 
     async def _purge(self, names: list[str]) -> None:
-        """Delete notifications that are old, the oldest first; what follows slices of younger ones is not looked at, or
-        each change would cost as much as there were in a quarter of an hour.
+        """Delete old notifications, the oldest first. The search ends at the first slice without an old one, or each
+        change would cost as much as all changes of the last 15 minutes.
         """
         for start in range(0, len(names), _PURGED_AT_ONCE):
             paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in names[start : start + _PURGED_AT_ONCE]]
@@ -384,10 +388,10 @@ class ConfigRepository:
                 self._unread[entity] = None
 
     async def _read_changed(self) -> StoreUnavailable | None:
-        """Read what has changed. An entity that cannot be read is read again in the next round, and keeps none of the
-        others back; returns why the first of them could not. (Kafka's listener logs that, and passes it over.)
+        """Read changed entities. An entity that cannot be read is retried in the next round, without delaying the
+        others; returns the error of the first of them. (Kafka's listener logs the error and skips the entity.)
 
-        Raises: ConnectionLost, SessionExpired; what was not read is left for the next round.
+        Raises: ConnectionLost, SessionExpired; unread entities remain for the next round.
         """
         failure = None
         for entity_type, name in list(self._unread):
@@ -403,6 +407,6 @@ class ConfigRepository:
 
 
 def _change_number(name: str) -> int:
-    """Sequence number at the end of a notification's name; -1 for a name that is none."""
+    """The sequence number at the end of a notification's name; -1 for another name."""
     digits = name.removeprefix(znodes.CONFIG_CHANGE_PREFIX)
     return int(digits) if digits.isdecimal() and digits.isascii() else -1

@@ -1,4 +1,4 @@
-"""What the operations of a controller share: the cluster as of the last decision, and the means to decide the next.
+"""State that the operations of a controller share: the cluster as of the last decision, and the means for the next one.
 
 *Source*: kafka 3.9.1 `ControllerContext.scala`.
 """
@@ -31,17 +31,18 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 ALLOCATION_TIMEOUT_MS = 5_000
-"""How long a producer waits for its id when the store is out of reach."""
+"""The time that a producer waits for its id when the store is unreachable."""
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 STOP_PATIENCE_MS = 3_000
-"""How long a stop waits for the event under way; it may be waiting for a store that is out of reach."""
+"""The time that a stop waits for the current event, which may wait for an unreachable store."""
 
 
 class ControllerSettings(NamedTuple):
-    """What the controller takes from the broker's configuration, and bounds that tests make smaller; `cluster_id` is
-    for a new cluster, or to be compared."""
+    """The controller's settings from the broker's configuration, and bounds that tests reduce; `cluster_id` is for a
+    new cluster, or for comparison.
+    """
 
     topic_defaults: TopicDefaults = TopicDefaults()
     delete_topic_enable: bool = True
@@ -59,8 +60,8 @@ class ControllerSettings(NamedTuple):
 class ControllerContext:
     """The state and the parts of one controller.
 
-    Operations change it in the controller's task alone, one after the other, so that each sees the outcome of the one
-    before; anybody on the event loop may read `cluster`, `settings` and `is_active`.
+    Operations change it only in the controller's task, one after the other, so that each sees the result of the one
+    before; any code on the event loop may read `cluster`, `settings` and `is_active`.
     """
 
     def __init__(
@@ -85,21 +86,21 @@ class ControllerContext:
         self.refusals = refusals
         self._random_bytes = random_bytes
         self.cluster_id = ""
-        """Known when the broker has joined the cluster."""
+        """Known once the broker has joined the cluster."""
         self.is_active = False
         self.cluster = ClusterState()
         self.machine = PartitionStateMachine()
         self.deletions = Deletions()
         self.log_ends: dict[TopicPartition, dict[int, LogEnd]] = {}
-        """What replicas have told, by broker, of partitions whose states are lost."""
+        """The reports of replicas, by broker, for partitions whose states are lost."""
         self.left_out: frozenset[str] = frozenset()
         """Topics whose znode cannot be read."""
         self.leader_balance: LeaderBalance | None = None
-        """Made when the cluster has several brokers."""
+        """Created when the cluster has several brokers."""
 
     @property
     def store(self) -> CoordinationStore:
-        """The session with the metadata store that this controller reads and writes by now."""
+        """The controller's current session with the metadata store."""
         return self.sessions.store
 
     def unclean_election_is_allowed(self, topic: str) -> bool:
@@ -108,14 +109,16 @@ class ControllerContext:
         return self.settings.unclean_leader_election_enable if value is None else value.strip().lower() == "true"
 
     def commits_alone(self, topic: str, broker_id: int) -> bool:
-        """Whether `min.insync.replicas`, as a broker goes by it for a topic, lets one replica commit; see
-        `leadership.CommitsAlone`."""
+        """Whether `min.insync.replicas`, as a broker applies it to a topic, lets one replica commit; see
+        `leadership.CommitsAlone`.
+        """
         value = self.configs.overrides("topics", topic).get(MIN_INSYNC_REPLICAS)
         return self.commits_alone_by_default(broker_id) if value is None else _is_one(value)
 
     def commits_alone_by_default(self, broker_id: int) -> bool:
-        """The same for topics without a setting of their own. A broker that is not there may, unless something else
-        than its configuration file says otherwise."""
+        """The same for topics without their own setting. Assumed for an absent broker, unless a dynamic broker config
+        says otherwise.
+        """
         for name in (str(broker_id), DEFAULT_ENTITY):
             value = self.configs.overrides("brokers", name).get(MIN_INSYNC_REPLICAS)
             if value is not None:
@@ -124,10 +127,10 @@ class ControllerContext:
         return broker is None or broker.min_insync_replicas < 2
 
     async def ask(self, work: Work, request: AdminRequest[Answer]) -> Answer:
-        """Have an operation done for a request, and wait for its answer; called by the task that serves the client.
+        """Submit an operation for a request, and wait for the response; called by the task that serves the client.
 
         Raises: ApiError(NOT_CONTROLLER), ApiError(KAFKA_STORAGE_ERROR) if the decision could not be written,
-        ApiError(REQUEST_TIMED_OUT) if nobody knows whether it was.
+        ApiError(REQUEST_TIMED_OUT) if it is unknown whether it was.
         """
         if not self.is_active:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
@@ -135,9 +138,10 @@ class ControllerContext:
         return await request.answer()
 
     def when_own_told(self, call: Callable[[], None], request: AdminRequest[Any]) -> None:
-        """Call, in the controller's task, when the own broker has answered to everything it was told so far; where the
-        cluster is taken over meanwhile, to all that it is told then. It is for a decided `request`, which is answered
-        at once where this is not the controller any more."""
+        """Call, in the controller's task, when the own broker has responded to all commands so far; if the cluster is
+        taken over meanwhile, to the commands of the take-over too. It is for a decided `request`, which is completed at
+        once if this broker is not the controller any more.
+        """
         brokers = self.brokers
         if brokers.own_id not in brokers.met:
             return request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
@@ -154,20 +158,21 @@ class ControllerContext:
     def when_served(
         self, partitions: Collection[TopicPartition], request: AdminRequest[Answer], answer: Answer
     ) -> None:
-        """Answer a request when the own broker knows of these partitions, which all were told, and each that a broker
-        has refused by then has a leader that did not."""
+        """Complete a request when the own broker knows these partitions, about which all brokers were informed, and
+        each one that a broker has refused meanwhile has a leader that did not.
+        """
         self.refusals.expect(partitions, request)
         self.when_own_told(lambda: self.refusals.finish_when_served(partitions, request, answer, self.cluster), request)
 
     def end_retries(self) -> None:
-        """Brokers have done what they were asked for: if nothing is left that one has refused, the next refusal is
-        asked about again soon."""
+        """Brokers have obeyed: if no refused replica is left, the next refusal is retried soon."""
         if not self.cluster.deleting and not any(self.cluster.offline_replicas.values()):
             self.refusals.retry_ends()
 
     def type_of_roles(self, request_type: int) -> int:
-        """The type to send a LeaderAndIsr of `request_type` with: none is FULL while topics are left out that brokers
-        may have logs of, as a broker sets aside the logs that a full one does not name."""
+        """The type for a LeaderAndIsr of `request_type`: never FULL while topics are left out whose logs brokers may
+        have, as a broker sets aside the logs that a full command does not name.
+        """
         return requests.INCREMENTAL if self.unread_topics else request_type
 
     @property
@@ -176,13 +181,13 @@ class ControllerContext:
         return list(filter(is_valid_topic_name, self.left_out))
 
     def stop_timers(self) -> None:
-        """Stop the timers of operations: nothing more is begun but what is asked for."""
+        """Stop the timers of operations: from now on only requests start work."""
         self.refusals.stop()
         if self.leader_balance is not None:
             self.leader_balance.stop()
 
     def adopt(self, plan: Plan) -> None:
-        """Make a written plan the state decided upon."""
+        """Adopt a written plan as the current state."""
         self.cluster = plan.cluster
         led: list[TopicPartition] = []
         leaderless: list[TopicPartition] = []
@@ -193,15 +198,15 @@ class ControllerContext:
         self.machine.move(leaderless, PartitionStatus.OFFLINE)
 
     def random_index(self, bound: int) -> int:
-        """An integer from 0 to `bound` - 1."""
+        """A random integer from 0 to `bound` - 1."""
         return int.from_bytes(self._random_bytes(8), "big") % bound
 
     def new_topic_id(self) -> bytes:
-        """An id that no other topic has."""
+        """A new unique topic id."""
         return random_topic_id(self._random_bytes)
 
 
 def _is_one(min_insync_replicas: str) -> bool:
-    """Whether a setting lets one replica commit. One that was garbled may: a broker goes by another then."""
+    """Whether a setting lets one replica commit. True for an invalid setting: a broker then applies another one."""
     text = min_insync_replicas.strip()
     return not (text.isdecimal() and 2 <= int(text) < 2**31)

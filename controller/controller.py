@@ -1,15 +1,14 @@
-"""The controller: what is asked of it, the broker's life in the cluster, and the task that does one event at a time.
+"""The controller: its requests, the broker's registration in the cluster, and the task that processes one event at a
+time.
 
-One task takes events from one queue, one at a time: an operation decides by the cluster's state (`operations/`, pure
-plans), writes its decision, fenced by the controller's epoch, and has the brokers told. So every decision sees the
-outcome of the one before. What brokers answer are events, too; a request waits for that of the controller's own broker.
+The task takes events from one queue, one at a time: an operation decides on the cluster's state (`operations/`, pure
+plans), writes its decision, fenced by the controller's epoch, and sends commands to the brokers. So every decision sees
+the result of the one before. The brokers' responses are events, too; a client request waits for that of the
+controller's own broker. The next take-over completes work that was interrupted between two writes
+(`operations/take_over.py`). Changes by others in the store, and the end of a session, are events like requests.
 
-Whatever is interrupted between two writes is taken up by the next take-over (`operations/take_over.py`). Changes that
-others make in the store, and the end of a session, are events like requests.
-
-A new operation is a file in `operations/`, which holds what it decides and what it does, and a line in
-`Controller.__init__` or a method that imports it; where it reads or watches something from the beginning, a line in
-`TakeOver.run`.
+A new operation is a file in `operations/`, with its decision and its execution, and a line in `Controller.__init__` or
+a method that imports it; if it reads or watches something from the beginning, a line in `TakeOver.run`.
 
 *Source*: kafka 3.9.1 `KafkaController.scala`; KIP-497, KIP-516.
 """
@@ -67,17 +66,18 @@ logger = logging.getLogger(__name__)
 
 
 class Controller:
-    """One broker's membership in its cluster, and the controller's role, which one broker of the cluster has at a time
-    (`Controllership`); the others stand by. Owned by the event loop.
+    """One broker's membership in its cluster, and the role of the controller, which one broker of the cluster has at a
+    time (`Controllership`); the others stand by. Owned by the event loop.
 
-    The tasks that serve clients call what is a request (`create_topics`, `delete_topics` and `allocate_producer_ids`
-    are objects of their operations' files; the files of the others are imported when they are asked for first), those
-    that serve other brokers `alter_partition`, `controlled_shutdown` and `grant_producer_ids`, which answer with an
-    error code and raise none; whoever runs the broker calls `start`, `rejoin` and `stop`. All else is done by the one
-    task that `start` makes.
+    Tasks that serve clients call the requests (`create_topics`, `delete_topics` and `allocate_producer_ids` are objects
+    of their operations' files; the files of the others are imported on first use). Tasks that serve other brokers call
+    `alter_partition`, `controlled_shutdown` and `grant_producer_ids`, which respond with an error code and raise
+    nothing. The broker's start and stop call `start`, `rejoin` and `stop`. The one task that `start` creates does
+    everything else.
 
-    `configs` is this broker's repository, started before the controller: it is refreshed before the broker is told of
-    new topics. `on_registrations` learns who is registered, before `start` is done and after each change.
+    `configs` is this broker's repository, started before the controller: it is refreshed before the broker is informed
+    of new topics. `on_registrations` is called with the registered brokers, before `start` returns and after each
+    change.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class Controller:
         self._clock = clock
         self._events = EventQueue()
         self.event_count = 0
-        """How many events were done since the start."""
+        """The number of events processed since the start."""
         self.event_ms = 0
-        """How long that took."""
+        """The total time of that."""
         self._sessions = StoreSessions(store)
         self._registration = Registration(self._sessions, registration, clock, timers)
         self._election = ControllerElection(self._sessions, broker_id, clock, settings.transaction_bytes_max)
@@ -143,7 +143,7 @@ class Controller:
         )
         self._task: asyncio.Task[None] | None = None
 
-    # -- what others may know
+    # -- public state
 
     @property
     def controller_id(self) -> int:
@@ -152,7 +152,7 @@ class Controller:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's, once this broker has joined it."""
+        """The cluster's id, once this broker has joined it."""
         return self._context.cluster_id
 
     @property
@@ -162,47 +162,47 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker may decide; if not, requests are answered with NOT_CONTROLLER."""
+        """Whether this broker may decide; if not, requests fail with NOT_CONTROLLER."""
         return self._context.is_active
 
     @property
     def context(self) -> ControllerContext:
-        """What its operations share; for tests, which have operations of their own."""
+        """The shared state of its operations; for tests, which have operations of their own."""
         return self._context
 
     @property
     def epoch(self) -> int:
-        """The controller's, of this broker's last election; 0 before the first."""
+        """The controller epoch of this broker's last election; 0 before the first."""
         return self._election.epoch
 
     @property
     def set_aside(self) -> SetAside[str]:
-        """The cluster's id, while this broker should be its controller and cannot read it."""
+        """Contains the cluster's id while this broker should be its controller and cannot read it."""
         return self._controllership.set_aside
 
     @property
     def queue_length(self) -> int:
-        """How many events wait until they are done."""
+        """The number of pending events."""
         return len(self._events)
 
     @property
     def left_out_count(self) -> int:
-        """How many topics are left out, as their znode cannot be read; 0 unless this is the controller."""
+        """The number of topics whose znode cannot be read; 0 unless this broker is the controller."""
         return len(self._context.left_out) if self.is_active else 0
 
     @property
     def set_aside_brokers(self) -> SetAside[int]:
-        """Brokers that cannot be told, for a reason that nobody foresaw."""
+        """Brokers that cannot be informed because of an unexpected error."""
         return self._context.brokers.set_aside
 
     @property
     def set_aside_unsendable(self) -> SetAside[tuple[int, str]]:
-        """Brokers, and what they are not told of, as no message can carry it."""
+        """Brokers, with the subjects that no message can carry."""
         return self._context.brokers.unsendable
 
     @property
     def settings(self) -> ControllerSettings:
-        """The settings that the next operation goes by."""
+        """The settings for the next operation."""
         return self._context.settings
 
     @settings.setter
@@ -216,16 +216,16 @@ class Controller:
 
     @property
     def knows_producer_ids(self) -> bool:
-        """Whether the metadata store tells, or told, which producer ids have been handed out."""
+        """Whether the metadata store records, or recorded, which producer ids were allocated."""
         return self.allocate_producer_ids.knows_what_was_allocated
 
     def set_unclean_leader_election_enable(self, enabled: bool) -> None:
-        """Set whether topics without a setting of their own may get a leader from outside the ISR; allowing it elects
-        leaders where they are missing.
+        """Set whether topics without their own setting may get a leader from outside the ISR; allowing it elects
+        missing leaders.
         """
         self._unclean_elections.allow(enabled)
 
-    # -- what clients and other brokers ask of the controller
+    # -- requests of clients and other brokers
 
     async def create_partitions(
         self, expansions: "Sequence[NewPartitions]", *, validate_only: bool = False, timeout_ms: int = 30_000
@@ -237,13 +237,15 @@ class Controller:
         return await create_partitions(expansions, validate_only=validate_only, timeout_ms=timeout_ms)
 
     async def alter_partition(self, request: "AlterPartitionRequest") -> "AlterPartitionResponse":
-        """Change the ISRs of partitions as their leader asks for it; answers when that is written."""
+        """Change the ISRs of partitions as their leader requests; responds once that is written."""
         from barnabas.controller.operations.alter_partition import alter_partitions
 
         return await alter_partitions(self._context, request)
 
     async def controlled_shutdown(self, request: "ControlledShutdownRequest") -> "ControlledShutdownResponse":
-        """Relieve a broker that is about to stop of what it leads; answers with what nobody else can lead."""
+        """Move leadership away from a broker that is about to stop; responds with the partitions that no other broker
+        can lead.
+        """
         from barnabas.controller.operations.controlled_shutdown import relieve
 
         return await relieve(self._context, request)
@@ -251,7 +253,7 @@ class Controller:
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, election_type: "ElectionType", timeout_ms: int
     ) -> "ElectionResults":
-        """Elect leaders as an administrator asks for it; see `operations/elect_leaders.py`. Raises: ApiError."""
+        """Elect leaders for an admin client; see `operations/elect_leaders.py`. Raises: ApiError."""
         from barnabas.controller.operations.elect_leaders import elect_leaders
 
         return await elect_leaders(self._context, partitions, election_type, timeout_ms)
@@ -263,7 +265,7 @@ class Controller:
         *,
         allow_replication_factor_change: bool = True,
     ) -> "ReassignmentResults":
-        """Move partitions to other brokers, or (None) no longer; see `operations/reassignment.py`. Raises: ApiError."""
+        """Reassign partitions, or (None) cancel; see `operations/reassignment.py`. Raises: ApiError."""
         from barnabas.controller.operations.reassignment import alter_reassignments
 
         return await alter_reassignments(
@@ -271,12 +273,12 @@ class Controller:
         )
 
     async def grant_producer_ids(self, request: "AllocateProducerIdsRequest") -> "AllocateProducerIdsResponse":
-        """Hand out a block of producer ids to another broker, which names its epoch."""
+        """Allocate a block of producer ids to another broker, which sends its epoch."""
         from barnabas.controller.operations.producer_id_grants import grant_producer_ids
 
         return await grant_producer_ids(self._context, self.allocate_producer_ids, request)
 
-    # -- life
+    # -- start and stop
 
     async def registered(self) -> None:
         """Wait until this process has registered its broker for the first time."""
@@ -284,42 +286,43 @@ class Controller:
 
     @property
     def secret_digests(self) -> dict[int, str]:
-        """The digests of brokers' secrets, by the brokers that are known to be registered."""
+        """The digests of the registered brokers' secrets, by broker."""
         return self._broker_changes.secret_digests
 
     async def look_up(self, broker_id: int) -> None:
-        """Read the digest of one broker's secret anew. Raises: CoordinationError."""
+        """Read the digest of one broker's secret again. Raises: CoordinationError."""
         await self._broker_changes.look_up(broker_id)
 
     async def elected(self) -> Elected | None:
-        """Who is the controller of this cluster, and its epoch; None where the metadata store does not tell.
+        """The controller of this cluster and its epoch; None if the metadata store does not contain them.
 
         Raises: CoordinationError.
         """
         return await self._election.elected()
 
     def lacks_nothing(self) -> None:
-        """Tell no more, in registrations to come, that this broker may lack records: the controller has heard of it."""
+        """Stop reporting in registrations that this broker may lack records: the controller knows it now."""
         self._registration.lacks_nothing()
 
     async def start(self) -> None:
-        """Register the broker. Where there is no controller, become it, elect leaders, and tell the broker everything;
-        on return it has applied it. Where another broker is the controller, stand by: that one tells this broker.
+        """Register the broker. If there is no controller, become it, elect leaders, and inform the broker, which has
+        applied everything on return. If another broker is the controller, stand by: that one informs this broker.
 
-        Raises: BrokerIdInUse, ClusterIdMismatch, DamagedZnode, CoordinationError, and what the broker raises.
+        Raises: BrokerIdInUse, ClusterIdMismatch, DamagedZnode, CoordinationError, and errors of the broker.
         """
         await self._enter(self.settings.cluster_id)
         self._task = asyncio.create_task(self._run(), name="controller")
         brokers, term = self._context.brokers, -1
-        while term != brokers.term:  # unless the cluster was read again meanwhile, and all was told anew
+        while term != brokers.term:  # the term changes if the cluster was taken over again meanwhile
             term = brokers.term
             await brokers.own_answered()
             await self._answers_taken()
-            await brokers.own_answered()  # what the broker could not open has no leader, and it knows that
+            await brokers.own_answered()  # partitions whose log failed to open are leaderless now
 
     async def _answers_taken(self) -> None:
-        """Wait until the controller has gone by all that was answered so far; where this is not the controller, until
-        the events of before are done."""
+        """Wait until the controller has processed all responses so far; if this broker is not the controller, until the
+        events before are done.
+        """
         request = AdminRequest[None](self._timers, 0, lambda _: None)
 
         async def finish() -> None:
@@ -330,8 +333,8 @@ class Controller:
             await request.answer()
 
     async def rejoin(self, store: CoordinationStore) -> None:
-        """Go on in a new session, after the one before has expired: register, become the controller and read everything
-        again, or stand by.
+        """Continue in a new session after the last one has expired: register, become the controller and load
+        everything, or stand by.
 
         Raises: as `start` does; after a CoordinationError it may be called again with another session.
         """
@@ -361,8 +364,9 @@ class Controller:
         await self._controllership.begin()
 
     async def stop(self) -> None:
-        """Finish the event under way and what the broker was told, refuse the events that wait, and end the session,
-        which takes the registration with it."""
+        """Finish the current event and the own broker's commands, refuse pending events, and end the session, which
+        also ends the registration.
+        """
         self._context.is_active = False
         self._context.stop_timers()
         finishing = asyncio.create_task(self._finish(), name="the controller's last event")
@@ -392,7 +396,7 @@ class Controller:
                 await self._do(event)
 
     async def _do(self, event: Event) -> None:
-        """Do one thing. Whatever goes wrong half-way, everything is read again, as a new controller would."""
+        """Process one event. After any error in between everything is loaded again, as a new controller does."""
         began_ms = self._clock.monotonic_ms()
         try:
             await event.work()
@@ -418,12 +422,12 @@ class Controller:
             self.event_ms += self._clock.monotonic_ms() - began_ms
 
     def _answered(self, answer: "Answer") -> None:
-        """Have the answer of a broker looked at, in the controller's task."""
+        """Have the controller's task process a broker's response."""
         self._events.submit(lambda: self._take_answer(answer))
 
     async def _take_answer(self, answer: "Answer") -> None:
-        """Go by an answer. Where one raises what nobody foresaw, everything is read again, and the broker told
-        everything again; what it answers to that, and raises, is left at that for a while.
+        """Process a response. After an unexpected error everything is loaded again, and the broker informed again; if
+        its response to that raises again, nothing happens for a while.
         """
         from barnabas.controller.operations.answers import take_answer
 
@@ -441,7 +445,7 @@ class Controller:
                 self.set_aside_answers.release(answer.broker_id)
 
     async def _retry_refused(self) -> None:
-        """Ask brokers again for what they refused."""
+        """Ask brokers again for replicas that they refused."""
         from barnabas.controller.operations.retries import retry_refused
 
         await retry_refused(self._context)

@@ -1,4 +1,4 @@
-"""Which broker is the controller: the election, the controller's epoch, and the writes that only it may make."""
+"""The election of the controller, the controller's epoch, and the writes that only the controller may make."""
 
 import contextlib
 import logging
@@ -27,41 +27,42 @@ logger = logging.getLogger(__name__)
 _ANOTHER_EPOCH: Final = "the controller's epoch is another one"
 
 _EPOCHS_UNSEEN_MAX: Final = 1_000
-"""So many controllers may have been elected, one after the other, without writing a state."""
+"""The maximum number of consecutive controllers that may have been elected without writing a state."""
 
 _VERSIONS_PASSED_MAX: Final = 1_000
-"""So many versions of a new znode are passed over at most, in one transaction."""
+"""The maximum number of versions of a new znode that are skipped in one transaction."""
 
 _CLEARINGS_MAX: Final = 3
-"""How often a transaction is tried again because there was something below a znode that it deletes: somebody may still
-be at it."""
+"""The number of retries of a transaction that failed because a deleted znode had children: another client may still
+create some.
+"""
 
 
 class Elected(NamedTuple):
-    """The newest epoch of a controller, and who is the controller; None where nobody is at the moment."""
+    """The newest controller epoch, and the id of the controller; None if there is none at the moment."""
 
     epoch: int
     controller_id: int | None
 
 
 class ControllerElsewhere(Exception):
-    """Another broker is the controller of this store."""
+    """Another broker is the controller."""
 
 
 class Deposed(ControllerElsewhere):
-    """The controller's epoch is over: a write or a command was refused."""
+    """The controller's epoch is outdated: a write or a command was refused."""
 
 
 class ControllerElection:
     """One broker's candidacy, in each of its sessions anew. `epoch` is that of its last election, 0 before the first;
-    `predecessor_epoch` that of the controller before, its own where nobody has been elected in between.
+    `predecessor_epoch` that of the previous controller, its own if no other broker was elected in between.
 
     Every write of the controller goes through `write`, which checks that the epoch is still the newest: a controller
-    that does not know yet that it was replaced can change nothing. With each state of a partition it stores up to which
-    zxid it knows of registrations (`registrations_zxid`): a paused one may still decide about a life of a broker that
-    has ended, and the next controller has to see that.
+    that does not know yet that it was replaced can change nothing. It stores with each partition state the zxid up to
+    which it knows registrations (`registrations_zxid`): a paused controller may still decide about a registration that
+    has ended, and the next controller has to detect that.
 
-    Called by the controller's task, and by `Controller.start` before there is one.
+    Called by the controller's task, and by `Controller.start` before the task exists.
 
     *Source*: kafka 3.9.1 `KafkaZkClient.registerControllerAndIncrementControllerEpoch`.
     """
@@ -96,11 +97,11 @@ class ControllerElection:
                 await self._sessions.delete_own(znodes.CONTROLLER, stat)
 
     async def elected(self) -> Elected | None:
-        """Who has been elected last, whoever that is; None while a znode that tells it is gone or damaged.
+        """The controller that was elected last; None while one of the znodes is missing or damaged.
 
         Raises: CoordinationError.
         """
-        # In this order: who is told with an epoch is never one of before.
+        # In this order the id never belongs to an older controller than the epoch.
         epoch, controller = await self._sessions.store.get_many([znodes.CONTROLLER_EPOCH, znodes.CONTROLLER])
         if epoch is None:
             return None
@@ -113,7 +114,7 @@ class ControllerElection:
             return None
 
     async def renew(self) -> None:
-        """Raise the epoch of a controller that is still elected: somebody has changed or deleted the epoch's znode.
+        """Raise the epoch of the elected controller: its epoch znode was changed or deleted by another client.
 
         Raises: CoordinationError.
         """
@@ -122,9 +123,9 @@ class ControllerElection:
         self.predecessor_epoch = own_epoch
 
     async def _raise_epoch(self, before: list[Operation], *, unseen: int) -> int:
-        """Write an epoch above all known ones, together with what comes `before`; returns the greatest of these. A
-        znode that is gone or damaged says nothing: then this broker's own epoch counts, and those that states tell of,
-        and `unseen` ones may have come after them, as no epoch may be given out twice.
+        """Write an epoch above all known ones, together with the operations `before`; returns the greatest known epoch.
+        If the znode is missing or damaged, the known epochs are this broker's own and those in partition states, plus
+        `unseen` ones that may have followed, as no epoch may be used twice.
         """
         found = (await self._sessions.store.get_many([znodes.CONTROLLER_EPOCH]))[0]
         known, version = self.epoch, 0
@@ -144,7 +145,7 @@ class ControllerElection:
         operations, writes = list(before), 1
         if found is None:
             operations.append(Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch)))
-            # Its versions begin anew: the one that a former controller checks for must not come again.
+            # The versions of a new znode start at 0: the one that a former controller checks for must not reappear.
             writes = min(1 + epoch, _VERSIONS_PASSED_MAX)
         raised = znodes.encode_controller_epoch(epoch + 1)
         operations += [SetData(znodes.CONTROLLER_EPOCH, raised, version + passed) for passed in range(writes)]
@@ -153,7 +154,7 @@ class ControllerElection:
         return known
 
     async def _greatest_epoch_in_states(self) -> int:
-        """The greatest epoch of a controller that has written a state which is there; 0 if none can be read."""
+        """The greatest controller epoch in an existing partition state; 0 if none can be read."""
         store = self._sessions.store
         names = await self.children(znodes.TOPICS)
         partitions = [(name, index) for name in names for index in await self.children(znodes.partitions_path(name))]
@@ -166,8 +167,8 @@ class ControllerElection:
         return max(epoch for epoch in epochs if epoch < znodes.CONTROLLER_EPOCH_MAX // 2)
 
     async def write(self, groups: Sequence[OperationGroup]) -> None:
-        """Write a plan in few transactions, each refused as a whole if the epoch is over. What others have put below a
-        znode that is deleted goes with it, as in Kafka.
+        """Write a plan in few transactions, each refused as a whole if the epoch is outdated. A deletion includes
+        znodes that others have created below, as in Kafka.
 
         Raises: Deposed, CoordinationError.
         """
@@ -183,7 +184,7 @@ class ControllerElection:
                 await self._commit(operations)
 
     async def confirm(self) -> None:
-        """See that the epoch is not over, so that what was read before is of no later one.
+        """Check that the epoch is still the newest, so that everything read before is up to date.
 
         Raises: Deposed, CoordinationError.
         """
@@ -204,7 +205,7 @@ class ControllerElection:
             raise
 
     async def _clear_below(self, paths: Sequence[str]) -> None:
-        """Delete what is below znodes, but for those among them."""
+        """Delete the descendants of znodes, except those among `paths`."""
         found = dict.fromkeys([each for path in paths for each in await self._below(path)])
         kept = set(paths)
         strange = [each for each in found if each not in kept]
@@ -214,22 +215,23 @@ class ControllerElection:
             await self._commit(operations)
 
     async def _below(self, path: str) -> list[str]:
-        """The paths of all znodes below one, children before their parents."""
+        """The paths of all znodes below a path, children before their parents."""
         found = [path]
-        for parent in found:  # which grows meanwhile
+        for parent in found:  # the list grows in the loop
             found += [f"{parent}/{name}" for name in await self.children(parent)]
         return found[:0:-1]
 
     async def children(self, path: str) -> list[str]:
-        """The names of a znode's children; none where it is gone, as another controller may have deleted it, of which
-        this one has not heard yet."""
+        """The names of a znode's children; none if the znode is gone: another controller may have deleted it, which
+        this one does not know yet.
+        """
         try:
             return await self._sessions.store.get_children(path)
         except NoNode:
             return []
 
     async def existing(self, paths: Iterable[str]) -> set[str]:
-        """Which of these znodes exist."""
+        """The existing ones of these znodes."""
         wanted = list(paths)
         found = await self._sessions.store.get_many(wanted) if wanted else []
         return {path for path, answer in zip(wanted, found, strict=True) if answer is not None}

@@ -1,5 +1,5 @@
-"""Whether this broker is the controller: it is elected where there is none, resigns where another one is, and takes the
-cluster over again after whatever went wrong.
+"""The role of the controller: this broker is elected if there is none, resigns if another broker is elected, and takes
+the cluster over again after errors.
 
 *Source*: kafka 3.9.1 `KafkaController.elect`, `processControllerChange`, `processReelect`.
 """
@@ -24,21 +24,25 @@ from barnabas.set_aside import SetAside
 logger = logging.getLogger(__name__)
 
 RECOVERY_RETRY_DELAY_MS = 1_000
-"""When a controller that could not read or tell the cluster's state tries again: a disk may be full for a while."""
+"""The delay before a controller that could not load the cluster or inform brokers retries: a disk may be full for a
+while.
+"""
 
 RENEWALS_AT_ONCE = 100
-"""So many new epochs a controller takes at once that is deposed while the znode is still its own, as the metadata store
-may have lost some; after that one each RECOVERY_RETRY_DELAY_MS, until a minute has passed without."""
+"""The number of new epochs that a controller takes without delay when it is deposed while the znode is still its own,
+as the metadata store may have lost some; after that one per RECOVERY_RETRY_DELAY_MS, until a minute has passed without
+one.
+"""
 
 RENEWALS_FORGOTTEN_MS = 60_000
 
 
 class Controllership:
-    """Says in `ControllerContext.is_active` whether this broker is the controller, and sees to it that it knows the
-    cluster then.
+    """Maintains `ControllerContext.is_active`, which says whether this broker is the controller, and loads the cluster
+    when it becomes the controller.
 
-    Called by the controller's task, which also does what becomes of a change of the controller's znode; by
-    `Controller.start` before there is one; `resign` by anybody on the event loop.
+    Called by the controller's task, which also processes changes of the controller's znode, and by `Controller.start`
+    before the task exists; `resign` may be called by any code on the event loop.
     """
 
     def __init__(
@@ -51,10 +55,10 @@ class Controllership:
         self._renewals = 0
         self._renewed_ms = 0
         self.set_aside = SetAside[str]("taking over the cluster", clock, first_delay_ms=RECOVERY_RETRY_DELAY_MS)
-        """The cluster's id, while the cluster cannot be read."""
+        """Contains the cluster's id while the cluster cannot be read."""
 
     async def begin(self) -> None:
-        """Become the controller and take the cluster over, or, where another broker is the controller, stand by.
+        """Become the controller and take the cluster over, or stand by if another broker is the controller.
 
         Raises: CoordinationError.
         """
@@ -64,7 +68,7 @@ class Controllership:
                 await context.election.elect()
             except ControllerElsewhere:
                 if await store.exists(znodes.CONTROLLER, self._znode_changed) is None:
-                    continue  # it has gone meanwhile
+                    continue  # it was deleted meanwhile
                 logger.info("another broker is the controller: broker %d stands by", context.brokers.own_id)
                 await self._broker_changes.follow()
                 return
@@ -73,7 +77,7 @@ class Controllership:
             return
 
     async def _take_over_first(self) -> None:
-        """Take over the cluster at a start, which a connection that breaks does not end."""
+        """Take over the cluster at a start; retries after a lost connection."""
         while True:
             try:
                 await self._context.store.exists(znodes.CONTROLLER, self._znode_changed)
@@ -84,7 +88,7 @@ class Controllership:
                 return self.deposed(error)
 
     def resign(self, reason: str) -> None:
-        """Decide no more, if this broker is the controller."""
+        """Stop deciding, if this broker is the controller."""
         context = self._context
         if context.is_active:
             context.is_active = False
@@ -94,7 +98,7 @@ class Controllership:
             logger.error("broker %d is no longer the controller: %s", context.brokers.own_id, reason)
 
     def deposed(self, error: Deposed) -> None:
-        """A write or a command was refused, as there is a newer epoch: resign, and look whose it is."""
+        """A write or a command was refused because of a newer epoch: resign, and check the controller's znode."""
         self.resign(str(error))
         self._look_who_is_controller()
 
@@ -119,7 +123,7 @@ class Controllership:
                 break
             else:
                 return self.set_aside.release(context.cluster_id)
-        # Also where an event could not be done that was to make this broker the controller.
+        # Also if the event that would have made this broker the controller failed.
         return self._look_later(RECOVERY_RETRY_DELAY_MS)
 
     def _znode_changed(self, _event: WatchedEvent) -> None:
@@ -132,8 +136,9 @@ class Controllership:
         self._context.timers.call_later(delay_ms, self._look_who_is_controller)
 
     def _until_renewal_ms(self) -> int:
-        """How long to wait before this controller gives itself a new epoch; 0 is counted as one. A broker that believes
-        in a newer controller than there ever was deposes it each time."""
+        """The delay before this controller may take a new epoch; 0 counts as a renewal. A broker that believes in a
+        newer controller than ever existed deposes it each time.
+        """
         since_ms = self._clock.monotonic_ms() - self._renewed_ms
         if since_ms >= RENEWALS_FORGOTTEN_MS:
             self._renewals = 0
@@ -144,8 +149,9 @@ class Controllership:
         return 0
 
     async def _check(self) -> None:
-        """See what has become of the controller's znode, which was changed: resign, or, if it is gone, be elected anew.
-        If it is still ours although this controller had to resign, go on."""
+        """Process a change of the controller's znode: resign, or elect a controller if it is gone. If it is still this
+        broker's although this controller had to resign, continue.
+        """
         context, store = self._context, self._context.store
         stat = await store.exists(znodes.CONTROLLER, self._znode_changed)
         if stat is None:
@@ -171,18 +177,19 @@ class Controllership:
         return None
 
     async def _stand_by(self, reason: str) -> None:
-        """Another broker is the controller. Registrations are read here, too: where that has failed, nobody is told of
-        their next change, and this broker looks again by way of the controller's znode (`recover`)."""
+        """Another broker is the controller. Registrations are read here, too: after a failed read this broker is not
+        notified of their next change, and retries through the controller's znode (`recover`).
+        """
         self.resign(reason)
         await self._broker_changes.follow()
 
     async def _elect(self) -> None:
-        """Become the controller, without a look at anything else before: partitions wait for it.
+        """Become the controller, without other reads before: partitions wait for it.
 
         Raises: ControllerElsewhere, CoordinationError.
         """
         try:
             await self._context.election.elect()
-        except NoNode:  # not even the root of the tree is there
+        except NoNode:  # not even the root exists
             await self._take_over.restore()
             await self._context.election.elect()

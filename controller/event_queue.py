@@ -1,4 +1,4 @@
-"""The queue of a controller: what it has to do, one thing at a time."""
+"""The event queue of a controller: its work, one item at a time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,25 +8,26 @@ from barnabas.controller.admin_request import AdminRequest
 from barnabas.wire.errors import ApiError, ErrorCode
 
 Work = Callable[[], Awaitable[None]]
-"""What an operation does in the controller's task, where nothing else happens meanwhile."""
+"""The work of an event in the controller's task, without concurrency."""
 
 
 class Event(NamedTuple):
-    """One thing to do: for a `request`, or because something happened. One that `needs_controllership` is not done by
-    a broker that is not the controller."""
+    """One work item: for a `request`, or because of an event. One that `needs_controllership` is refused by a broker
+    that is not the controller.
+    """
 
     work: Work
     request: AdminRequest[Any] | None = None
     needs_controllership: bool = True
 
     def fail(self, error: Exception) -> None:
-        """Tell who asked, if somebody did."""
+        """Fail the request, if there is one."""
         if self.request is not None:
             self.request.fail(error)
 
 
 class EventQueue:
-    """Takes events from everybody on the event loop, and gives them to the controller's task in their order."""
+    """Takes events from any code on the event loop, and passes them to the controller's task in order."""
 
     def __init__(self) -> None:
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -35,7 +36,7 @@ class EventQueue:
     def submit(
         self, work: Work, request: AdminRequest[Any] | None = None, *, needs_controllership: bool = True
     ) -> None:
-        """Have `work` done when everything submitted before it is; never waits. Nothing is done after `close`."""
+        """Submit `work`, to be done after everything submitted before; never waits. Nothing is done after `close`."""
         event = Event(work, request, needs_controllership)
         if self._is_closed:
             event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
@@ -43,11 +44,11 @@ class EventQueue:
             self._events.put_nowait(event)
 
     def __len__(self) -> int:
-        """How many events wait."""
+        """The number of pending events."""
         return self._events.qsize()
 
     def close(self) -> None:
-        """Nothing comes after what has been submitted."""
+        """End the queue after the submitted events."""
         self._is_closed = True
         self._events.put_nowait(None)
 

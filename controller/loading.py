@@ -1,4 +1,4 @@
-"""Reading the whole cluster from its znodes, as a new controller does.
+"""Loads the whole cluster from its znodes, as a new controller does.
 
 *Source*: kafka 3.9.1 `KafkaController.initializeControllerContext`, `fetchTopicDeletionsInProgress` and
 `processTopicIds`.
@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 
 
 class LoadedCluster(NamedTuple):
-    """The cluster as found, and the writes that mend what was left half-done; `cluster` already counts on them.
+    """The loaded cluster, and the writes that complete interrupted operations; `cluster` already includes them.
 
-    `outlived` are the partitions whose leader has died and is registered anew since it was elected; `unproven` those
-    with members of the ISR that were registered since then and may lack records, and which these are. `alone` are those
-    with an ISR of one, of which it is known who left that last, with the zxids at which their states were written.
-    `left_out` are the topics whose znode cannot be read: brokers have logs of them.
+    `outlived` are the partitions whose leader has died and registered again since its election; `unproven` maps
+    partitions to ISR members that registered since then and may lack records. `alone` maps partitions with an ISR of
+    one, for which the last replica to leave is known, to the zxids at which their states were written. `left_out` are
+    the topics whose znode cannot be read: brokers have logs of them.
     """
 
     cluster: ClusterState
@@ -44,8 +44,9 @@ class LoadedCluster(NamedTuple):
 
 
 class LoadedStates(NamedTuple):
-    """Topics with the states of their partitions, the writes that put back those of partitions that are `restored`,
-    and, as in `LoadedCluster`, the partitions that are `outlived`, `unproven` and `alone`."""
+    """Topics with the states of their partitions, the writes that restore the states of `restored` partitions, and, as
+    in `LoadedCluster`, the partitions that are `outlived`, `unproven` and `alone`.
+    """
 
     topics: list[TopicState]
     repairs: list[OperationGroup]
@@ -62,8 +63,12 @@ async def load_cluster(
     known: Mapping[str, TopicState] = MappingProxyType({}),
     lives: Mapping[int, int] = MappingProxyType({}),
 ) -> LoadedCluster:
-    """Read brokers, topics, partition states and the deletion queue; the watcher learns of new topics, of changes of
-    topics, and of new entries of the queue.
+    """Load brokers, topics, partition states and the deletion queue; the watcher is called for new topics, changes of
+    topics, and new entries of the queue.
+
+    A topic without an id (from before Kafka 2.8) gets one. Entries of the deletion queue without a topic are dropped:
+    the topic was deleted before. An unreadable znode is rewritten from the `known` state, else logged and left out.
+    `lives` contains the epochs of brokers that have registered again since.
 
     A topic without an id (from before Kafka 2.8) gets one. Entries of the deletion queue without a topic are dropped:
     the topic went before. What cannot be read is written anew from what is `known` of it, else told and left out.
@@ -114,7 +119,7 @@ async def load_cluster(
 
 
 def rewritten(topic: TopicState, version: int, error: znodes.DamagedZnode) -> OperationGroup:
-    """The write that puts a topic's damaged znode right."""
+    """The write that repairs a topic's damaged znode."""
     logger.error("topic %s is written anew: %s", topic.name, error)
     return (SetData(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, topic.assignments), version),)
 
@@ -132,10 +137,14 @@ async def with_states(
     lives: Mapping[int, int] = MappingProxyType({}),
     brokers: Mapping[int, BrokerRegistration] = MappingProxyType({}),
 ) -> LoadedStates:
-    """The topics with the states of their partitions, read together, and the writes that put back the states that
-    somebody has deleted or garbled, as they were `known`, but in a new leader epoch: the znode's version, which is the
-    partition epoch, may have begun anew, and the leader would take that for an older state. One that is not known is
-    lost: the partition has no leader until its replicas have told what they have (`operations/lost_states.py`).
+    """The topics with the states of their partitions, read together, and the writes that restore deleted or damaged
+    states from their `known` ones, but in a new leader epoch: the znode's version, which is the partition epoch, may
+    have restarted at 0, and the leader would take that for an older state. A state that is not known is lost: the
+    partition has no leader until its replicas have reported their logs (`operations/lost_states.py`).
+
+    A broker whose registration, with an epoch in `lives`, is newer than the state that makes it leader was elected in a
+    former life: zxids order both (`znodes.decided_zxid`). The same order applies to `brokers` that may lack records:
+    one that joined the ISR since then has them.
 
     A broker whose life began, at an epoch in `lives`, after a state was decided that has it lead was elected in a
     former life: zxids order both (`znodes.decided_zxid`). So do they for `brokers` that may lack records: one that came
@@ -198,14 +207,14 @@ async def with_states(
 
 
 def _known_state(known: TopicState | None, topic: TopicState, partition: int) -> PartitionState | None:
-    """The state that a partition had, unless that was one of another topic of the name."""
+    """The known state of a partition, unless it belongs to another topic of the name."""
     return known.partitions.get(partition) if known is not None and known.topic_id == topic.topic_id else None
 
 
 async def _had_states(store: CoordinationStore, missing: Sequence[TopicPartition]) -> list[TopicPartition]:
-    """The partitions without a state that may have had one: a znode above it has lost a child, as the numbers of its
-    changes and of its children tell. The others are new, also where who created them got no further. (Kafka takes all
-    for new.)
+    """The partitions without a state that may have had one: a znode above it has lost a child, according to its
+    cversion and number of children. The others are new, also if their creation was interrupted. (Kafka takes all for
+    new.)
     """
     parents = [
         [znodes.topic_path(name), znodes.partitions_path(name), znodes.partition_path(name, index)]
@@ -220,8 +229,9 @@ async def _had_states(store: CoordinationStore, missing: Sequence[TopicPartition
 async def _restoration(
     store: CoordinationStore, deleted: Mapping[TopicPartition, PartitionState]
 ) -> list[OperationGroup]:
-    """The writes that create anew the states of partitions that somebody has deleted. Where that is another controller,
-    which deletes the topic, this one is none any more, and its writes are refused."""
+    """The writes that recreate deleted partition states. If another controller deleted them, with the topic, this one
+    is deposed, and its writes are refused.
+    """
     logger.warning(
         "the states of %d partitions, %s-%d first, are gone: writing them anew", len(deleted), *next(iter(deleted))
     )

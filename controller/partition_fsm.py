@@ -1,4 +1,4 @@
-"""The states of a partition and the moves between them; an illegal move raises and changes nothing.
+"""The status of partitions and its transitions; an illegal transition raises and changes nothing.
 
 *Source*: kafka 3.9.1 `PartitionStateMachine.scala`.
 """
@@ -10,7 +10,7 @@ from barnabas.controller.state import ClusterState, PartitionState, TopicPartiti
 
 
 class PartitionStatus(Enum):
-    """Where a partition is between its creation and its deletion."""
+    """The status of a partition between its creation and its deletion."""
 
     NON_EXISTENT = "NonExistentPartition"
     """Never created, or deleted."""
@@ -31,17 +31,17 @@ VALID_PREVIOUS: Mapping[PartitionStatus, frozenset[PartitionStatus]] = {
 
 
 class IllegalTransition(Exception):
-    """A partition was to take a state that its present one does not lead to."""
+    """The transition is not allowed from the partition's current status."""
 
 
 class PartitionStateMachine:
-    """The state of every partition the controller knows; owned by the controller."""
+    """The status of every partition that the controller knows; owned by the controller."""
 
     def __init__(self) -> None:
         self._statuses: dict[TopicPartition, PartitionStatus] = {}
 
     def status(self, partition: TopicPartition) -> PartitionStatus:
-        """A partition's state; NON_EXISTENT for one that is not known."""
+        """A partition's status; NON_EXISTENT for an unknown one."""
         return self._statuses.get(partition, PartitionStatus.NON_EXISTENT)
 
     def move(self, partitions: Collection[TopicPartition], target: PartitionStatus) -> None:
@@ -60,13 +60,13 @@ class PartitionStateMachine:
             self._statuses.update(dict.fromkeys(partitions, target))
 
     def in_status(self, *statuses: PartitionStatus) -> list[TopicPartition]:
-        """The partitions in one of these states."""
+        """The partitions in one of these statuses."""
         return [partition for partition, status in self._statuses.items() if status in statuses]
 
     def load(self, cluster: ClusterState, *, outlived: Collection[TopicPartition]) -> None:
-        """Forget everything and derive the states from a cluster that was read anew.
+        """Replace everything by the statuses in a newly loaded cluster.
 
-        A partition that is `outlived` is offline: its leader was the broker's previous incarnation.
+        A partition that is `outlived` is offline: its leader was the broker's former registration.
         """
         self._statuses = {
             (topic.name, partition): self._loaded(
@@ -77,13 +77,13 @@ class PartitionStateMachine:
         }
 
     def add(self, cluster: ClusterState, partitions: Collection[TopicPartition]) -> None:
-        """Derive the states of partitions that somebody else has added to the cluster."""
+        """Derive the statuses of partitions that others have added to the cluster."""
         for name, partition in partitions:
             state = cluster.topics[name].partitions.get(partition)
             self._statuses[name, partition] = self._loaded(cluster, (name, partition), state, ())
 
     def forget(self, topics: Collection[str]) -> None:
-        """Drop the partitions of topics that are not there any more."""
+        """Remove the partitions of deleted topics."""
         self._statuses = {p: status for p, status in self._statuses.items() if p[0] not in topics}
 
     @staticmethod

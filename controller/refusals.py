@@ -1,5 +1,5 @@
-"""The retry timer for replicas that a live broker could not open or create, and the requests that are answered once
-those are served. (Which replicas they are stands in the state of the cluster.)
+"""The retry timer for replicas that a live broker could not open or create, and the requests that wait until those are
+served. (The state of the cluster contains the replicas.)
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -15,12 +15,13 @@ Answer = TypeVar("Answer")
 
 RETRY_DELAY_MS = 1_000
 RETRY_DELAY_MS_MAX = 60_000
-"""How long after a refusal a broker is asked again, at first and at most: it may lack descriptors or room, which may
-pass. Each time it is twice as long."""
+"""The initial and the maximum delay before a broker is asked again after a refusal: it may lack descriptors or disk
+space, which may pass. The delay doubles each time.
+"""
 
 
 class _Waiter(NamedTuple):
-    """A request that is answered, with `answer`, when the brokers serve these partitions."""
+    """A request that is completed, with `answer`, when the brokers serve these partitions."""
 
     partitions: frozenset[TopicPartition]
     request: AdminRequest[Any]
@@ -28,11 +29,11 @@ class _Waiter(NamedTuple):
 
 
 class Refusals:
-    """When to ask brokers again for what they refused, and which requests wait for that; which replicas they refused is
-    in the cluster's state. Owned by the controller's task.
+    """The time to retry refused replicas, and the requests that wait for them; the cluster's state contains the refused
+    replicas. Owned by the controller's task.
 
     `retry` is called when it is time to ask again. `never_served` are partitions, by broker, that it refused when they
-    were new, and has not served yet: they are told as new again.
+    were new, and has not served yet: they are sent as new again.
     """
 
     def __init__(self, timers: Timers, retry: Callable[[], None]) -> None:
@@ -42,10 +43,11 @@ class Refusals:
         self._timer: ScheduledCall | None = None
         self._backoff = Backoff(RETRY_DELAY_MS, RETRY_DELAY_MS_MAX)
         self._unconfirmed: set[TopicPartition] = set()
-        """Of which a broker refused a replica, and whose leader has not answered since: it may refuse, too."""
+        """Partitions of which a broker refused a replica, and whose leader has not responded since: it may refuse, too.
+        """
         self._waiters: list[_Waiter] = []
         self._expected: dict[AdminRequest[Any], frozenset[TopicPartition]] = {}
-        """The partitions of requests whose answer waits for the own broker first."""
+        """The partitions of requests that wait for the own broker first."""
 
     def note(self, broker_id: int, new: Iterable[TopicPartition]) -> None:
         """A broker has refused partitions, among them these `new` ones: it is asked again after a while."""
@@ -57,7 +59,7 @@ class Refusals:
         self.never_served[broker_id] = self.never_served.get(broker_id, frozenset()).difference(partitions)
 
     def await_leaders(self, partitions: Iterable[TopicPartition]) -> None:
-        """A broker has refused its replicas of these partitions; who leads them now is told of it, and will answer."""
+        """A broker has refused its replicas of these partitions; their leader is informed of it, and will respond."""
         self._unconfirmed.update(partitions)
 
     def confirm(self, broker_id: int, opened: Collection[TopicPartition], cluster: ClusterState) -> None:
@@ -65,28 +67,29 @@ class Refusals:
         self._unconfirmed = {p for p in self._unconfirmed if p not in opened or _leader(cluster, p) != broker_id}
 
     def forget_topics(self, names: Collection[str]) -> None:
-        """These topics are gone: later ones of their names are others."""
+        """These topics are deleted: later ones of the same names are different."""
         for broker_id, partitions in self.never_served.items():
             self.never_served[broker_id] = frozenset(p for p in partitions if p[0] not in names)
 
     def retry_later(self) -> None:
-        """Have brokers asked again after a while, as one has refused something."""
+        """Schedule a retry, as a broker has refused something."""
         if self._timer is None:
             self._timer = self._timers.call_later(self._backoff.next_ms(), self._time_is_over)
 
     def _time_is_over(self) -> None:
-        self._timer = None  # also where nobody asks again, as this broker is not the controller now
+        self._timer = None  # also if nothing is retried, as this broker is not the controller now
         self._retry()
 
     def retry_ends(self) -> None:
-        """Nothing is refused any more: the next delay is a short one, unless one runs already."""
+        """Nothing is refused any more: the next delay is a short one, unless a timer is running."""
         if self._timer is None:
             self._backoff.reset()
 
     def forget(self) -> None:
-        """The cluster was read again, and brokers are told everything anew. What one refused in an earlier term it may
-        have served since, and lost: told as new, it would begin empty where others count on it. Who refuses by now is
-        not known, so that the leader of each partition that a request waits for has to answer."""
+        """The cluster was loaded again, and brokers are informed anew. A broker may have served, and lost, a replica
+        that it refused in an earlier term: sent as new, it would start empty while others rely on it. The current
+        refusals are unknown, so the leader of each partition that a request waits for has to respond.
+        """
         self.stop()
         self._timer = None
         self._backoff.reset()
@@ -95,19 +98,19 @@ class Refusals:
         self._unconfirmed.update(p for waiter in self._waiters for p in waiter.partitions)
 
     def stop(self) -> None:
-        """Ask brokers no more for what they refused."""
+        """Stop retrying refused replicas."""
         if self._timer is not None:
             self._timer.cancel()
 
     def give_up(self) -> None:
-        """This broker is not the controller any more: whoever waits is told so."""
+        """This broker is not the controller any more: fail the waiting requests."""
         for waiter in self._waiters:
             waiter.request.fail(ApiError(ErrorCode.NOT_CONTROLLER))
         self._waiters.clear()
         self._expected.clear()
 
     def expect(self, partitions: Iterable[TopicPartition], request: AdminRequest[Any]) -> None:
-        """A request will wait for these partitions (`finish_when_served`), which brokers were told of."""
+        """A request will wait for these partitions (`finish_when_served`), about which brokers were informed."""
         self._expected[request] = frozenset(partitions)
 
     def finish_when_served(
@@ -117,16 +120,15 @@ class Refusals:
         answer: Answer,
         cluster: ClusterState,
     ) -> None:
-        """Answer the request when each of the partitions that was refused has a leader that did not refuse it: now, or
-        at a later `finish_served`."""
+        """Complete the request when each refused partition has a leader that did not refuse it: now, or at a later
+        `finish_served`.
+        """
         self._expected.pop(request, None)
         self._waiters.append(_Waiter(frozenset(partitions), request, answer))
         self.finish_served(cluster)
 
     def finish_served(self, cluster: ClusterState) -> None:
-        """Answer the requests whose partitions are all served; one that waits for too long is answered by its own
-        timer.
-        """
+        """Complete the requests whose partitions are all served; each request's own timer handles a timeout."""
         self._unconfirmed = {p for p in self._unconfirmed if _leader(cluster, p) not in (None, NO_LEADER)}
         refused = {
             partition
@@ -142,7 +144,7 @@ class Refusals:
 
 
 def _leader(cluster: ClusterState, partition: TopicPartition) -> int | None:
-    """The leader of a partition, or NO_LEADER; None if there is no such partition."""
+    """The leader of a partition, or NO_LEADER; None if the partition does not exist."""
     name, index = partition
     topic = cluster.topics.get(name)
     state = None if topic is None else topic.partitions.get(index)

@@ -1,4 +1,4 @@
-"""This broker's registration: the ephemeral znode by which the cluster takes it for alive, and its epoch.
+"""This broker's registration: the ephemeral znode that proves that it is alive, and its epoch.
 
 Every broker of a cluster has one, whether it is the controller or not.
 """
@@ -21,10 +21,10 @@ class BrokerIdInUse(Exception):
 
 
 class Registration:
-    """Registers one broker, in each of its sessions anew. `broker` is what it tells of itself; its `epoch` is -1 before
-    the first registration, `first_epoch` that of the first one: when this process began its life in the cluster.
+    """Registers one broker, in each of its sessions anew. `broker` is its registration data; its `epoch` is -1 before
+    the first registration, `first_epoch` that of the first one: the start of this process's life in the cluster.
 
-    Called by the controller's task, and by `Controller.start` before there is one.
+    Called by the controller's task, and by `Controller.start` before the task exists.
 
     *Source*: kafka 3.9.1 `KafkaZkClient.registerBroker`, `CheckedEphemeral` (KAFKA-7165).
     """
@@ -46,6 +46,9 @@ class Registration:
     async def register(self) -> None:
         """Create the broker's znode; its czxid becomes the broker's epoch.
 
+        An existing znode of this process is replaced. One of another process may be that of a dead broker, for instance
+        one that was killed and restarted: registration waits as long as its session may last.
+
         One that is there already is replaced if it is of this process. One of another process may be a dead broker's,
         killed and started again, say: it gets the time in which its session would end.
 
@@ -54,7 +57,7 @@ class Registration:
         payload = znodes.encode_broker(self.broker, self._clock.now_ms())
         while True:
             try:
-                # The second write is for its result: creating alone does not tell the czxid.
+                # The second write is for its result: a creation does not return the czxid.
                 results = await self._sessions.store.multi(
                     [Create(self.path, payload, ephemeral=True), SetData(self.path, payload)]
                 )
@@ -75,18 +78,18 @@ class Registration:
         self.is_known.set()
 
     def lacks_nothing(self) -> None:
-        """Say no more, when the broker is registered anew, that it may lack records."""
+        """Drop from later registrations that the broker may lack records."""
         self.broker = self.broker._replace(may_lack_records=False, damaged=frozenset())
 
     async def _make_way(self) -> bool:
-        """Delete the znode if it is this process's, or wait for its end; whether it is gone."""
+        """Delete the znode if it is this process's, or wait for its end; returns whether it is gone."""
         stat = await self._sessions.store.exists(self.path)
         if stat is None:
             return True
         if self._sessions.own(stat):
             await self._sessions.delete_own(self.path, stat)
             return True
-        # ZooKeeper notices the end of a session late, by a tick or two.
+        # ZooKeeper detects the end of a session late, by a tick or two.
         return await self._is_gone_within(self._sessions.store.session_timeout_ms * 3 // 2)
 
     async def _is_gone_within(self, timeout_ms: int) -> bool:
@@ -113,7 +116,7 @@ class Registration:
         return False
 
     async def _address(self) -> str:
-        """Where the registered broker is, for a message."""
+        """The address of the registered broker, for a message."""
         found = (await self._sessions.store.get_many([self.path]))[0]
         if found is None:
             return ""

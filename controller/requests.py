@@ -1,7 +1,7 @@
-"""What the controller tells brokers: LeaderAndIsr, UpdateMetadata and StopReplica built from the cluster's state.
+"""The controller's requests to brokers: LeaderAndIsr, UpdateMetadata and StopReplica built from the cluster's state.
 
-Pure; those that may name all partitions are built in pieces (`barnabas/turns.py`). Messages carry the fields of Kafka
-3.9.1's highest versions (7, 8 and 4).
+Pure; requests that may contain all partitions are built in pieces (`barnabas/turns.py`). Messages have the fields of
+Kafka 3.9.1's highest versions (7, 8 and 4).
 
 *Source*: kafka 3.9.1 `ControllerChannelManager.scala` (`AbstractControllerBrokerRequestBatch`).
 """
@@ -35,18 +35,20 @@ from barnabas.wire.messages.update_metadata import (
 )
 
 UNKNOWN_BROKER_EPOCH: Final = -1
-"""Obeyed in any life of the broker."""
+"""Accepted in any registration of the broker."""
 
 VERSIONS: Final = {LeaderAndIsrRequest: 7, StopReplicaRequest: 4, UpdateMetadataRequest: 8}
-"""The version in which each command is sent, the highest of Kafka 3.9: all brokers of a cluster speak it."""
+"""The version of each command, the highest of Kafka 3.9: all brokers of a cluster support it."""
 
 INCREMENTAL = 1
 FULL = 2
-"""`AbstractControlRequest.Type`: does the request list everything the broker should know, or only what changed?"""
+"""`AbstractControlRequest.Type`: whether the request contains the complete state for the broker, or only changes."""
 
 
 class Sender(NamedTuple):
-    """Which controller sends a request, and on which listener brokers reach each other (None: each broker's first)."""
+    """The controller that sends a request, and the listener for connections between brokers (None: each broker's
+    first).
+    """
 
     controller_id: int
     controller_epoch: int
@@ -61,8 +63,9 @@ def leader_and_isr(
     new: Collection[TopicPartition] = (),
     request_type: int = INCREMENTAL,
 ) -> InPieces[LeaderAndIsrRequest | None]:
-    """Tell one broker about those of the partitions of which it holds a replica; None if it holds none and the request
-    is incremental."""
+    """Send one broker those of the partitions of which it has a replica; None if it has none and the request is
+    incremental.
+    """
     topics: dict[str, LeaderAndIsrTopicState] = {}
     leaders: set[int] = set()
     turns = Turns()
@@ -102,14 +105,15 @@ def leader_and_isr(
         live_leaders=[
             _live_leader(sender, broker)
             for broker in cluster.brokers.values()
-            if broker.broker_id in leaders and broker.endpoints  # whose registration cannot be read has none
+            if broker.broker_id in leaders and broker.endpoints  # an unreadable registration has none
         ],
     )
 
 
 def _is_to_begin(broker_id: int, state: PartitionState, assignment: ReplicaAssignment) -> bool:
-    """Whether a broker that a partition moves to may begin a log. One that is in sync has had its log already: where
-    that is gone, it must not count as if it had all records. (Kafka says "new" until the move is over.)"""
+    """Whether a broker that a partition moves to may create a log. One that is in sync has had its log already: if that
+    is gone, it must not count as if it had all records. (Kafka sets "new" until the move is complete.)
+    """
     return broker_id in assignment.adding_replicas and broker_id != state.leader and broker_id not in state.isr
 
 
@@ -121,10 +125,10 @@ def update_metadata(
     request_type: int = INCREMENTAL,
     left_out: Iterable[str] = (),
 ) -> InPieces[UpdateMetadataRequest]:
-    """Tell one broker who is alive and how the partitions stand; those of topics being deleted have leader -2.
+    """Send one broker the live brokers and the partition states; partitions of topics being deleted have leader -2.
 
-    Topics that are `left_out` of a full request, as their znodes cannot be read, are named without partitions: brokers
-    must not take them for gone.
+    Topics that are `left_out` of a full request, as their znodes cannot be read, are included without partitions:
+    brokers must not treat them as deleted.
     """
     topics: dict[str, UpdateMetadataTopicState] = {}
     turns = Turns()
@@ -160,7 +164,7 @@ def update_metadata(
 def stop_replicas_for_deletion(
     sender: Sender, cluster: ClusterState, broker_id: int, names: Iterable[str]
 ) -> StopReplicaRequest | None:
-    """Tell one broker to delete its replicas of topics that are going; None if it has none."""
+    """Make one broker delete its replicas of topics that are being deleted; None if it has none."""
     topics = []
     for name in names:
         held = [p for p, assignment in cluster.topics[name].assignments.items() if broker_id in assignment.replicas]
@@ -183,7 +187,7 @@ def stop_replicas_for_deletion(
 def stop_replicas(
     sender: Sender, cluster: ClusterState, broker_id: int, partitions: Iterable[TopicPartition], *, delete: bool = False
 ) -> StopReplicaRequest | None:
-    """Tell one broker to stop hosting partitions, and to keep or `delete` their logs; None if there are none."""
+    """Make one broker stop hosting partitions, and keep or `delete` their logs; None if there are none."""
     topics: dict[str, StopReplicaTopicState] = {}
     for name, partition in partitions:
         epoch = cluster.topics[name].partitions[partition].leader_epoch
@@ -202,8 +206,9 @@ def stop_replicas(
 
 
 def _broker_epoch(sender: Sender, cluster: ClusterState, broker_id: int) -> int:
-    """The life of a broker that a command is for. The controller's own has no other than the controller's, in which it
-    may be registered anew while a command waits."""
+    """The broker epoch of a command. The controller's own broker lives as long as the controller, and may register
+    again while a command is pending.
+    """
     return UNKNOWN_BROKER_EPOCH if broker_id == sender.controller_id else cluster.brokers[broker_id].epoch
 
 

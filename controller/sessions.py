@@ -1,4 +1,4 @@
-"""This process's sessions with the metadata store, one after the other, and the ephemeral znodes that are theirs."""
+"""This process's successive sessions with the metadata store, and their ephemeral znodes."""
 
 import contextlib
 
@@ -6,10 +6,10 @@ from barnabas.controller.coordination.interface import BadVersion, ConnectionLos
 
 
 class StoreSessions:
-    """Which session is the present one (`store`), and which were before it in this process.
+    """The current session (`store`), and the former ones of this process.
 
-    Shared by all parts of one controller, and owned by the event loop. What was read from `store` before an await may
-    belong to a session that is over after it.
+    Shared by all parts of one controller, and owned by the event loop. After an await, `store` may be another session
+    than before.
     """
 
     def __init__(self, store: CoordinationStore) -> None:
@@ -17,19 +17,19 @@ class StoreSessions:
         self._session_ids = {store.session_id}
 
     def enter(self, store: CoordinationStore) -> None:
-        """Go on in a new session, after the one before has expired."""
+        """Continue in a new session, after the last one has expired."""
         self.store = store
         self._session_ids.add(store.session_id)
 
     def own(self, stat: Stat) -> bool:
-        """Whether an ephemeral znode is of this process: of the present session, which may have written it although the
-        answer was lost, or of an earlier one, of whose end ZooKeeper may tell before it deletes its znodes.
+        """Whether an ephemeral znode belongs to this process: to the current session, which may have written it
+        although the response was lost, or to an earlier one, whose end ZooKeeper may report before it deletes its
+        znodes.
         """
         return stat.ephemeral_owner in self._session_ids
 
     async def delete_own(self, path: str, stat: Stat) -> None:
-        """Delete a znode of this process, as it was when `stat` was read. Whether it worked shows when it is created
-        again.
+        """Delete a znode of this process, in the version of `stat`. The next creation shows whether it worked.
 
         Raises: CoordinationError.
         """

@@ -1,4 +1,4 @@
-"""The controller's picture of the cluster: immutable values, replaced as a whole by each decision."""
+"""The controller's view of the cluster: immutable values, replaced as a whole by each decision."""
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -6,23 +6,27 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 NO_LEADER = -1
-"""Leader of a partition none of whose eligible replicas is online."""
+"""The leader of a partition none of whose eligible replicas is online."""
 
 LEADER_DURING_DELETE = -2
-"""Leader told to brokers for the partitions of a topic that is being deleted (`LeaderAndIsr.LEADER_DURING_DELETE`)."""
+"""The leader that brokers receive for the partitions of a topic that is being deleted
+(`LeaderAndIsr.LEADER_DURING_DELETE`).
+"""
 
 NO_ZNODE = -1
-"""Partition epoch of a state that stands in no znode."""
+"""The partition epoch of a state without a znode."""
 
 NOBODY = -1
-"""In place of the replica that has left an ISR last."""
+"""In place of the replica that left an ISR last."""
 
 EPOCH_DURING_DELETE = -2
-"""Leader epoch in StopReplica that overrides every other: the topic goes (`LeaderAndIsr.EPOCH_DURING_DELETE`)."""
+"""The leader epoch in StopReplica that overrides every other: the topic is deleted
+(`LeaderAndIsr.EPOCH_DURING_DELETE`).
+"""
 
 
 class SecurityProtocol(Enum):
-    """How a listener speaks; the value is Kafka's id on the wire."""
+    """The protocol of a listener; the value is Kafka's id on the wire."""
 
     PLAINTEXT = 0
     SSL = 1
@@ -61,13 +65,13 @@ class SupportedFeature(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """What a broker tells the cluster about itself; `epoch` is the czxid of its registration, -1 before it has one.
+    """A broker's registration data; `epoch` is the czxid of its registration, -1 before it has one.
 
-    One that `may_lack_records` was not stopped before its machine went down: records that it had acknowledged may not
-    have reached its disk. `damaged` are the partitions whose logs it has, and cannot open. `min_insync_replicas` is
-    what its configuration file says; a broker that does not tell (one of Kafka, say) may have left it at one.
-    `secret_digest` is that of what it shows to other brokers (`broker/security/broker_secrets.py`); "" where it shows
-    nothing.
+    A broker that `may_lack_records` was not stopped before its machine crashed: records that it had acknowledged may
+    not have reached its disk. `damaged` are the partitions whose logs it has, and cannot open. `min_insync_replicas` is
+    the value in its configuration file; a broker that does not report it (one of Kafka, say) may have left it at one.
+    `secret_digest` is the digest of the secret that it presents to other brokers (`broker/security/broker_secrets.py`);
+    "" if it has none.
     """
 
     broker_id: int
@@ -81,12 +85,14 @@ class BrokerRegistration(NamedTuple):
     secret_digest: str = ""
 
     def may_lack(self, partition: "TopicPartition") -> bool:
-        """Whether the broker may not have all that it acknowledged of a partition."""
+        """Whether the broker may lack records of a partition that it acknowledged."""
         return self.may_lack_records or partition in self.damaged
 
 
 class ReplicaAssignment(NamedTuple):
-    """Brokers that hold a partition, the preferred leader first; the last two are those of a reassignment under way."""
+    """The brokers with replicas of a partition, the preferred leader first; the last two fields belong to a
+    reassignment under way.
+    """
 
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...] = ()
@@ -99,16 +105,16 @@ class ReplicaAssignment(NamedTuple):
 
     @property
     def target_replicas(self) -> tuple[int, ...]:
-        """The replicas that a reassignment under way leads to; where there is none, all."""
+        """The replicas after the reassignment under way; without one, all."""
         return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
 
     @property
     def origin_replicas(self) -> tuple[int, ...]:
-        """The replicas that a reassignment under way began with, perhaps in another order; where there is none, all."""
+        """The replicas before the reassignment under way, perhaps in another order; without one, all."""
         return tuple(replica for replica in self.replicas if replica not in self.adding_replicas)
 
     def reassigned_to(self, target: Sequence[int]) -> "ReplicaAssignment":
-        """The assignment on its way to other replicas, from those that it began with: the target's come first.
+        """The assignment during a reassignment from the origin to other replicas: the target's come first.
 
         *Source*: kafka 3.9.1 `ReplicaAssignment.reassignTo` in `ControllerContext.scala`.
         """
@@ -122,12 +128,12 @@ class ReplicaAssignment(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """Leader and in-sync replicas of a partition; `partition_epoch` is the version of the znode that holds them.
+    """Leader and in-sync replicas of a partition; `partition_epoch` is the version of its znode.
 
-    `left_isr` are replicas that have left the ISR and not joined it again, the last one to leave at the end: the one
-    that lacks least. Where that one may lack what was committed by now, as a leader alone in the ISR was enough to
-    commit, or is no replica any more, NOBODY is at the end. (KIP-966 keeps as much for KRaft: eligible leader replicas,
-    and the last known leader.)
+    `left_isr` are replicas that left the ISR and did not rejoin, the last one to leave at the end: the one that lacks
+    least. If that one may lack committed records by now, because a leader alone in the ISR could commit, or is no
+    replica any more, NOBODY is at the end. (KIP-966 keeps the same for KRaft: eligible leader replicas, and the last
+    known leader.)
     """
 
     leader: int
@@ -140,7 +146,7 @@ class PartitionState(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody knows who was in sync: the znode of the state is gone, or cannot be read."""
+        """Whether the in-sync replicas are unknown: the znode of the state is gone, or cannot be read."""
         return not self.isr
 
     def with_isr(self, isr: tuple[int, ...]) -> "PartitionState":
@@ -151,7 +157,7 @@ class PartitionState(NamedTuple):
         return self._replace(isr=isr, left_isr=tuple(replica for replica in left if replica not in isr))
 
     def without_left(self, replicas: Container[int]) -> "PartitionState":
-        """The state in which these replicas are not known to have left the ISR late."""
+        """The state in which these replicas are not recorded as having left the ISR."""
         if not any(replica in replicas for replica in self.left_isr):
             return self
         known = tuple(replica for replica in self.left_isr if replica not in replicas and replica != NOBODY)
@@ -159,19 +165,20 @@ class PartitionState(NamedTuple):
         return self._replace(left_isr=known if needs_no_mark else (*known, NOBODY))
 
     def with_nobody_left_last(self) -> "PartitionState":
-        """The state in which it is not known who has left the ISR last."""
+        """The state in which the last replica to leave the ISR is unknown."""
         return self._replace(left_isr=(*(replica for replica in self.left_isr if replica != NOBODY), NOBODY))
 
     @property
     def last_to_leave(self) -> int:
-        """The replica that has left the ISR last, and has what was committed before; NOBODY if that is not known."""
+        """The replica that left the ISR last, and has all records committed before; NOBODY if unknown."""
         return self.left_isr[-1] if self.left_isr else NOBODY
 
 
 class LogEnd(NamedTuple):
-    """What a replica has of a partition whose state is lost, told while nobody leads: the last leader epoch that wrote
-    to its log, and where the log ends. In this order, the log with the greatest end has all that was committed in any.
-    One that is not `is_certain` may have had more."""
+    """A replica's report for a partition whose state is lost, made while there is no leader: the last leader epoch in
+    its log, and the log end offset. In this order, the log with the greatest end has everything that any of them
+    committed. One that is not `is_certain` may have had more.
+    """
 
     last_epoch: int
     end_offset: int
@@ -179,7 +186,7 @@ class LogEnd(NamedTuple):
 
 
 class TopicState(NamedTuple):
-    """A topic, its assignment, and the state of those of its partitions that ever had a leader."""
+    """A topic, its assignment, and the states of those of its partitions that ever had a leader."""
 
     name: str
     topic_id: bytes
@@ -187,7 +194,7 @@ class TopicState(NamedTuple):
     partitions: Mapping[int, PartitionState] = MappingProxyType({})
 
     def with_partitions(self, partitions: Mapping[int, PartitionState]) -> "TopicState":
-        """The topic with the states of these partitions instead of those they had."""
+        """The topic with these partition states in place of the old ones."""
         return self._replace(partitions={**self.partitions, **partitions})
 
 
@@ -195,11 +202,11 @@ TopicPartition = tuple[str, int]
 
 
 class ClusterState(NamedTuple):
-    """Everything the controller decides upon.
+    """The state that the controller decides on.
 
-    `deleting` names the topics queued for deletion; they stay in `topics` until the last replica is gone.
-    `offline_replicas` are replicas that their live broker reported as failed, by broker id: a broken log directory,
-    say. `shutting_down` are live brokers that have asked to be relieved of what they lead, because they stop.
+    `deleting` contains the topics in the deletion queue; they stay in `topics` until the last replica is deleted.
+    `offline_replicas` are replicas that their live broker reported as failed, by broker id: for instance because of a
+    broken log directory. `shutting_down` are live brokers that have requested a controlled shutdown.
     """
 
     brokers: Mapping[int, BrokerRegistration] = MappingProxyType({})
@@ -209,7 +216,7 @@ class ClusterState(NamedTuple):
     shutting_down: frozenset[int] = frozenset()
 
     def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
-        """Whether a broker is live, does not stop, and has not reported its replica of the partition as failed."""
+        """Whether a broker is live, is not stopping, and has not reported its replica of the partition as failed."""
         return (
             broker_id in self.brokers
             and broker_id not in self.shutting_down
@@ -224,11 +231,11 @@ class ClusterState(NamedTuple):
                     yield topic, partition
 
     def with_topics(self, topics: Iterable[TopicState]) -> "ClusterState":
-        """The cluster with these topics, added or instead of those of their names."""
+        """The cluster with these topics, added or in place of those of the same name."""
         return self._replace(topics={**self.topics, **{topic.name: topic for topic in topics}})
 
     def with_assignments(self, assignments: Mapping[TopicPartition, ReplicaAssignment]) -> "ClusterState":
-        """The cluster with these assignments instead of those that the partitions had."""
+        """The cluster with these assignments in place of the old ones."""
         by_topic: dict[str, dict[int, ReplicaAssignment]] = {}
         for (name, partition), assignment in assignments.items():
             by_topic.setdefault(name, {})[partition] = assignment
@@ -238,18 +245,18 @@ class ClusterState(NamedTuple):
         )
 
     def with_states(self, states: Mapping[TopicPartition, PartitionState]) -> "ClusterState":
-        """The cluster with the states of these partitions instead of those they had."""
+        """The cluster with these partition states in place of the old ones."""
         by_topic: dict[str, dict[int, PartitionState]] = {}
         for (name, partition), state in states.items():
             by_topic.setdefault(name, {})[partition] = state
         return self.with_topics(self.topics[name].with_partitions(changed) for name, changed in by_topic.items())
 
     def with_deleting(self, names: Iterable[str]) -> "ClusterState":
-        """The cluster with these topics in the deletion queue, too."""
+        """The cluster with these topics added to the deletion queue."""
         return self._replace(deleting=self.deleting | frozenset(names))
 
     def without_topics(self, names: Iterable[str]) -> "ClusterState":
-        """The cluster without any trace of these topics."""
+        """The cluster without these topics."""
         gone = frozenset(names)
         return self._replace(
             topics={name: topic for name, topic in self.topics.items() if name not in gone},
@@ -261,11 +268,11 @@ class ClusterState(NamedTuple):
         )
 
     def with_brokers(self, brokers: Iterable[BrokerRegistration]) -> "ClusterState":
-        """The cluster with these brokers, added or instead of their former registrations."""
+        """The cluster with these brokers, added or in place of their former registrations."""
         return self._replace(brokers={**self.brokers, **{broker.broker_id: broker for broker in brokers}})
 
     def without_brokers(self, broker_ids: Collection[int]) -> "ClusterState":
-        """The cluster after these brokers have gone; what they reported in that life is gone with them."""
+        """The cluster without these brokers, and without their reports."""
         return self._replace(
             brokers={known: broker for known, broker in self.brokers.items() if known not in broker_ids},
             offline_replicas={known: each for known, each in self.offline_replicas.items() if known not in broker_ids},
@@ -273,7 +280,7 @@ class ClusterState(NamedTuple):
         )
 
     def still_stopping(self, brokers: Mapping[int, BrokerRegistration]) -> frozenset[int]:
-        """The `brokers` that have asked to be relieved, and live the same life as then."""
+        """The `brokers` that have requested a controlled shutdown in their current registration."""
         return frozenset(
             broker_id
             for broker_id in self.shutting_down & brokers.keys()

@@ -1,7 +1,7 @@
-"""What a command says that no message can carry: left out, so that the rest of it arrives, and what comes after it.
+"""Removes entries that no message can carry from a command, so that the rest of it, and later commands, arrive.
 
-Pure. Readers of znodes refuse all that they know no message can carry (`znodes`); this is for what nobody foresaw.
-Kafka's controller would try the same command for ever (`RequestSendThread`).
+Pure. Readers of znodes refuse everything that is known to be unsendable (`znodes`); this is for unexpected cases.
+Kafka's controller would retry the same command for ever (`RequestSendThread`).
 """
 
 from collections.abc import Iterator
@@ -18,27 +18,28 @@ _LISTS = {
     "live_brokers": ("broker", "id"),
     "live_leaders": ("leader", "broker_id"),
 }
-"""The lists of commands, what their entries are about, and the field that says which."""
+"""The lists of commands, the type of their entries, and the field that identifies an entry."""
 
 
 class Sendable(NamedTuple):
-    """A command without its entries that no message can carry, None if there is still something else; and what those
-    are about, as "topic t"."""
+    """A command without its entries that no message can carry, None if it still cannot be sent; and the subjects of
+    those entries, as "topic t".
+    """
 
     command: Command | None
     left_out: tuple[str, ...]
 
 
 def subjects(command: Command) -> Iterator[str]:
-    """What the entries of a command are about."""
+    """The subjects of a command's entries."""
     for name in _lists(command):
         for entry in getattr(command, name):
             yield _subject(name, entry)
 
 
 def sendable(command: Command) -> Sendable:
-    """Try each entry by itself. A full LeaderAndIsr that lacks topics is none: brokers set aside the logs that it does
-    not name.
+    """Try each entry separately. A full LeaderAndIsr must not lack topics: brokers set aside the logs that it does not
+    name.
     """
     rest, left_out = copy(command), list[str]()
     for name in _lists(command):

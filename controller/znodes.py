@@ -1,7 +1,8 @@
-"""Every znode the controller reads or writes: its path and its payload, as Apache Kafka 3.9 in ZooKeeper mode has them.
+"""The path and payload of every znode that the controller reads or writes, as Apache Kafka 3.9 in ZooKeeper mode has
+them.
 
-Payloads are JSON without whitespace; readers ignore fields they do not know. A payload that cannot be what its path
-promises raises `DamagedZnode`, which names the path: metadata is never guessed.
+Payloads are JSON without whitespace; readers ignore unknown fields. An invalid payload raises `DamagedZnode`, which
+names the path: metadata is never guessed.
 
 *Source*: kafka 3.9.1 `core/src/main/scala/kafka/zk/ZkData.scala`.
 """
@@ -35,7 +36,7 @@ CONTROLLER_EPOCH_MAX = 2**31 - 1
 TEXT_BYTES_MAX = 2**15 - 1
 """The longest string of Kafka's protocol."""
 LEADER_EPOCH_MAX = 2**31 - 2**20
-"""Elections go on from a greater one for a while only; then no message can carry it. Nobody has had so many."""
+"""Elections raise the epoch beyond this only for a while; then no message can carry it. No cluster has had so many."""
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 CONFIG = "/config"
@@ -45,14 +46,14 @@ DELETE_TOPICS = "/admin/delete_topics"
 PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
 REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 REQUESTS = (PREFERRED_REPLICA_ELECTION, REASSIGN_PARTITIONS)
-"""Znodes that tools create to have the controller do something; it deletes them."""
+"""Znodes in which tools request something from the controller, which deletes them."""
 CLUSTER_ID = "/cluster/id"
 FEATURE = "/feature"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 
 CONFIG_ENTITY_TYPES = ("topics", "clients", "users", "brokers", "ips")
 DEFAULT_ENTITY = "<default>"
-"""Name of the entity that holds an entity type's dynamic defaults."""
+"""The name of the entity with an entity type's dynamic defaults."""
 
 PERSISTENT_PATHS = (
     "/consumers",
@@ -66,12 +67,12 @@ PERSISTENT_PATHS = (
     "/log_dir_event_notification",
     *(f"{CONFIG}/{entity_type}" for entity_type in CONFIG_ENTITY_TYPES),
 )
-"""Znodes that exist in every cluster from the first broker's start on (with their parents),
-`ZkData.PersistentZkPaths`."""
+"""Znodes that exist in every cluster from the first broker's start on (with their parents), `ZkData.PersistentZkPaths`.
+"""
 
 
 class DamagedZnode(Exception):
-    """A znode's payload is not what Kafka writes there."""
+    """A znode's payload differs from Kafka's format."""
 
     def __init__(self, path: str, payload: bytes, detail: str) -> None:
         shown = payload[:200].decode("utf-8", "backslashreplace")
@@ -87,8 +88,7 @@ def _encode(value: object) -> bytes:
 
 
 def _decode(path: str, payload: bytes, read: Callable[[dict[str, Any]], T]) -> T:
-    """Parse a JSON object and let `read` take what it needs; every way in which that can fail becomes
-    `DamagedZnode`."""
+    """Parse a JSON object and pass it to `read`; every error becomes `DamagedZnode`."""
     try:
         value = json.loads(payload)
         if not isinstance(value, dict):
@@ -101,7 +101,7 @@ def _decode(path: str, payload: bytes, read: Callable[[dict[str, Any]], T]) -> T
 
 
 def _integer(value: object) -> int:
-    """An integer of 32 bits: all numbers of the payloads are, as ids of producers and times are written as strings."""
+    """A 32-bit integer: all numbers of the payloads are, as producer ids and times are written as strings."""
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**31) <= value < 2**31:
         raise TypeError(f"{value!r} is not an integer of 32 bits")
     return value
@@ -126,18 +126,18 @@ def _text(value: object) -> str:
 
 
 def broker_path(broker_id: int) -> str:
-    """The path of the znode by which a broker is registered."""
+    """The path of a broker's registration."""
     return f"{BROKER_IDS}/{broker_id}"
 
 
 def broker_id_of(name: str) -> int | None:
-    """The id of the broker that is registered at a child of /brokers/ids; None if its name is no broker's id."""
+    """The broker id in the name of a child of /brokers/ids; None if it is no broker id."""
     return int(name) if re.fullmatch("0|[1-9][0-9]{0,9}", name) and int(name) < 2**31 else None
 
 
 def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:
-    """A registration's payload, version 5. `host` and `port` are the first PLAINTEXT end point's, for clients that know
-    no other (null and -1 if there is none).
+    """A registration's payload, version 5. `host` and `port` are the first PLAINTEXT end point's, for clients that
+    support no other (null and -1 if there is none).
     """
     plain = next((e for e in broker.endpoints if e.security_protocol is SecurityProtocol.PLAINTEXT), None)
     fields: dict[str, object] = {
@@ -167,7 +167,7 @@ def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:
 
 
 def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistration:
-    """The broker that a registration of version 1 to 5 tells of; its epoch is the znode's czxid."""
+    """The broker in a registration of version 1 to 5; its epoch is the znode's czxid."""
 
     def read(fields: dict[str, Any]) -> BrokerRegistration:
         version = _integer(fields["version"])
@@ -219,7 +219,7 @@ def _endpoints(fields: dict[str, Any]) -> tuple[EndPoint, ...]:
 
 
 def encode_controller(broker_id: int, now_ms: int) -> bytes:
-    """The payload that says who is the controller, version 2."""
+    """The payload of the controller's znode, version 2."""
     return _encode({"version": 2, "brokerid": broker_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
 
 
@@ -234,7 +234,7 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 
 def decode_controller_epoch(payload: bytes) -> int:
-    """The epoch; the znode's version is what fences writes."""
+    """The epoch; the znode's version fences writes."""
     try:
         epoch = int(payload)
     except ValueError as error:
@@ -248,29 +248,29 @@ def decode_controller_epoch(payload: bytes) -> int:
 
 
 class TopicAssignment(NamedTuple):
-    """Payload of /brokers/topics/T. `topic_id` is None where a Kafka older than 2.8 wrote it."""
+    """The payload of /brokers/topics/T. `topic_id` is None if a Kafka older than 2.8 wrote it."""
 
     topic_id: bytes | None
     partitions: Mapping[int, ReplicaAssignment]
 
 
 def topic_path(topic: str) -> str:
-    """Where a topic's id and assignment are."""
+    """The path of a topic's id and assignment."""
     return f"{TOPICS}/{topic}"
 
 
 def partitions_path(topic: str) -> str:
-    """Parent of a topic's partitions; without data."""
+    """The parent of a topic's partitions; without data."""
     return f"{TOPICS}/{topic}/partitions"
 
 
 def partition_path(topic: str, partition: int) -> str:
-    """Parent of one partition's state; without data."""
+    """The parent of one partition's state; without data."""
     return f"{TOPICS}/{topic}/partitions/{partition}"
 
 
 def partition_state_path(topic: str, partition: int) -> str:
-    """Where a partition's leader and ISR are."""
+    """The path of a partition's leader and ISR."""
     return f"{TOPICS}/{topic}/partitions/{partition}/state"
 
 
@@ -296,9 +296,9 @@ def encode_topic(topic_id: bytes | None, partitions: Mapping[int, ReplicaAssignm
 
 
 def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
-    """The assignment that a topic's payload of version 1 to 3 says. Partitions are numbered from 0 without gaps, and
-    each has a replica at least, on brokers that differ, and keeps one where it is reassigned. A znode that is named as
-    no topic can be is damaged, too: its name would be that of a folder of each broker.
+    """The assignment in a topic's payload of version 1 to 3. Partitions are numbered from 0 without gaps; each has at
+    least one replica, on different brokers, and keeps one in a reassignment. A znode whose name is no valid topic name
+    is damaged, too: each broker would use the name for a directory.
     """
 
     def read(fields: dict[str, Any]) -> TopicAssignment:
@@ -327,7 +327,7 @@ def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
 
 
 def _check_replicas(index: int, assignment: ReplicaAssignment) -> None:
-    """Raises: ValueError unless a partition can have these."""
+    """Raises: ValueError for an invalid assignment of a partition."""
     replicas = assignment.replicas
     if not replicas or min(replicas) < 0 or len(set(replicas)) != len(replicas):
         raise ValueError(f"partition {index} cannot have the replicas {list(replicas)}")
@@ -335,7 +335,7 @@ def _check_replicas(index: int, assignment: ReplicaAssignment) -> None:
         raise ValueError(f"partition {index} cannot be reassigned from or to no replicas")
 
 
-@lru_cache(maxsize=64)  # new partitions have the same one by the thousand
+@lru_cache(maxsize=64)  # thousands of new partitions have the same state
 def encode_partition_state(state: PartitionState) -> bytes:
     """The payload of a partition's state, version 1, without the partition epoch, which is the znode's version."""
     fields: dict[str, object] = {
@@ -348,13 +348,13 @@ def encode_partition_state(state: PartitionState) -> bytes:
     if state.recovery_state is not RecoveryState.RECOVERED:
         fields["leader_recovery_state"] = state.recovery_state.value
     if state.left_isr:
-        fields["left_isr"] = list(state.left_isr)  # ours: Kafka passes over it
+        fields["left_isr"] = list(state.left_isr)  # ours: Kafka ignores it
     return _encode(fields)
 
 
 def decode_partition_state(topic: str, partition: int, payload: bytes, version: int) -> PartitionState:
-    """The state that a payload of version 1 says; `version` is the znode's, which is the partition epoch. A leader that
-    is not in sync is none: when the others have gone, nobody would be left in sync.
+    """The state in a payload of version 1; `version` is the znode's, which is the partition epoch. A leader that is not
+    in the ISR counts as none: without the other members the ISR would be empty.
     """
 
     def read(fields: dict[str, Any]) -> PartitionState:
@@ -376,26 +376,27 @@ def decode_partition_state(topic: str, partition: int, payload: bytes, version: 
 
 
 def marked(operation: Operation, registrations_zxid: int) -> Operation:
-    """A write of the controller; of a partition's state together with the zxid up to which it knew who was registered.
-    The field is ours; Kafka passes over it."""
+    """A write of the controller, with the zxid up to which it knew the registrations if it writes a partition's state.
+    The field is ours; Kafka ignores it.
+    """
     if isinstance(operation, Create | SetData) and _STATE_PATH.fullmatch(operation.path):
         return operation._replace(data=operation.data[:-1] + b',"registrations_zxid":%d}' % registrations_zxid)
     return operation
 
 
 def decided_zxid(payload: bytes, mzxid: int) -> int:
-    """What the zxid of a broker's registration has to exceed so that the state of a partition, written at `mzxid`, was
-    decided without knowing of it. A state that Kafka has written counts as decided when it was written."""
+    """The zxid that a broker's registration has to exceed if the state of a partition, written at `mzxid`, was decided
+    without knowing it. A state written by Kafka counts as decided when it was written.
+    """
     found = _REGISTRATIONS_ZXID.search(payload)
     return mzxid if found is None else min(mzxid, int(found[1]))
 
 
 def lost_partition_state(version: int = NO_ZNODE) -> PartitionState:
-    """What is known of the state of a partition whose znode is damaged, or gone: nobody leads, and nobody knows who was
-    in sync.
+    """The state of a partition whose znode is damaged, or gone: without a leader, and with unknown in-sync replicas.
 
-    Its leader epoch is the damaged znode's `version`, at least: each write of the znode raises the leader epoch by one
-    at most, so no greater one was ever given out.
+    Its leader epoch is the damaged znode's `version`, at least: each write of the znode raises the leader epoch by at
+    most one, so no greater one was ever used.
     """
     return PartitionState(
         leader=NO_LEADER, leader_epoch=max(version, 0), isr=(), controller_epoch=0, partition_epoch=version
@@ -406,7 +407,7 @@ def lost_partition_state(version: int = NO_ZNODE) -> PartitionState:
 
 
 def config_path(entity_type: str, name: str) -> str:
-    """The path of the znode that has an entity's overrides."""
+    """The path of an entity's overrides."""
     return f"{CONFIG}/{entity_type}/{name}"
 
 
@@ -457,7 +458,7 @@ def delete_topic_path(topic: str) -> str:
 
 
 def decode_preferred_replica_election(payload: bytes) -> list[TopicPartition]:
-    """The partitions that are to be led by their first replicas, of version 1."""
+    """The partitions in a request for preferred leaders, of version 1."""
 
     def read(fields: dict[str, Any]) -> list[TopicPartition]:
         return [(_text(each["topic"]), _integer(each["partition"])) for each in fields["partitions"]]
@@ -466,7 +467,7 @@ def decode_preferred_replica_election(payload: bytes) -> list[TopicPartition]:
 
 
 def encode_reassign_partitions(targets: Mapping[TopicPartition, Sequence[int]]) -> bytes:
-    """The payload that asks for partitions to be moved to these replicas, version 1."""
+    """The payload of a request to reassign partitions to these replicas, version 1."""
     partitions = [
         {"topic": name, "partition": index, "replicas": list(replicas)} for (name, index), replicas in targets.items()
     ]
@@ -474,7 +475,7 @@ def encode_reassign_partitions(targets: Mapping[TopicPartition, Sequence[int]]) 
 
 
 def decode_reassign_partitions(payload: bytes) -> dict[TopicPartition, tuple[int, ...]]:
-    """Which replicas partitions are to be moved to, of version 1."""
+    """The target replicas in a request for reassignments, of version 1."""
 
     def read(fields: dict[str, Any]) -> dict[TopicPartition, tuple[int, ...]]:
         return {
@@ -489,7 +490,7 @@ def decode_reassign_partitions(payload: bytes) -> dict[TopicPartition, tuple[int
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """The payload that says the cluster's id, version 1, which only here is a string."""
+    """The payload with the cluster's id, version 1, which only here is a string."""
     return _encode({"version": "1", "id": cluster_id})
 
 
@@ -499,12 +500,12 @@ def decode_cluster_id(payload: bytes) -> str:
 
 
 def encode_feature() -> bytes:
-    """The payload of the znode about features, version 2: feature versioning enabled, no feature finalised."""
+    """The payload of the znode for features, version 2: feature versioning enabled, no feature finalised."""
     return _encode({"version": 2, "status": 1, "features": {}})
 
 
 class ProducerIdBlock(NamedTuple):
-    """Producer ids `first` to `last`, both included, handed to one broker."""
+    """Producer ids `first` to `last`, both included, allocated to one broker."""
 
     broker_id: int
     first: int
@@ -512,14 +513,14 @@ class ProducerIdBlock(NamedTuple):
 
 
 def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
-    """The payload that says which block of producer ids was handed out last, version 1; the ids are strings."""
+    """The payload with the last allocated block of producer ids, version 1; the ids are strings."""
     return _encode(
         {"version": 1, "broker": block.broker_id, "block_start": str(block.first), "block_end": str(block.last)}
     )
 
 
 def decode_producer_id_block(payload: bytes) -> ProducerIdBlock:
-    """The block handed out last."""
+    """The last allocated block."""
 
     def read(fields: dict[str, Any]) -> ProducerIdBlock:
         first, last = int(_text(fields["block_start"])), int(_text(fields["block_end"]))
