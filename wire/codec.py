@@ -22,16 +22,16 @@ _writers: dict[tuple[type[Message], int], Writer] = {}
 
 
 def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> M:
-    """The message that starts at `position`; what follows it is ignored, as Kafka does.
+    """Decode the message that starts at `position`; bytes behind it are ignored, as in Kafka.
 
-    Fields of type records are memoryviews into `buffer`; everything else is copied.
-    Errors: ProtocolError when the bytes are no such message, ValueError when there is no such version.
+    Fields of type records are memoryviews into `buffer`; everything else is copied. Errors: ProtocolError when the
+    bytes are no such message, ValueError when there is no such version.
     """
     return cast(M, decoder(cls, version)(buffer, position)[0])
 
 
 def decoder(cls: type[Message], version: int) -> Reader:
-    """The function `(buffer, position, left) -> (message, next position)`, which raises TooManyElements where a request
+    """The function `(buffer, position, left) -> (message, next position)`, which raises TooManyElements if a request
     has more than `left` elements (by default ELEMENTS_MAX). Errors: ValueError when there is no such version.
 
     `buffer` is bytes, bytearray, or a memoryview of bytes.
@@ -57,7 +57,7 @@ def encode(message: Message, version: int) -> bytes:
 def encoder(cls: type[Message], version: int) -> Writer:
     """The function `(message, parts) -> None` that appends a message's bytes to a list; record batches by reference.
 
-    Errors: as `encode`; the parts then hold nothing usable.
+    Errors: as `encode`; the content of the parts is unusable then.
     """
     write = _writers.get((cls, version))
     if write is None:

@@ -34,24 +34,26 @@ from barnabas.wire.primitives import TAGGED_FIELDS_MAX, Buffer, read_unsigned_va
 from barnabas.wire.schema import PRIMITIVE_FORMATS, UNSET, Array, Field, Message
 
 STRING_SIZE_MAX = 0x7FFF
-"""Bytes in a string of any version: compact lengths could say more, Kafka refuses it."""
+"""The maximum bytes of a string in any version: compact lengths allow more, but Kafka refuses it."""
 
 ELEMENTS_MAX = 50_000
-"""Elements in all arrays of one request, tagged fields included: 25 times the partitions that Kafka lets one request
-describe (`max.request.partition.size.limit`, 2,000). Each costs up to 50 us until it is answered."""
+"""The maximum number of elements in all arrays of one request, including tagged fields: 25 times the partitions that
+Kafka lets one request describe (`max.request.partition.size.limit`, 2,000). Each costs up to 50 us until the response.
+"""
 
 
 class Reader(Protocol):
     """Reads a message from `buf`, from `pos` on; returns it and the position behind it."""
 
     def __call__(self, buf: Buffer, pos: int, left: int = ELEMENTS_MAX) -> tuple[Any, int]:
-        """`left`: so many elements a request may have in all its arrays, or TooManyElements is raised."""
+        """`left`: the maximum number of elements in all arrays of the request; TooManyElements is raised beyond it."""
         ...
 
 
 def compile_reader(message: type[Message], version: int) -> Reader:
-    """The function `(buffer, position, left) -> (message, next position)` for one version. It raises ProtocolError
-    only; TooManyElements is one."""
+    """The function `(buffer, position, left) -> (message, next position)` for one version. It raises only
+    ProtocolError, including its subclass TooManyElements.
+    """
     return _ReaderCompiler(message, version).compile()
 
 
@@ -108,7 +110,7 @@ class _ReaderCompiler:
         return read
 
     def read_struct(self, struct: type[Message]) -> str:
-        """Read a struct into a new variable, whose name is returned."""
+        """Read a struct into a new variable; returns the variable's name."""
         target = self.name("o")
         self.emit(f"{target} = new({self.constant('C', struct)})")
         present = [field for field in struct.FIELDS if field.exists_in(self.version)]
@@ -157,7 +159,9 @@ class _ReaderCompiler:
             self.read_content(field, target, kind, length)
 
     def read_content(self, field: Field, target: str, kind: str, length: str) -> None:
-        """Read as many bytes as the variable `length` says, which is one more than that in a flexible version."""
+        """Read a number of bytes given by the variable `length`, which is one more than the number in a flexible
+        version.
+        """
         end = self.name("e")
         lowest = "0 <" if self.flexible else "0 <="
         highest = f" <= {STRING_SIZE_MAX + 1}" if kind == "string" and self.flexible else ""
@@ -237,13 +241,15 @@ class _ReaderCompiler:
                 self.emit(f"else: pos = {end}")
 
     def charge_tagged_fields(self, count: str) -> None:
-        """Count tagged fields as elements of arrays, as they take a request's time in the same way."""
+        """Count tagged fields like elements of arrays, as they cost the same time."""
         if self.is_limited:
             self.emit(f"left -= {count}")
             self.emit(f"if left < 0: too_many('tagged fields', {count})")
 
     def read_length(self, legacy_format: str) -> str:
-        """Read a length into a new variable; in a flexible version it holds one more, zero being null."""
+        """Read a length into a new variable; in a flexible version the value is one more than the length, and zero
+        means null.
+        """
         name = self.name("n")
         if self.flexible:
             self.read_varint(name)
@@ -302,7 +308,7 @@ class _ReaderCompiler:
         return f"{prefix}{self.names}"
 
     def constant(self, prefix: str, value: Any) -> str:
-        """A global name for a value the generated source needs."""
+        """A global name for a value that the generated source needs."""
         if prefix in ("C", "D"):
             for name, known in self.globals.items():
                 if known is value:

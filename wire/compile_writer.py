@@ -37,7 +37,8 @@ class _WriterCompiler:
         self.version = version
         self.flexible = message.FLEXIBLE_FROM is not None and version >= message.FLEXIBLE_FROM
         self.out = "out"
-        """The variable with the bytearray written to; inside a tagged field, whose size is sent first, another."""
+        """The variable of the bytearray to write to; a different one inside a tagged field, whose size is sent first.
+        """
         self.names = 0
         self.lines: list[str] = []
         self.indent = 2
@@ -106,7 +107,7 @@ class _WriterCompiler:
         length = self.name("n")
         content = value if kind != "string" else self.name("e")
         size = f"records_size({value})" if kind == "records" else f"len({content})"
-        # Names come from requests and fit; what is told people about them may be too long.
+        # Names from requests fit; texts for people that contain them may be too long.
         encoded = f"fitting({value})" if is_told else f"{value}.encode()"
         encode = f"{content} = {encoded}; " if kind == "string" else ""
         present = f"{encode}{length} = {size}{' + 1' if self.flexible else ''}"
@@ -146,7 +147,7 @@ class _WriterCompiler:
                     self.write_struct(element, each)
 
     def write_tagged_fields(self, value: str, fields: list[Field]) -> None:
-        """Write those that differ from their default, in the order of their tags."""
+        """Write the tagged fields that differ from their default, in the order of their tags."""
         if not fields:
             self.run.append(("x", ""))
             return
@@ -238,7 +239,7 @@ class _WriterCompiler:
         return f"{prefix}{self.names}"
 
     def constant(self, prefix: str, value: Any) -> str:
-        """A global name for a value the generated source needs."""
+        """A global name for a value that the generated source needs."""
         name = self.name(prefix) if prefix == "D" else prefix
         self.globals.setdefault(name, value)
         return name
@@ -253,7 +254,7 @@ class _WriterCompiler:
 
 
 def _fitting(text: str) -> bytes:
-    """The text, or as much of it as a string can carry."""
+    """The text in UTF-8, truncated to the maximum length of a string."""
     encoded = text.encode()
     return encoded if len(encoded) <= STRING_SIZE_MAX else encoded[:STRING_SIZE_MAX].decode(errors="ignore").encode()
 
@@ -263,7 +264,7 @@ def _records_size(records: Any) -> int:
 
 
 def _put_records(parts: list[Buffer], out: bytearray, records: Any, size: int) -> bytearray:
-    """Append record data by reference; returns the bytearray to go on with."""
+    """Append record data by reference; returns the bytearray to continue with."""
     pieces = records if isinstance(records, list) else (records,)
     if size <= RECORDS_COPIED_MAX:
         for piece in pieces:

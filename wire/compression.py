@@ -1,10 +1,9 @@
 """The four codecs of record batches: gzip, snappy, lz4 and zstd.
 
-Decompression is bounded: it yields chunks and never holds more than one chunk plus the codec's own window: 8 MiB, or
-four times the compressed size where that is more. The codec libraries are imported on first use: a broker that never
-opens a batch does not pay for them.
-
-Source: Kafka `CompressionType` and the classes of `org.apache.kafka.common.compress` (KIP-110, KIP-390).
+Decompression is bounded: it yields chunks and never has more than one chunk plus the codec's own window in memory: 8
+MiB, or four times the compressed size if that is more. The codec libraries are imported on first use, so that a broker
+that never opens a batch does not load them. Source: Kafka `CompressionType` and the classes of
+`org.apache.kafka.common.compress` (KIP-110, KIP-390).
 """
 
 from __future__ import annotations
@@ -18,16 +17,17 @@ from barnabas.wire.record_batch import CompressionType, CorruptBatch, ReadBuffer
 __all__ = ["CompressionType", "compress", "decompress", "default_level", "iter_decompressed"]
 
 CHUNK_SIZE: Final = 256 * 1024
-"""What a streaming codec yields at most at once, in bytes."""
+"""The maximum size of a chunk that a streaming codec yields, in bytes."""
 
 _INPUT_SIZE: Final = 64 * 1024
-"""What gzip and lz4 get at once, in bytes. Both keep a copy of what they were given and have not read, and make a new
-one with every chunk they yield."""
+"""The size of the pieces of input for gzip and lz4, in bytes. Both keep a copy of unread input, and copy it again with
+every chunk that they yield.
+"""
 
 _GZIP_MEMBER_START: Final = b"\x1f\x8b\x08"
 _GZIP_MEMBER_SIZE_MIN: Final = 18
 _GZIP_WINDOW_BITS: Final = 31
-"""zlib's way of saying: gzip container, 32 KiB window."""
+"""zlib's code for: gzip container, 32 KiB window."""
 
 # Kafka's level 9 means the fast compressor of lz4-java, every other level its high compressor.
 _DEFAULT_LEVELS: Final = {CompressionType.GZIP: -1, CompressionType.LZ4: 9, CompressionType.ZSTD: 3}
@@ -64,7 +64,7 @@ def compress(compression_type: CompressionType, data: ReadBuffer, level: int | N
 
 
 def _compress_lz4(data: ReadBuffer, level: int) -> bytes:
-    """One frame of independent 64 KiB blocks without checksums: all that Kafka's Java reader takes."""
+    """One frame of independent 64 KiB blocks without checksums: the only kind that Kafka's Java reader accepts."""
     import lz4.frame
 
     frame: bytes = lz4.frame.compress(
@@ -82,9 +82,10 @@ def _compress_lz4(data: ReadBuffer, level: int) -> bytes:
 def compress_chunks(
     compression_type: CompressionType, chunks: Iterator[bytes | bytearray | memoryview], level: int | None = None
 ) -> Iterator[ReadBuffer]:
-    """Compress a stream: what `compress` would make of the chunks together, in pieces, without holding all of them.
+    """Compress a stream: yields what `compress` would return for the chunks together, in pieces, without collecting
+    them.
 
-    The bytes may differ from those of `compress`; what they decompress to does not.
+    The bytes may differ from those of `compress`; the decompressed content is the same.
     """
     if level is None:
         level = _DEFAULT_LEVELS.get(compression_type, 0)
@@ -125,9 +126,9 @@ def decompress(compression_type: CompressionType, buffer: ReadBuffer, max_bytes:
     """Decompress all of `buffer`.
 
     Raises:
-        CorruptBatch: not what the codec writes, or more than `max_bytes` when decompressed.
+        CorruptBatch: invalid for the codec, or more than `max_bytes` when decompressed.
     """
-    # Not joined: hundreds of chunks that live at once are taken from the arena of the thread, which keeps them.
+    # Not joined: hundreds of live chunks would come from the arena of the thread, which keeps their memory.
     whole = BytesIO()
     for chunk in iter_decompressed(compression_type, buffer, max_bytes):
         whole.write(chunk)
@@ -137,12 +138,11 @@ def decompress(compression_type: CompressionType, buffer: ReadBuffer, max_bytes:
 def iter_decompressed(
     compression_type: CompressionType, buffer: ReadBuffer, max_bytes: int
 ) -> Iterator[bytes | bytearray | memoryview]:
-    """Decompress chunk by chunk, so that a reader who stops early, or is lied to, has paid only for what it took.
-
-    Raw snappy comes as one chunk, xerial snappy in blocks, the others in chunks of at most `CHUNK_SIZE`.
+    """Decompress chunk by chunk, so that a reader that stops early, or gets a malicious batch, decompresses only what
+    it consumes. Raw snappy comes as one chunk, xerial snappy in blocks, the others in chunks of at most `CHUNK_SIZE`.
 
     Raises:
-        CorruptBatch: not what the codec writes, or more than `max_bytes` in total when decompressed.
+        CorruptBatch: invalid for the codec, or more than `max_bytes` in total when decompressed.
     """
     view = memoryview(buffer)
     chunks: Iterator[bytes | bytearray | memoryview]
@@ -169,7 +169,7 @@ def iter_decompressed(
 
 
 def _iter_gzip(view: memoryview) -> Iterator[bytes]:
-    """Decompress one or more gzip members; behind the first one, what cannot be another is ignored, as by Java's
+    """Decompress one or more gzip members; bytes behind the first one that cannot be another are ignored, as by Java's
     `GZIPInputStream`.
     """
     import zlib

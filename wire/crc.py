@@ -1,7 +1,7 @@
-"""CRC-32C (Castagnoli, RFC 3720 appendix B.4) of the processor: the checksum of record batches and of our own files.
+"""The processor's CRC-32C (Castagnoli, RFC 3720 appendix B.4): the checksum of record batches and of our own files.
 
-It is the `crc32c` package's extension module, loaded past the package's `__init__`, which reads its own version from
-its metadata and so imports e-mail and zip parsers: 10 ms and 1 MiB of a start, for nothing that we use.
+It is the `crc32c` package's extension module, loaded without the package's `__init__`, which reads its own version from
+its metadata and so imports e-mail and zip parsers: 10 ms and 1 MiB of a start that are not needed.
 """
 
 import importlib
@@ -17,7 +17,7 @@ def _load() -> Any:
     package = importlib.util.find_spec("crc32c")  # finds it without importing it
     places = package.submodule_search_locations if package is not None else None
     spec = importlib.machinery.PathFinder.find_spec("_crc32c", places)
-    if spec is None or spec.loader is None:  # built in another way: to be imported as any package is
+    if spec is None or spec.loader is None:  # built differently: import it like any package
         return importlib.import_module("crc32c")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

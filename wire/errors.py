@@ -1,6 +1,6 @@
-"""What can go wrong between a client and a broker: Kafka's error codes and the exceptions that carry them.
+"""Kafka's error codes and the exceptions that carry them.
 
-Codes, names and retriability: org.apache.kafka.common.protocol.Errors of Kafka 4.3.0. The messages are our own words.
+Codes, names and retriability: org.apache.kafka.common.protocol.Errors of Kafka 4.3.0. The messages are our own.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """A Kafka error code: an int on the wire, with Kafka's name, whether clients may retry, and a sentence for people.
+    """A Kafka error code: an int on the wire, with Kafka's name, its retriability for clients, and a message for
+    people.
 
-    `retriable` is true where Kafka's exception class extends RetriableException.
+    `retriable` is true if Kafka's exception class extends RetriableException.
     """
 
     retriable: bool
@@ -26,7 +27,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def of(cls, code: int) -> ErrorCode:
-        """The error of a code that came from a peer; a code we do not know is UNKNOWN_SERVER_ERROR, as in Kafka."""
+        """The error with a code from a peer; an unknown code is UNKNOWN_SERVER_ERROR, as in Kafka."""
         try:
             return cls(code)
         except ValueError:
@@ -201,22 +202,22 @@ class ErrorCode(IntEnum):
 
 
 class ProtocolError(Exception):
-    """The peer sent bytes that are no valid Kafka message: there is no answer, the connection is closed."""
+    """The peer sent bytes that are no valid Kafka message: there is no response, the connection is closed."""
 
 
 class ForeignProtocol(ProtocolError):
-    """The peer speaks another protocol, which the text names."""
+    """The peer uses another protocol, which the text names."""
 
 
 class TooManyElements(ProtocolError):
-    """A request's arrays have more elements than are wanted now; the bytes may be valid."""
+    """A request's arrays have more elements than the limit; the bytes may be valid."""
 
 
 class ApiError(Exception):
-    """A request, or a part of it, failed in a way the client is told about: handlers turn it into the reply.
+    """A request, or a part of it, failed with an error for the client: handlers turn it into the response.
 
-    `error` is the code for the reply; `message` is for people (the code's own sentence where nothing better is known).
-    It may name what the client sent, as long as that was: a reply carries as much of it as a string can (see
+    `error` is the code for the response; `message` is for people (the code's own message by default). It may contain
+    names from the request, however long: a response contains as much of it as fits into a string (see
     `compile_writer`).
     """
 

@@ -1,12 +1,13 @@
-"""Bytes of one connection to request frames, without I/O (the socket belongs to broker/network/connection.py).
+"""Splits the bytes of one connection into request frames, without I/O (the socket belongs to
+broker/network/connection.py).
 
 A frame on the wire is a signed 32-bit big-endian length and that many bytes (Kafka protocol guide, "Common request and
 response structure").
 
-Where the bytes live: all connections of a loop read into one shared `ReceiveBuffer`, and whole frames are handed out as
-views of it. Only a frame that arrives in pieces gets a buffer of its own, which grows with the bytes that really came:
-a declared length never allocates. An idle connection therefore holds no buffer at all. A frame is valid until the next
-call of `get_buffer`: whoever keeps it longer copies it first.
+Memory: all connections of a loop read into one shared `ReceiveBuffer`, and complete frames are returned as views of it.
+Only a frame that arrives in pieces gets its own buffer, which grows with the bytes that have arrived: a declared length
+never allocates. An idle connection therefore has no buffer at all. A frame is valid until the next call of
+`get_buffer`: to keep it longer, copy it first.
 """
 
 import struct
@@ -31,7 +32,7 @@ _FIRST_BYTES: Final = {
 
 
 def foreign_protocol(first_bytes: bytes) -> str | None:
-    """What a connection speaks that begins with these four bytes, if they are known not to be Kafka's length."""
+    """The protocol of a connection that begins with these four bytes, if they are known not to be Kafka's length."""
     return next((name for start, name in _FIRST_BYTES.items() if first_bytes.startswith(start)), None)
 
 
@@ -45,8 +46,9 @@ class ReceiveBuffer:
 
 
 def kept(frame: memoryview | bytearray) -> memoryview | bytearray:
-    """A frame as it may be kept beyond the next read: a copy, unless it has a buffer of its own, as every frame has
-    that is larger than the buffer which connections share."""
+    """The frame in a form that may be kept beyond the next read: a copy, unless it has its own buffer, as every frame
+    has that is larger than the shared buffer.
+    """
     if isinstance(frame, bytearray) or len(frame) > RECEIVE_BUFFER_BYTES:
         return frame
     return bytearray(frame)
@@ -55,11 +57,12 @@ def kept(frame: memoryview | bytearray) -> memoryview | bytearray:
 class FrameReader:
     """Splits one connection's stream into frames.
 
-    The caller asks for `get_buffer()`, fills the start of it, and walks `received(count)` to the end before the next
+    The caller gets `get_buffer()`, fills its beginning, and iterates over `received(count)` to the end before the next
     read.
 
-    `buffered_bytes` is the memory that a partial frame holds; `frame_bytes_max` bounds the declared length
-    (`socket.request.max.bytes`). `has_room` says whether so many bytes may be had for a frame that has not arrived yet.
+    `buffered_bytes` is the memory of a partial frame; `frame_bytes_max` bounds the declared length
+    (`socket.request.max.bytes`). `has_room` says whether that many bytes may be allocated for a frame that is
+    incomplete.
     """
 
     __slots__ = ("_filled", "_frame_end", "_has_room", "_largest_frame", "_shared", "frame_bytes_max", "partial_frame")
@@ -71,9 +74,9 @@ class FrameReader:
         self._shared = shared
         self._has_room = has_room
         self.partial_frame: bytearray | None = None
-        """The start of a frame whose end has not arrived yet; for others to look whether there is one."""
+        """The beginning of an incomplete frame; public, so that others can check whether there is one."""
         self._filled = 0
-        self._frame_end = 0  # where `partial_frame` ends; 0 while its length is not known yet
+        self._frame_end = 0  # the end of the frame in `partial_frame`; 0 while its length is unknown
         self._largest_frame = 0
 
     @property
@@ -81,7 +84,7 @@ class FrameReader:
         return 0 if self.partial_frame is None else len(self.partial_frame)
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes of the socket go; never empty."""
+        """The buffer for the next bytes of the socket; never empty."""
         if self.partial_frame is None:
             return self._shared.view
         end = self._frame_end or LENGTH_SIZE
@@ -90,7 +93,7 @@ class FrameReader:
         return memoryview(self.partial_frame)[self._filled : min(end, len(self.partial_frame))]
 
     def is_shared(self, frame: memoryview) -> bool:
-        """Whether the next read will overwrite a frame of `received`; else it has a buffer of its own."""
+        """Whether the next read will overwrite a frame of `received`; else it has its own buffer."""
         return frame.obj is self._shared.view.obj
 
     def received(self, count: int) -> Iterator[memoryview]:
@@ -104,7 +107,7 @@ class FrameReader:
         return self._continue(self.partial_frame, count)
 
     def _continue(self, buffer: bytearray, count: int) -> Iterator[memoryview]:
-        """Take more bytes of a frame that has come in part."""
+        """Process more bytes of a partial frame."""
         self._filled += count
         if self._frame_end == 0 and self._filled == LENGTH_SIZE:
             length: int = _LENGTH.unpack_from(buffer, 0)[0]
@@ -143,7 +146,7 @@ class FrameReader:
         )
 
     def _keep(self, part: memoryview, frame_end: int) -> None:
-        """Move the start of a frame out of the shared buffer."""
+        """Move the beginning of a frame out of the shared buffer."""
         self.partial_frame = bytearray(self._capacity(len(part), frame_end or LENGTH_SIZE))
         self.partial_frame[: len(part)] = part
         self._filled = len(part)
@@ -155,12 +158,13 @@ class FrameReader:
         try:
             # In place: the kernel moves the pages of a large buffer, so that old and new do not exist at the same time.
             self.partial_frame.extend(more)
-        except BufferError:  # whoever fills our buffers still holds a view
+        except BufferError:  # the reader of the socket still has a view
             self.partial_frame = self.partial_frame + more
 
     def _capacity(self, needed: int, frame_end: int) -> int:
-        """At most twice what has arrived, a quarter more from 1 MiB on, but at once the whole frame where the peer has
-        already sent a frame of that size and there is room."""
+        """At most twice the received bytes, a quarter more from 1 MiB on, but the whole frame at once if the peer has
+        already sent a frame of that size and there is room.
+        """
         if frame_end <= 2 * self._largest_frame and self._has_room(frame_end):
             return frame_end
         wanted = 2 * needed if needed < LARGE_BUFFER_BYTES else needed + needed // 4

@@ -1,10 +1,10 @@
-"""The headers of requests and responses, read and written: who asks what, and which answer belongs to which question.
+"""The headers of requests and responses: encoding and decoding.
 
 A request header has three versions: 0 (ControlledShutdown version 0 only: no client id), 1, and 2 for requests of a
-flexible version, which adds tagged fields; the client id keeps its two-byte length even there. A response header is
-a correlation id (version 0), in flexible versions with tagged fields (version 1); but ApiVersions is always answered
-with version 0, because a client that asks for versions cannot know what the broker would send (KIP-511).
-Source: RequestHeader.json, ResponseHeader.json and ApiMessageType of Kafka 3.9 and 4.3.
+flexible version, which adds tagged fields; the client id keeps its two-byte length even there. A response header is a
+correlation id (version 0), in flexible versions with tagged fields (version 1); but ApiVersions responses always have
+version 0, because a client that asks for versions cannot know the broker's (KIP-511). Source: RequestHeader.json,
+ResponseHeader.json and ApiMessageType of Kafka 3.9 and 4.3.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEVER: Final = 32768
 
 
 class RequestHeader(NamedTuple):
-    """A request's header. `body_position` is where the request itself begins in the buffer the header was read from."""
+    """A request's header. `body_position` is the position of the request body in the buffer of the header."""
 
     api_key: int
     api_version: int
@@ -41,9 +41,9 @@ class RequestHeader(NamedTuple):
 def parse_request_header(buffer: Buffer) -> RequestHeader:
     """Read the header at the start of a frame.
 
-    The key and version need not be known to us: an unknown key's header is read as version 1, a version newer than
-    ours as that of our newest, which is all that an ApiVersions request from a newer client needs.
-    Errors: ProtocolError when the frame ends inside the header, or the client id is not UTF-8.
+    The key and version may be unknown: an unknown key's header is read as version 1, a version newer than ours as that
+    of our newest, which is enough for an ApiVersions request from a newer client. Errors: ProtocolError when the frame
+    ends inside the header, or the client id is not UTF-8.
     """
     try:
         api_key, api_version, correlation_id, size = _START_WITH_CLIENT_ID.unpack_from(buffer, 0)
@@ -65,7 +65,7 @@ def parse_request_header(buffer: Buffer) -> RequestHeader:
 
 
 def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """The header of a request that we send ourselves."""
+    """The header of a request to another broker."""
     if api_key == CONTROLLED_SHUTDOWN and api_version == 0:
         return _START.pack(api_key, api_version, correlation_id)
     encoded = b"" if client_id is None else client_id.encode()
@@ -80,7 +80,7 @@ def response_header(api_key: int, api_version: int, correlation_id: int) -> byte
 
 
 def response_header_packer(api_key: int, api_version: int) -> Callable[[int], bytes]:
-    """What makes the headers of responses of this key and version from correlation ids."""
+    """A function from correlation ids to the headers of responses of this key and version."""
     return (_CORRELATION_ID_AND_TAGS if response_header_is_flexible(api_key, api_version) else _CORRELATION_ID).pack
 
 

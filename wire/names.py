@@ -1,4 +1,4 @@
-"""Names for the plain values that travel through every layer, so that a signature tells an offset from an epoch."""
+"""Names for the plain values of every layer, so that a signature distinguishes an offset from an epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TopicId = NewType("TopicId", bytes)
 """A topic's UUID: 16 bytes, big-endian, as on the wire; bytes hash and compare faster than uuid.UUID."""
 
 ZERO_TOPIC_ID: Final = TopicId(bytes(16))
-"""No topic id: what Kafka sends where a topic has none or the sender does not know it."""
+"""No topic id: Kafka sends it if a topic has none or the sender does not know it."""
 
 TOPIC_ID_TEXT_SIZE: Final = 22
 

@@ -19,19 +19,21 @@ INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
 INT64_MIN = -0x8000_0000_0000_0000
 
 TAGGED_FIELDS_MAX = 127
-"""How many tagged fields one struct may have; no message of Kafka has ten. Passing over one takes a microsecond, for
-two bytes."""
+"""The maximum number of tagged fields of one struct; no message of Kafka has ten. Skipping one takes a microsecond, for
+two bytes.
+"""
 
 new_tuple = tuple.__new__
-"""Makes a NamedTuple of `(class, values)` where that happens for every request or batch: the class itself is called in
-Python."""
+"""Creates a NamedTuple from `(class, values)`, for every request or batch: calling the class itself runs Python code.
+"""
 
 _ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
 def read_unsigned_varint(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
-    """Read an integer of so many bits, for 32 up to 5 bytes. Errors: ProtocolError when it is longer, larger, or the
-    buffer ends inside it."""
+    """Read an integer with this number of bits, for 32 up to 5 bytes. Errors: ProtocolError when it is longer, larger,
+    or the buffer ends inside it.
+    """
     value = shift = 0
     try:
         while True:
@@ -91,7 +93,7 @@ def varlong(value: int) -> bytes:
 
 
 def skip_tagged_fields(buffer: Buffer, position: int) -> int:
-    """Pass over a section of tagged fields (KIP-482) that starts with their count; returns the position after it.
+    """Skip a section of tagged fields (KIP-482) that starts with their count; returns the position after it.
 
     Errors: ProtocolError when the section does not fit into the buffer.
     """

@@ -40,7 +40,7 @@ WriteBuffer: TypeAlias = bytearray | memoryview
 
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
-"""Bytes before those that `batch_length` counts."""
+"""The number of bytes before those that `batch_length` counts."""
 MAGIC: Final = 2
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
@@ -58,7 +58,7 @@ _ASSIGNED_MASK: Final = 0x7F
 _CRC_START: Final = 21
 _MAGIC_POSITION: Final = 16
 _MINIMUM_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
-# The smallest length that any format has (a v0 message without key and value): below it the bytes are not a log at all.
+# The smallest length of any format (a v0 message without key and value): below it the bytes are not a log at all.
 _MINIMUM_LEGACY_LENGTH: Final = 14
 _INT32_MAX: Final = 2**31 - 1
 
@@ -79,7 +79,7 @@ class UnsupportedMagic(CorruptBatch):
     """A message of an older or unknown format.
 
     Args:
-        magic: what stands in the magic byte.
+        magic: the value of the magic byte.
     """
 
     def __init__(self, magic: int) -> None:
@@ -98,17 +98,17 @@ class CompressionType(IntEnum):
 
 
 class TimestampType(IntEnum):
-    """Who set the records' timestamps: bit 3 of the attributes."""
+    """The source of the records' timestamps: bit 3 of the attributes."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class RecordBatchHeader(NamedTuple):
-    """One decoded header; `position` is where the batch starts in the buffer it was read from.
+    """One decoded header; `position` is the batch's position in its buffer.
 
-    Immutable: the functions that write into the buffer do not change a header that was read before.
-    A tuple because building one costs a third of a slotted object, and this happens for every produced batch.
+    Immutable: the functions that write into the buffer do not change a header that was read before. A tuple because
+    creating one costs a third of a slotted object, and this happens for every produced batch.
     """
 
     position: int
@@ -128,12 +128,12 @@ class RecordBatchHeader(NamedTuple):
 
     @property
     def size_in_bytes(self) -> int:
-        """The whole batch with its header."""
+        """The size of the batch including its header."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
     def end_position(self) -> int:
-        """Where the next batch of the buffer starts."""
+        """The position of the next batch in the buffer."""
         return self.position + LOG_OVERHEAD + self.batch_length
 
     @property
@@ -153,7 +153,7 @@ class RecordBatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """The codec bits as they are, known or not."""
+        """The codec bits, including unknown values."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -182,12 +182,14 @@ class RecordBatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the cleaner may drop tombstones and markers (KIP-534); it takes the base timestamp's place."""
+        """The time from which the cleaner may drop tombstones and markers (KIP-534); stored in place of the base
+        timestamp.
+        """
         return self.base_timestamp if self.attributes & DELETE_HORIZON_MASK else None
 
 
 def parse_header(buffer: ReadBuffer, position: int = 0) -> RecordBatchHeader:
-    """Read the header at `position`. Only the header's 61 bytes need to be there, not the whole batch.
+    """Read the header at `position`. Only the header's 61 bytes need to be present, not the whole batch.
 
     Raises:
         UnsupportedMagic: magic is not 2.
@@ -205,7 +207,7 @@ def parse_header(buffer: ReadBuffer, position: int = 0) -> RecordBatchHeader:
 
 
 def _too_short(buffer: ReadBuffer, position: int) -> CorruptBatch:
-    """Name what is wrong with fewer bytes than a header has: an old message may well be that short."""
+    """The error for fewer bytes than a header has: an old message may be that short."""
     remaining = len(buffer) - position
     if remaining > _MAGIC_POSITION and buffer[position + _MAGIC_POSITION] != MAGIC:
         return UnsupportedMagic(int.from_bytes(buffer[position + _MAGIC_POSITION : position + 17], signed=True))
@@ -217,7 +219,7 @@ def iter_headers(buffer: ReadBuffer, position: int = 0) -> Iterator[RecordBatchH
 
     Raises:
         UnsupportedMagic: a batch of another format.
-        CorruptBatch: a length no batch can have.
+        CorruptBatch: a length that is impossible for a batch.
     """
     size = len(buffer)
     while size - position >= LOG_OVERHEAD:
@@ -232,14 +234,14 @@ def iter_headers(buffer: ReadBuffer, position: int = 0) -> Iterator[RecordBatchH
 
 
 def compute_crc(buffer: ReadBuffer, header: RecordBatchHeader) -> int:
-    """CRC-32C of the batch as it is in the buffer now."""
+    """The CRC-32C of the batch's current bytes."""
     start = header.position + _CRC_START
     crc: int = crc32c(memoryview(buffer)[start : header.end_position])
     return crc
 
 
 def crc_is_valid(buffer: ReadBuffer, header: RecordBatchHeader) -> bool:
-    """Whether the batch is whole and its bytes are those its writer checked in."""
+    """Whether the batch is whole and its bytes match its CRC."""
     start = header.position
     end = start + LOG_OVERHEAD + header.batch_length
     if end > len(buffer):
@@ -249,7 +251,7 @@ def crc_is_valid(buffer: ReadBuffer, header: RecordBatchHeader) -> bool:
 
 
 def patch(buffer: WriteBuffer, position: int, base_offset: int, partition_leader_epoch: int) -> None:
-    """Write what the leader assigns. Outside the CRC, so nothing else changes."""
+    """Write the fields that the leader assigns. They are outside the CRC, so nothing else changes."""
     _INT64.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + 12, partition_leader_epoch)
 
@@ -257,12 +259,12 @@ def patch(buffer: WriteBuffer, position: int, base_offset: int, partition_leader
 def set_max_timestamp(
     buffer: WriteBuffer, header: RecordBatchHeader, timestamp_type: TimestampType, max_timestamp: int
 ) -> RecordBatchHeader:
-    """Write timestamp type and max timestamp and recompute the CRC; does nothing if both are already so.
+    """Write timestamp type and max timestamp and recompute the CRC; does nothing if both are unchanged.
 
-    Unassigned attribute bits are cleared on the way, as by Kafka.
+    Unassigned attribute bits are cleared too, as in Kafka.
 
     Returns:
-        The header as it now is.
+        The new header.
 
     Source: `DefaultRecordBatch.setMaxTimestamp`.
     """
@@ -279,5 +281,5 @@ def set_max_timestamp(
 
 
 def set_log_append_time(buffer: WriteBuffer, header: RecordBatchHeader, append_time_ms: int) -> RecordBatchHeader:
-    """Stamp the batch of a LogAppendTime topic: one timestamp for all its records."""
+    """Set the timestamp of a batch of a LogAppendTime topic: one timestamp for all its records."""
     return set_max_timestamp(buffer, header, TimestampType.LOG_APPEND_TIME, append_time_ms)

@@ -59,7 +59,7 @@ _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _VARINT_MAX_BYTES: Final = 5
 _HEAD_BYTES: Final = 16
-"""How many bytes the attributes, timestamp delta and offset delta of a record take at most."""
+"""The maximum number of bytes of a record's attributes, timestamp delta and offset delta."""
 _CRC_START: Final = 21
 _UINT32: Final = struct.Struct(">I")
 
@@ -67,8 +67,8 @@ _UINT32: Final = struct.Struct(">I")
 class Record(NamedTuple):
     """One record.
 
-    `timestamp` is in ms. `sequence` is -1 without an idempotent producer and is ignored when a batch is built.
-    Header names that are not UTF-8 keep their bytes as lone surrogates, so that they survive being written again.
+    `timestamp` is in ms. `sequence` is -1 without an idempotent producer and is ignored when a batch is built. Header
+    names that are not UTF-8 keep their bytes as lone surrogates, so that they survive being written again.
     """
 
     offset: int
@@ -90,13 +90,13 @@ def iter_records(
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
     max_record_bytes: int = _INT32_MAX,
 ) -> Iterator[Record]:
-    """Read the records of the batch; compressed ones as far as the caller goes.
+    """Read the records of the batch; compressed ones only as far as the caller iterates.
 
-    Offsets are what the records say, even if they lie outside the batch: only the structure is checked. Memory: up to
+    Offsets are those in the records, even if they lie outside the batch: only the structure is checked. Memory: up to
     three times the largest record, which `max_record_bytes` bounds.
 
     Raises:
-        CorruptBatch: the records are not what the header says; raised when the iteration gets there.
+        CorruptBatch: the records contradict the header; raised when the iteration reaches the error.
     """
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
@@ -135,7 +135,10 @@ def iter_records(
 
 
 def read_records(buffer: ReadBuffer, header: RecordBatchHeader) -> list[Record]:
-    """All records of the batch at once, in less than half the time that `iter_records` takes; without sequences.
+    """All records of the batch at once, in less than half the time of `iter_records`; without sequences.
+
+    For readers of a broker's responses: the whole batch is decompressed in memory, up to
+    DEFAULT_MAX_DECOMPRESSED_BYTES.
 
     For who reads what a broker sends: the whole batch is decompressed in memory, up to DEFAULT_MAX_DECOMPRESSED_BYTES.
 
@@ -155,8 +158,8 @@ def read_records(buffer: ReadBuffer, header: RecordBatchHeader) -> list[Record]:
 def _short_records(data: bytes, header: RecordBatchHeader) -> list[Record] | None:
     """The records if no number takes more than two bytes and none has headers; None otherwise, or if they are corrupt.
 
-    Numbers are read in place: a call would take as long as the rest of the record. `high` collects all second bytes, to
-    see in the end whether a number went on after one of them; what was read from there on is nonsense then.
+    Numbers are read inline: a call would take as long as the rest of the record. `high` collects all second bytes, to
+    detect at the end whether a number had more bytes; everything read after it is invalid then.
     """
     if header.attributes & TIMESTAMP_TYPE_MASK or not 0 <= header.base_timestamp < _INT64_MAX >> 1:
         return None
@@ -217,6 +220,8 @@ def iter_checked(
 ) -> Iterator[tuple[int, int, bool]]:
     """Check every record as `iter_records` does, without copying keys and values: (offset, timestamp, has a key).
 
+    For validation of batches, which does not use the content.
+
     For who validates batches and has no use for what is in them.
 
     Raises:
@@ -254,7 +259,7 @@ def iter_checked(
 def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     """Read the header array of a record that ends at `end`: (headers, position behind them)."""
     count, position = read_varint(data, position)
-    # A header has two bytes at least; checked before looping, because the count may be two thousand million.
+    # A header has at least two bytes; checked before the loop, because the count may be two thousand million.
     if not 0 <= count <= (end - position) // 2:
         raise CorruptBatch(f"record claims {count} headers in {end - position} bytes")
     headers: list[tuple[str, bytes | None]] = []
@@ -324,7 +329,7 @@ def _iter_bodies(
 def _payload(
     buffer: ReadBuffer, header: RecordBatchHeader, max_decompressed_bytes: int
 ) -> Iterator[bytes | bytearray | memoryview]:
-    """Check what the header says about its records and return their bytes, decompressed chunk by chunk."""
+    """Check the header's claims about the records and return their bytes, decompressed chunk by chunk."""
     if header.record_count < 0:
         raise CorruptBatch(f"batch counts {header.record_count} records")
     if header.end_position > len(buffer):
@@ -340,7 +345,7 @@ def _payload(
 
 
 def _extend(data: bytes, position: int, wanted: int, chunks: Iterator[bytes | bytearray | memoryview]) -> bytes:
-    """Return what is left of `data` with as many chunks behind it as make `wanted` bytes, or all there are."""
+    """Return the rest of `data` extended by as many chunks as needed for `wanted` bytes, or all chunks."""
     parts: list[bytes | bytearray | memoryview] = [data[position:]]
     have = len(data) - position
     while have < wanted:
@@ -353,7 +358,7 @@ def _extend(data: bytes, position: int, wanted: int, chunks: Iterator[bytes | by
 
 
 def _skip(count: int, chunks: Iterator[bytes | bytearray | memoryview]) -> bytes:
-    """Pass over `count` bytes; returns what follows them in the chunk where they end."""
+    """Skip `count` bytes; returns the bytes behind them in the chunk in which they end."""
     for chunk in chunks:
         if count <= len(chunk):
             return bytes(memoryview(chunk)[count:])
@@ -362,7 +367,7 @@ def _skip(count: int, chunks: Iterator[bytes | bytearray | memoryview]) -> bytes
 
 
 def as_long(value: int) -> int:
-    """A number as a Java long has it, which keeps the lowest 64 bits."""
+    """The number as a Java long, which keeps the lowest 64 bits."""
     return (value + 2**63) % 2**64 - 2**63
 
 
@@ -376,7 +381,9 @@ class TimestampOffset(NamedTuple):
 def iter_timestamps(
     buffer: ReadBuffer, header: RecordBatchHeader, *, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> Iterator[TimestampOffset]:
-    """Read only timestamps and offsets, as far as the caller goes; keys and values are not looked at.
+    """Read only timestamps and offsets, as far as the caller iterates; keys and values are skipped.
+
+    A batch may have been stored without checking its records: timestamps wrap around as in Java.
 
     A batch may have been stored without a look at its records: timestamps wrap around as Java's do.
 
@@ -552,7 +559,7 @@ def _encode_nullable(body: list[bytes], data: bytes | None) -> None:
 
 
 class ControlRecordType(IntEnum):
-    """What a control record says; types of other versions and of KRaft are UNKNOWN."""
+    """The type of a control record; types of other versions and of KRaft are UNKNOWN."""
 
     ABORT = 0
     COMMIT = 1
@@ -560,7 +567,7 @@ class ControlRecordType(IntEnum):
 
 
 class EndTxnMarker(NamedTuple):
-    """The outcome of a transaction, as its coordinator writes it into every partition that took part."""
+    """The outcome of a transaction, as its coordinator writes it into every partition of the transaction."""
 
     control_type: ControlRecordType
     coordinator_epoch: int

@@ -1,8 +1,7 @@
-"""What a message looks like: the vocabulary of the generated modules in `barnabas.wire.messages`.
+"""The building blocks of messages: the base classes of the generated modules in `barnabas.wire.messages`.
 
-A message class lists its fields in `FIELDS`, in wire order, with the versions that have them, as Kafka's
-message definitions do. `barnabas.wire.codec` compiles these tables to functions; nothing interprets them per
-message.
+A message class lists its fields in `FIELDS`, in wire order, with the versions that have them, as Kafka's message
+definitions do. `barnabas.wire.codec` compiles these tables to functions; nothing interprets them per message.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 MAX_VERSION: Final = 32767
 
 UNSET: Final[Any] = object()
-"""A constructor's stand-in for a default that has to be made anew for each message (a list, a struct)."""
+"""A constructor's placeholder for a default that has to be created for each message (a list, a struct)."""
 
 Records: TypeAlias = Any
 """Record batches: a memoryview when decoded; any bytes-like, a list of them, or None when encoded. Never copied."""
@@ -55,8 +54,8 @@ class Field:
         type: a primitive's name, an Array, or a struct's class.
         versions: the versions that have the field, as in Kafka's definitions: "3+", "0-12", "5".
         nullable: the versions in which it may be null.
-        default: Kafka's default. UNSET where it is made anew: an empty list, or a struct of defaults.
-        tag: its tag, where it is a tagged field (KIP-482).
+        default: Kafka's default. UNSET if it is created for each message: an empty list, or a struct of defaults.
+        tag: its tag, if it is a tagged field (KIP-482).
         ignorable: a value other than the default may be dropped when the version lacks the field.
     """
 
@@ -94,7 +93,7 @@ class Field:
 class Message:
     """The base of all messages and of the structs inside them: slots, equality by value, a readable repr.
 
-    Structs have only FIELDS; messages also say what they are.
+    Structs have only FIELDS; messages also have the class variables below.
     """
 
     __slots__ = ()
@@ -124,7 +123,7 @@ M = TypeVar("M", bound=Message)
 
 
 def frozen_default(struct: type[M]) -> M:
-    """The shared, immutable instance of a struct with all defaults, for fields that hold nothing else most of the time.
+    """The shared, immutable instance of a struct with all defaults, for fields that rarely have another value.
 
     Assign another struct to the field instead of changing this one: that raises AttributeError.
     """

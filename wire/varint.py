@@ -13,7 +13,7 @@ _LONG_MASK: Final = 0xFFFFFFFFFFFFFFFF
 
 
 class VarintTooLong(ValueError):
-    """More bytes than an integer of this size can have."""
+    """An integer of this size cannot have that many bytes."""
 
 
 def read_varint(buffer: bytes, position: int) -> tuple[int, int]:

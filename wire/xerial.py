@@ -30,7 +30,7 @@ MAGIC: Final = b"\x82SNAPPY\x00"
 HEADER: Final = MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _MINIMUM_VERSION: Final = 1
 _LENGTH: Final = struct.Struct(">i")
-# A snappy copy element makes at most 64 bytes out of 3, so a larger claim is a lie and not worth an allocation.
+# A snappy copy element produces at most 64 bytes from 3, so a larger claim is false and not worth an allocation.
 _MAXIMUM_RATIO: Final = 22
 _BLOCK_OUTPUT_MAX: Final = 8 * 1024 * 1024
 
@@ -54,7 +54,7 @@ def compress_chunks(chunks: Iterator[ReadBuffer]) -> Iterator[bytes]:
 
 
 def iter_decompressed(data: memoryview, max_bytes: int) -> Iterator[bytearray]:
-    """Decompress block by block. A block is one piece of memory: it may be larger than 32 KiB, but never than
+    """Decompress block by block. A block is one piece of memory: it may be larger than 32 KiB, but never larger than
     `max_bytes`, nor than 8 MiB unless that is less than four times the compressed size.
 
     Raises:
@@ -83,7 +83,7 @@ def iter_decompressed(data: memoryview, max_bytes: int) -> Iterator[bytearray]:
 
 
 def _read_header(data: memoryview, position: int) -> int:
-    """Check the stream header at `position` and return where it ends."""
+    """Check the stream header at `position`; returns the position behind it."""
     version = _LENGTH.unpack_from(data, position + len(MAGIC))[0]
     if version < _MINIMUM_VERSION:
         raise CorruptBatch(f"snappy stream has version {version}")

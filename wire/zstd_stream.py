@@ -27,7 +27,7 @@ from typing import Final
 from barnabas.wire.record_batch import CorruptBatch
 
 HISTORY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What a decoder may keep of its output; zstd's levels up to 19 need no more."""
+"""The maximum output that a decoder keeps; zstd's levels up to 19 need no more."""
 
 _WINDOW_SIZE_MAX: Final = 1 << 27
 _MAGIC: Final = 0xFD2FB528
@@ -39,7 +39,7 @@ _BLOCK_OUTPUT_MAX: Final = 128 * 1024
 
 
 def compress(data: bytes | bytearray | memoryview, level: int) -> bytes:
-    """Compress into one frame that says how much it holds."""
+    """Compress into one frame that contains its decompressed size."""
     import zstandard
 
     frame: bytes = zstandard.ZstdCompressor(level=level).compress(data)
@@ -59,7 +59,7 @@ def iter_decompressed(view: memoryview) -> Iterator[bytes]:
     """Decompress all frames in chunks of at most 128 KiB.
 
     Raises:
-        CorruptBatch: not zstd, truncated, or in need of more memory than it is worth.
+        CorruptBatch: not zstd, truncated, or in need of more memory than the limit.
     """
     if not view:
         raise CorruptBatch("zstd data is truncated")
@@ -107,7 +107,7 @@ def _iter_frame(view: memoryview, start: int, history_max: int) -> Generator[byt
 
 
 def _block_ends(view: memoryview, position: int, *, has_checksum: bool) -> Iterator[int]:
-    """Where each block of a frame ends; the last one together with the checksum."""
+    """The end of each block of a frame; the last one includes the checksum."""
     is_last = False
     while not is_last:
         if position + 3 > len(view):
