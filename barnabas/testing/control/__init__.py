@@ -1,2 +1,3 @@
-"""What a test in any language asks of brokers: faults, recordings, resets, the clock, as HTTP and JSON. Only
-`barnabas serve --control` imports it."""
+"""Control of brokers by tests in any language: faults, recordings, resets, the clock, as HTTP and JSON. Only `barnabas
+serve --control` imports it.
+"""

@@ -1,5 +1,6 @@
-"""What verbs do: each is a call of what Python's tests call (`Broker`, `Cluster`, `Faults`), and its answer. They run
-in threads of their own, and may wait."""
+"""The actions of verbs: each calls the same methods as tests in Python (`Broker`, `Cluster`, `Faults`), and returns the
+response. They run in threads of their own, and may wait.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ LISTED_DEFAULT: Final = 100
 
 @dataclass(frozen=True)
 class Asked:
-    """A request for a verb: which brokers there are, what the path names, and the fields as arguments."""
+    """A request for a verb: the brokers, the variables of the path, and the fields as arguments."""
 
     brokers: ServedBrokers
     path: Mapping[str, str]
@@ -36,7 +37,7 @@ class Asked:
 
     @property
     def served(self) -> Served:
-        """The broker that the path names, or main. Raises Refused."""
+        """The broker named by the path, or main. Raises Refused."""
         return self.brokers.find(self.path.get("broker", MAIN))
 
     def number(self, name: str) -> int:
@@ -105,7 +106,7 @@ def start(asked: Asked) -> Json:
 
 
 def _one_of(asked: Asked) -> Broker | ClusterBroker:
-    """A single broker, or that of a cluster which is meant. Raises Refused."""
+    """A single broker, or the requested broker of a cluster. Raises Refused."""
     served, node = asked.served, asked.arguments.get("node")
     if node is None:
         return served.broker
@@ -120,8 +121,9 @@ def stop(asked: Asked) -> Json:
 
 
 def _check_nodes(served: Served, given: int | Sequence[int]) -> None:
-    """Refuse faults of nodes that a single broker does not have, as a cluster does by itself: in Python a test may go
-    from one to several. Raises Refused."""
+    """Refuse faults of nodes that a single broker does not have; a cluster does so itself. (In Python a test may switch
+    from one broker to several.) Raises Refused.
+    """
     owner = served.owner
     if isinstance(owner, Cluster) or not owner.is_running:
         return
@@ -167,7 +169,7 @@ def advance(asked: Asked) -> Json:
 
 
 def new_fault(name: str) -> Callable[[Asked], Json]:
-    """Have a method of `Faults` make one."""
+    """An action that adds a fault by a method of `Faults`."""
 
     def make(asked: Asked) -> Json:
         served = asked.served
@@ -179,7 +181,7 @@ def new_fault(name: str) -> Callable[[Asked], Json]:
 
 
 def new_fault_of(name: str) -> Callable[[Asked], Json]:
-    """As `new_fault`, of a method that takes an API: all of them, unless one is said."""
+    """As `new_fault`, for a method with an API parameter: all APIs by default."""
     make = new_fault(name)
 
     def make_of(asked: Asked) -> Json:
@@ -196,7 +198,7 @@ def new_rules(asked: Asked) -> Json:
 
 
 def to_state(name: str, answer: str | None = None) -> Callable[[Asked], Json]:
-    """Have a method of `Faults` change what the broker keeps; what it returns is the field `answer`."""
+    """An action that changes the broker's state by a method of `Faults`; its result is the field `answer`."""
 
     def change(asked: Asked) -> Json:
         found = getattr(asked.served.owner.faults, name)(**asked.arguments)
@@ -279,7 +281,7 @@ def wait_request(asked: Asked) -> Json:
 
 
 def chart(name: str) -> Callable[[Asked], str]:
-    """A chart by the method of `Recording` that draws it."""
+    """An action that draws a chart by a method of `Recording`."""
 
     def draw(asked: Asked) -> str:
         return f"{getattr(_recording(asked), name)()}\n"
@@ -382,7 +384,7 @@ def leader(asked: Asked) -> Json:
 
 
 def _check_partition(served: Served, topic: str, partition: int) -> None:
-    """Raises ApiError for one that nobody could ever lead."""
+    """Raises ApiError for a partition that does not exist."""
 
     async def known() -> Collection[int]:
         return served.owner._known_topic(topic).partitions

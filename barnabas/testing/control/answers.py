@@ -1,4 +1,4 @@
-"""What verbs answer, as JSON: brokers, faults, requests, records and groups, and how OpenAPI describes them."""
+"""The responses of verbs, as JSON: brokers, faults, requests, records and groups, and their description in OpenAPI."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 def broker(served: Served) -> Json:
-    """What is answered of a broker, or of a cluster."""
+    """A broker, or a cluster, in a response."""
     owner = served.owner
     if isinstance(owner, Cluster):
         nodes = [
@@ -45,7 +45,7 @@ def broker(served: Served) -> Json:
 
 
 def fault(number: int, found: Lasting) -> Json:
-    """A fault, or several that belong together."""
+    """A fault, or a group of faults."""
     return {
         "fault": number,
         "description": repr(found).strip("<>"),
@@ -59,7 +59,7 @@ def fault(number: int, found: Lasting) -> Json:
 
 
 def request(found: RecordedRequest) -> Json:
-    """What a client asked, and what became of it."""
+    """A client's request, and its outcome."""
     asked = found.request
     return {
         "api": asked.api,
@@ -82,7 +82,7 @@ def request(found: RecordedRequest) -> Json:
 
 
 def record(found: Record) -> Json:
-    """What is answered of a record."""
+    """A record in a response."""
     return {
         "topic": found.topic,
         "partition": found.partition,
@@ -95,7 +95,7 @@ def record(found: Record) -> Json:
 
 
 def group(found: Group) -> Json:
-    """What is answered of a consumer group."""
+    """A consumer group in a response."""
     return {
         "group": found.group_id,
         "state": found.state,
@@ -118,8 +118,9 @@ def group(found: Group) -> Json:
 
 
 def message(found: Message, version: int) -> Json:
-    """A message of Kafka's protocol, with the fields of a version under the names of Kafka's protocol page; bytes and
-    ids are base64, batches their records."""
+    """A message of Kafka's protocol, with the fields of a version under their names on Kafka's protocol page; bytes and
+    ids are base64, batches are lists of their records.
+    """
     return {
         field.name: _value(getattr(found, field.name), field.type, version)
         for field in found.FIELDS
@@ -144,7 +145,7 @@ def _value(value: Any, kind: str | Array | type[Message], version: int) -> Any:
 
 
 def _records(batches: Any) -> list[Json] | None:
-    """None for what is no batch: a fault may have garbled it."""
+    """None for bytes that are no batch: a fault may have damaged it."""
     try:
         return [
             {
@@ -162,7 +163,7 @@ def _records(batches: Any) -> list[Json] | None:
 
 
 def _bytes(name: str, value: bytes | memoryview | None) -> Json:
-    """Text where it is text, and base64 where it is not."""
+    """Text if the bytes are UTF-8, else base64."""
     if value is None:
         return {name: None}
     try:
@@ -171,7 +172,7 @@ def _bytes(name: str, value: bytes | memoryview | None) -> Json:
         return {name: None, f"{name}_base64": base64.b64encode(value).decode()}
 
 
-# --- as OpenAPI has them --------------------------------------------------------------------------
+# --- in OpenAPI -----------------------------------------------------------------------------------
 
 _TEXT: Final = {"type": "string"}
 _TEXT_OR_NONE: Final = {"type": ["string", "null"]}

@@ -1,5 +1,6 @@
-"""`barnabas serve --control HOST:PORT`: a broker as `barnabas serve` has it, and beside it a port at which tests ask
-for faults, other brokers and what else `verbs.py` lists."""
+"""`barnabas serve --control HOST:PORT`: a broker as with `barnabas serve`, and a port at which tests request faults,
+other brokers and everything else in `verbs.py`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TOKEN_VARIABLE: Final = "BARNABAS_CONTROL_TOKEN"
-"""No option: those of a process are there for everybody of the machine to see."""
+"""Not an option: every user of the machine can read those of a process."""
 
 
 def main(
@@ -39,7 +40,8 @@ def main(
     environment: Environment | None = None,
 ) -> int:
     """Run until SIGTERM or SIGINT; exit status as `barnabas serve`. There is no other environment than the machine's
-    own."""
+    own.
+    """
     options = parser().parse_args(arguments)
     environ = os.environ if environ is None else environ
     token = environ.get(TOKEN_VARIABLE)
@@ -48,12 +50,12 @@ def main(
     except (ValueError, OSError) as error:
         sys.stderr.write(f"barnabas: --control {logs.escape(options.control)}: {logs.escape(_sentence(error))}\n")
         return EXIT_USAGE
-    warnings.simplefilter("ignore", UserWarning)  # brokers warn tests of their keywords: here answers tell it
+    warnings.simplefilter("ignore", UserWarning)  # brokers warn tests of their keywords: here responses contain that
     return serve_one(options, environ, run=partial(_run, options.control, token))
 
 
 def _check(options: argparse.Namespace, token: str | None) -> None:
-    """Refuse what cannot be served. Raises ValueError, OSError."""
+    """Refuse unsupported options. Raises ValueError, OSError."""
     if options.brokers is not None:
         raise ValueError("has all its brokers in one process: leave --brokers out, and POST /brokers")
     if token is not None and not token.strip():
@@ -84,7 +86,7 @@ async def _run(address: str, token: str | None, config: BrokerConfig, environmen
         telling.cancel()
     finally:
         server.stop_listening()
-        await asyncio.to_thread(brokers.stop_all)  # which ends what waits for them
+        await asyncio.to_thread(brokers.stop_all)  # which ends the requests that wait for them
         await server.stop()
     logger.info("stopped in %.0f ms", (time.perf_counter() - end.began) * 1000)
     end.ignore_signals()
@@ -92,6 +94,6 @@ async def _run(address: str, token: str | None, config: BrokerConfig, environmen
 
 
 def _configs(config: BrokerConfig) -> dict[str, str]:
-    """Where nobody says where the data is, it is temporary, so that it can be reset."""
+    """Without a configured data directory it is temporary, so that it can be reset."""
     listeners = ",".join(f"{each.name}://{each.host or ''}:{each.port}" for each in config.listeners)
     return {"listeners": listeners, **config.raw} if config.source("listeners") == DEFAULT else dict(config.raw)

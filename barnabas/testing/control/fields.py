@@ -1,4 +1,4 @@
-"""The fields that verbs take: what each may be, in JSON and in a query, and how OpenAPI says so."""
+"""The fields of verbs: their allowed values, in JSON and in a query, and their OpenAPI schemas."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 NUMBER_MAX: Final = 2**53 - 1
-"""What JSON's numbers hold exactly in every language."""
+"""The largest number that JSON represents exactly in every language."""
 
 DURATION_MS_MAX: Final = 10**12
-"""Some 31 years."""
+"""About 31 years."""
 
 TIMEOUT_MS_MAX: Final = 600_000
 TIMEOUT_MS_DEFAULT: Final = 30_000
@@ -23,8 +23,9 @@ CLUSTER_BROKERS_MAX: Final = 9
 
 
 class Refused(Exception):
-    """A request that is not done; the message is one line that says what would be right, `status` is HTTP's. Whether it
-    was asked in a wrong way (`is_usage`), kcl tells by its exit status."""
+    """A request that is refused; the message is one line that says what would be right, `status` is HTTP's. `is_usage`
+    says that the request was malformed; kcl has an exit status for that.
+    """
 
     def __init__(self, status: int, message: str, *, is_usage: bool = False) -> None:
         super().__init__(message)
@@ -34,8 +35,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value may be. `expected` says it in words, `accept` makes Python's value of JSON's and raises ValueError,
-    `of_text` makes JSON's value of a query's text; a query may repeat a field that `may_repeat`."""
+    """The type of a value. `expected` describes it in words, `accept` converts JSON's value to Python's and raises
+    ValueError, `of_text` converts a query's text to JSON's value; a query may repeat a field that `may_repeat`.
+    """
 
     expected: str
     schema: Mapping[str, Any]
@@ -46,7 +48,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a verb. `argument` is the parameter of the Python method that it is, if that has another name."""
+    """A field of a verb. `argument` is the parameter of the Python method, if its name differs."""
 
     name: str
     kind: Kind
@@ -56,7 +58,7 @@ class Field:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The field as OpenAPI describes it."""
+        """The field's OpenAPI schema."""
         return {**self.kind.schema, "description": self.does}
 
 
@@ -164,7 +166,7 @@ NUMBER: Final = Kind("a whole number", _INTEGER, _any_number, int)
 
 
 def whole(low: int, high: int = NUMBER_MAX) -> Kind:
-    """A whole number between two."""
+    """An integer between two bounds."""
     limits = f"{low} or more" if high == NUMBER_MAX else f"{low} to {high}"
     schema = {"type": "integer", "minimum": low, "maximum": high}
     return Kind(f"a whole number of {limits}", schema, _number_between(low, high), int)
@@ -208,7 +210,7 @@ TIMEOUT: Final = Kind(
     int,
 )
 DEADLINE: Final = replace(TIMEOUT)
-"""As TIMEOUT, of what is no wait in itself, but may have to wait for brokers."""
+"""As TIMEOUT, for verbs that are no waits themselves, but may have to wait for brokers."""
 
 CONFIGS: Final = Kind(
     "an object of configuration keys and their values",
@@ -229,7 +231,7 @@ RECORD_ERRORS: Final = Kind(
 
 
 def accept(verb: str, fields: Sequence[Field], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a verb's Python method, of what JSON has; null is as good as nothing. Raises Refused."""
+    """The arguments of a verb's Python method, from JSON fields; null counts as absent. Raises Refused."""
     known = {field.name: field for field in fields}
     arguments: dict[str, Any] = {}
     for name, value in given.items():
@@ -248,7 +250,7 @@ def accept(verb: str, fields: Sequence[Field], given: Mapping[str, Any]) -> dict
 
 
 def of_query(verb: str, fields: Sequence[Field], given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What a query says, as JSON would. Raises Refused."""
+    """The fields of a query, as JSON values. Raises Refused."""
     known = {field.name: field for field in fields}
     found: dict[str, Any] = {}
     for name, texts in given.items():

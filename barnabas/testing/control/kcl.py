@@ -1,8 +1,9 @@
-"""What `kcl fake` serves besides faults (`rules.py`): calls of methods of kfake's Cluster, and the wait for a
-group. Names, signatures and answers are Go's, as `kcl fake control` prints and reads them.
+"""The functions of `kcl fake` besides faults (`rules.py`): calls of methods of kfake's Cluster, and the wait for a
+group. Names, signatures and responses are Go's, as `kcl fake control` prints and reads them.
 
-Arguments are texts: where a method takes a text, or a topic's id, they are that, else JSON. Each method is done by what
-Python's tests call; which of them there are is the table at the end."""
+Arguments are texts: taken literally if a method expects a text or a topic's id, else parsed as JSON. Each method calls
+the same functions as tests in Python; the table at the end lists them.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +37,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ALL: Final = -1
-"""The offset below which records are deleted, where all are."""
+"""The offset for deleting all records."""
 
 _NOBODY: Final = -1
-"""Who leads a partition that there is not."""
+"""The leader of a partition that does not exist."""
 
 _NO_TIMESTAMP: Final = -1
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999, after which Go reads no time."""
+"""The end of the year 9999, after which Go parses no time."""
 
 
 # --- methods --------------------------------------------------------------------------------------
@@ -52,7 +53,7 @@ _TIME_MS_MAX: Final = 253_402_300_799_999
 
 @dataclass(frozen=True)
 class _Method:
-    """A method: its parameters and results as Go writes them, and what does it to a broker, or a cluster."""
+    """A method: its parameters and results as written in Go, and its function for a broker or a cluster."""
 
     signature: str
     call: Callable[..., Any]
@@ -129,7 +130,7 @@ _IN_WORDS: Final = {
 }
 
 
-# --- what they do ---------------------------------------------------------------------------------
+# --- their functions ------------------------------------------------------------------------------
 
 
 def _create_topic(served: Served, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
@@ -158,12 +159,12 @@ def _shuffle_partition_leaders(served: Served) -> None:
 
 
 def _rehash_coordinators(served: Served) -> None:
-    """Coordinators are who leads the partitions of the internal topics."""
+    """Coordinators are the leaders of the internal topics' partitions."""
     _elect_all(served, are_internal=True)
 
 
 def _elect_all(served: Served, *, are_internal: bool) -> None:
-    """Have another broker lead each partition, or the same one in a new epoch, where no other can."""
+    """Elect another leader for each partition, or the same one in a new epoch if no other can lead."""
 
     def find(owner: Broker | Cluster) -> set[tuple[str, int]]:
         topics = (topic for server in owner.live_servers() for topic in server.metadata.topics())
@@ -193,7 +194,7 @@ def _coordinator_for(served: Served, group: str) -> int:
 
 
 def _seen(served: Served, find: Callable[[Broker | Cluster], T]) -> T:
-    """What is found on the event loop of the brokers."""
+    """The result of a function on the event loop of the brokers."""
 
     async def see() -> T:
         return find(served.owner)
@@ -269,7 +270,7 @@ def _partition_info_of(served: Served, topic: str, partition: int) -> Json:
         return found, log.timestamp_lookup().largest
 
     found, largest = served.owner.call(find())
-    last = largest()  # which may read, and belongs into this thread
+    last = largest()  # may read from the disk, so it belongs into this thread
     return {**found, "MaxTimestamp": _NO_TIMESTAMP if last is None else last.timestamp}
 
 
@@ -316,7 +317,7 @@ def wait_group(asked: Asked) -> Json:
 
 
 def _wait_group(served: Served, group: str, is_so: Callable[[Json], bool], timeout_s: float) -> Json:
-    """A group once there is one that `is_so`. Raises TimeoutError."""
+    """A group once there is one for which `is_so` is true. Raises TimeoutError."""
     owner = served.owner
 
     def reached() -> Json | None:
@@ -342,7 +343,7 @@ def _wait_group(served: Served, group: str, is_so: Callable[[Json], bool], timeo
 
 
 def _assigned(info: Json) -> int:
-    """How many partitions the members of a group have."""
+    """The number of partitions that the members of a group have."""
     return sum(len(partitions) for member in info["Members"] for partitions in member["Assignment"].values())
 
 
@@ -350,7 +351,7 @@ def _group_info_of(owner: Broker | Cluster, group: str) -> Json | None:
     server = owner._coordinating(group)
     try:
         shard = None if server is None else server.groups.runtime.runner(group).shard
-    except ApiError:  # nobody has asked for a group yet
+    except ApiError:  # no client has asked for a group yet
         return None
     found = None if shard is None else shard.groups.get(group)
     if shard is None or found is None:
@@ -419,7 +420,7 @@ _INSTEAD: Final = {
     "SetGroupConfigs": "groups have no configs of their own",
     "Compact": "after POST advance compaction that was due has happened",
 }
-"""What has no counterpart, and what does something alike."""
+"""Methods without a counterpart, and the closest alternative."""
 
 
 def _texts(value: Any) -> list[str]:

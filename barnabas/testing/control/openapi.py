@@ -1,4 +1,4 @@
-"""The description of all verbs as OpenAPI 3.1, made of the table that routes."""
+"""The OpenAPI 3.1 description of all verbs, generated from the routing table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBERED: Final = frozenset({"fault", "snapshot"})
 
 
 def document(verbs: Sequence[Verb] = VERBS, *, has_token: bool = False) -> dict[str, Any]:
-    """The whole description; with `has_token` that each request needs one."""
+    """The whole description; `has_token` says that each request needs a token."""
     paths: dict[str, dict[str, Any]] = {}
     for verb in verbs:
         paths.setdefault(verb.path, {})[verb.method.lower()] = _operation(verb)
@@ -68,7 +68,7 @@ def _operation(verb: Verb) -> dict[str, Any]:
 
 
 def _operation_id(verb: Verb) -> str:
-    """The method's name in clients that are generated: the verb itself, where the path ends with one."""
+    """The method's name in generated clients: the verb itself, if the path ends with one."""
     words = [word for word in re.split(r"[/.]", verb.path) if word and not word.startswith("{")]
     last = "_".join(words[1:]) or "_".join(words) or "index"
     if verb.method == "POST" and len(words) > 1:

@@ -1,8 +1,8 @@
-"""Faults in the form of `kcl fake`: a list of rules, which are one fault together.
+"""Faults in the form of `kcl fake`: a list of rules, which form one fault together.
 
-An entry of a request (a partition, say) is answered by the first rule that it matches and that has not come as often as
-it may, of all rules there are: rules for the same requests come one after the other. Those for whole answers are the
-first ones of their list."""
+For an entry of a request (a partition, say) the first matching rule, of all rules, that is not exhausted provides the
+response: rules for the same requests apply one after the other. Rules for whole responses come first in their list.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from barnabas.testing.request import Request
 
 WITHOUT_END: Final = -1
-"""The `count` of a rule that holds until it is removed."""
+"""The `count` of a rule without a limit."""
 
 _FIELDS: Final = (
     Field("keys", fields.TEXTS, "Names of requests, or their numbers.", argument="api"),
@@ -45,10 +45,10 @@ _KEYS: Final = {
     **{name.lower(): name for name in API_NAMES.values()},
     "alterpartitionassignments": "AlterPartitionReassignments",
 }
-"""Names of requests as franz-go has them, in lower case."""
+"""The names of requests in franz-go, in lower case."""
 
 _FORMER_NAMES: Final = {"NOT_LEADER_FOR_PARTITION": "NOT_LEADER_OR_FOLLOWER"}
-"""What Kafka called errors before, and franz-go does still."""
+"""Former Kafka names of errors, which franz-go still uses."""
 
 _APPENDS: Final = frozenset({"Produce", "WriteTxnMarkers"})
 _TOLD_AFTER_WORK: Final = {
@@ -60,11 +60,13 @@ _TOLD_AFTER_WORK: Final = {
         "CreateAcls", "DeleteAcls", "AlterClientQuotas", "AlterUserScramCredentials", "UpdateFeatures",
     },
 }  # fmt: skip
-"""Errors with which brokers answer what they have done, and of which requests."""
+"""Error codes of completed work, and the requests that may return them."""
 
 
 class _Answered:
-    """The effect of a rule: its error in place of the work, or of what became of it where brokers give it so."""
+    """The effect of a rule: its error in place of the work, or in place of the result if brokers return it after the
+    work.
+    """
 
     def __init__(self, failure: entries.Failure, fault: Fault, whole: bool | None) -> None:
         addressed, is_meant = fault.matcher.addressed, fault.matcher.is_meant
@@ -77,11 +79,11 @@ class _Answered:
         return await effect.around(passage, go_on)
 
     def end(self) -> None:
-        """Do nothing: it holds nobody."""
+        """No-op: it holds no request."""
 
 
 class _Rule(Fault):
-    """A fault of the entries of requests that no other rule has answered."""
+    """A fault of the entries of requests that no other rule has handled."""
 
     is_observer = False
     is_whole = False
@@ -99,7 +101,7 @@ class _Rule(Fault):
 
 
 class Rules(FaultGroup):
-    """The fault that rules are together; `given` is how they were said."""
+    """The fault that the rules form together; `given` is their original form."""
 
     def __init__(self, given: list[Mapping[str, Any]], *faults: Fault) -> None:
         super().__init__("rule", *faults)
@@ -109,18 +111,19 @@ class Rules(FaultGroup):
         return self._described("; ".join(fault.what for fault in self.faults))
 
     def answer(self, number: int) -> dict[str, Any]:
-        """What is answered of it."""
+        """The fault in a response."""
         return {"id": number, "rules": self.given, "hits": self.hits, "left": left(self)}
 
 
 def left(fault: Lasting) -> int:
-    """How often a fault may come still."""
+    """The remaining number of hits of a fault."""
     return WITHOUT_END if fault.times is None else fault.times - fault.hits
 
 
 def make(faults: Faults, rules: list[Mapping[str, Any]], check_nodes: Callable[[Any], None]) -> Rules:
-    """Have a fault of these rules, or of none of them; `check_nodes` refuses brokers that there are not. Raises
-    Refused, ValueError, TypeError."""
+    """Add a fault of these rules, or of none if one is invalid; `check_nodes` refuses unknown brokers. Raises Refused,
+    ValueError, TypeError.
+    """
     made: list[Fault] = []
     accepted = [accept("a rule", _FIELDS, rule) for rule in rules]
     try:
@@ -160,7 +163,7 @@ def _rule(faults: Faults, rule: dict[str, Any]) -> Fault:
 
 
 def _error(error: str | int) -> str | int:
-    """An error as Kafka calls it, of its name in any case, or its number as text."""
+    """Kafka's name of an error, from its name in any case, or its number as text."""
     if isinstance(error, int):
         return error
     if re.fullmatch(r"[+-]?\d{1,5}", error, re.ASCII):
@@ -180,7 +183,7 @@ def _rules(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _seconds(value: Any) -> float:
-    """Of a duration as Go writes it."""
+    """The seconds of a duration in Go's format."""
     if not isinstance(value, str) or not re.fullmatch(r"(\d{1,9}(\.\d{1,9})?(ms|s|m|h))+", value, re.ASCII):
         raise ValueError
     parts = re.findall(r"([\d.]+)(ms|s|m|h)", value)

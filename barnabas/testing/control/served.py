@@ -1,5 +1,4 @@
-"""The brokers that one process serves, by their names, with what was asked of each that has a number of its own: faults
-and snapshots."""
+"""The brokers that one process serves, by name, with their numbered faults and snapshots."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from barnabas.testing.snapshot import Snapshot
 
 MAIN: Final = "main"
-"""The broker that the command line is for."""
+"""The broker of the command line."""
 
 BROKERS_MAX: Final = 100
 _OF_EACH_BROKER: Final = frozenset({"node.id", "broker.id", "log.dir", "log.dirs", "broker.rack", "zookeeper.connect"})
@@ -30,8 +29,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 class Served:
-    """A broker, or a cluster, by its name; `warnings` are those of its configuration, `seed_topics` topics that are
-    there from the start, with their numbers of partitions. Thread-safe."""
+    """A broker, or a cluster, by name; `warnings` are those of its configuration, `seed_topics` the topics that exist
+    from the start, with their numbers of partitions. Thread-safe.
+    """
 
     seed_topics: Mapping[str, int] = MappingProxyType({})
 
@@ -46,14 +46,14 @@ class Served:
 
     @property
     def broker(self) -> Broker:
-        """The single broker that it is. Raises Refused: a cluster, of which one broker is to be named."""
+        """The single broker. Raises Refused: it is a cluster, one of whose brokers has to be named."""
         if isinstance(self.owner, Broker):
             return self.owner
         last = len(self.owner.brokers) - 1
         raise Refused(400, f"{self.name} is a cluster: say which of its brokers is meant, node 0 to {last}")
 
     def node(self, number: int) -> ClusterBroker:
-        """A broker of the cluster by its number. Raises Refused: a single broker, or no such number."""
+        """A broker of the cluster by number. Raises Refused: it is a single broker, or the number is unknown."""
         nodes = self.cluster.brokers
         if number >= len(nodes):
             raise Refused(404, f"{self.name} has the nodes 0 to {len(nodes) - 1}, not {number}")
@@ -61,24 +61,24 @@ class Served:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster, where one has this name. Raises Refused: a single broker."""
+        """The cluster, if this is one. Raises Refused: a single broker."""
         if isinstance(self.owner, Cluster):
             return self.owner
         raise Refused(409, f'{self.name} is a single broker: this is for clusters, POST /brokers {{"brokers": 3}}')
 
     def check_running(self) -> None:
-        """Raises Refused where no broker runs that could be asked."""
+        """Raises Refused if no broker runs."""
         if not self.owner.live_servers():
             node = ' {"node": 0}' if isinstance(self.owner, Cluster) else ""
             raise Refused(409, f"no broker of {self.name} runs: POST /brokers/{self.name}/start{node} starts one")
 
     @property
     def faults(self) -> Mapping[int, Lasting]:
-        """The faults that were made and not removed, by number."""
+        """The faults that were added and not removed, by number."""
         return dict(self._faults)
 
     def add_fault(self, fault: Lasting) -> int:
-        """Keep a fault, and return the number by which it is named from now on."""
+        """Register a fault, and return its number."""
         number = next(self._fault_numbers)
         self._faults[number] = fault
         return number
@@ -95,26 +95,25 @@ class Served:
         self._faults.pop(number, None)
 
     def clear_faults(self) -> None:
-        """End all faults; what cannot be ended keeps its number. Raises what `Faults.clear` raises."""
+        """End all faults; one that cannot be ended keeps its number. Raises the errors of `Faults.clear`."""
         try:
             self.owner.faults.clear()
         finally:
             self.forget_faults()
 
     def forget_faults(self) -> None:
-        """Forget the faults that were ended other than by their numbers: with the state of the broker that they were
-        faults of, say."""
+        """Drop the numbers of faults that ended in other ways, for instance with the state of their broker."""
         left = set(self.owner.faults)
         self._faults = {number: each for number, each in self._faults.items() if left.intersection(each.parts())}
 
     def reset(self) -> None:
-        """Have it as it was after its start, with its seed topics."""
+        """Return it to the state after its start, with its seed topics."""
         self.owner.reset()
         self.forget_faults()
         self._create_seed_topics()
 
     def seed(self, topics: Mapping[str, int]) -> None:
-        """Create topics that are there from the start, and after each reset. Raises ApiError."""
+        """Create topics that exist from the start, and after each reset. Raises ApiError."""
         self.seed_topics = topics
         self._create_seed_topics()
 
@@ -123,7 +122,7 @@ class Served:
             self.owner.create_topic(topic, partitions)
 
     def take_snapshot(self) -> int:
-        """Keep the present state under a number."""
+        """Take a snapshot of the current state, under a number."""
         taken = self.owner.snapshot()
         number = next(self._snapshot_numbers)
         self._snapshots[number] = taken
@@ -137,7 +136,7 @@ class Served:
         return self._snapshots[number]
 
     def remove_snapshot(self, number: int) -> None:
-        """Forget the snapshot with that number, and delete its files. Raises Refused."""
+        """Drop the snapshot with that number, and delete its files. Raises Refused."""
         self.snapshot(number).remove()
         self._snapshots.pop(number, None)
 
@@ -164,7 +163,7 @@ class ServedBrokers:
         return served
 
     def start(self, owner: Broker | Cluster, name: str | None = None, problems: Sequence[str] = ()) -> Served:
-        """Start a broker, or a cluster, and serve it. Raises Refused, and what a start raises."""
+        """Start a broker, or a cluster, and serve it. Raises Refused, and the errors of the start."""
         name = self._reserve(name)
         served = None
         try:
@@ -175,7 +174,7 @@ class ServedBrokers:
         return served
 
     def stop(self, name: str) -> None:
-        """Stop one and forget it. Raises Refused."""
+        """Stop one and remove it. Raises Refused."""
         if name == MAIN:
             raise Refused(409, f"{MAIN} is the broker of this process, and ends with it")
         served = self.find(name)
@@ -186,14 +185,14 @@ class ServedBrokers:
             self._settle(name, None)
 
     def stop_others(self) -> None:
-        """Stop and forget all but the broker of the process, the last one first."""
+        """Stop and remove all but the broker of the process, the last one first."""
         for served in reversed(self.all()):
             if served.name != MAIN:
-                with suppress(Refused):  # somebody else has stopped it meanwhile
+                with suppress(Refused):  # stopped by another request meanwhile
                     self.stop(served.name)
 
     def stop_all(self) -> None:
-        """Stop what runs, the last one first."""
+        """Stop all running ones, the last one first."""
         for served in reversed(self.all()):
             served.owner.stop()
             self._settle(served.name, None)
@@ -222,8 +221,9 @@ class ServedBrokers:
 def new_owner(
     brokers: int, configs: Mapping[str, Any], racks: str | Sequence[str] = (), clock_ms: int | None = None
 ) -> Broker | Cluster:
-    """A single broker, or a cluster of several in these racks, that was not started yet; with `clock_ms` its time
-    stands still there. Raises Refused."""
+    """A single broker, or a cluster of several in these racks, not started yet; with `clock_ms` its time stands still
+    there. Raises Refused.
+    """
     clock = None if clock_ms is None else ManualClock(clock_ms)
     racks = [racks] if isinstance(racks, str) else racks
     if brokers == 1 and not racks:

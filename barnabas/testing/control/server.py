@@ -1,11 +1,10 @@
 """The HTTP side of `serve --control`: requests for verbs in, JSON out.
 
-What its connections may hold is bounded as on the port for HTTP (`barnabas/broker/http/connections.py`): each is good
-for one request.
+The memory of its connections is bounded as on the port for HTTP (`barnabas/broker/http/connections.py`): each
+connection serves one request.
 
-It listens on loopback only and is asked by programs, never by a page in a browser: a request with an Origin is refused,
-and so is one whose Host is no name of this machine, which is what a page's request looks like that came by a name of
-its own (DNS rebinding).
+It listens on loopback only and serves programs, never a page in a browser: a request with an Origin is refused, and so
+is one whose Host is no name of this machine, as in a request of a page with a name of its own (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -46,31 +45,30 @@ logger = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 BODY_OF_WAITING_BYTES_MAX: Final = LARGE_BODY_BYTES
-"""A request that waits keeps its body, perhaps for minutes."""
+"""A waiting request keeps its body, perhaps for minutes."""
 
 WAITING_MAX: Final = 200
-"""Requests that wait at a time: each has a thread, perhaps for minutes."""
+"""The maximum number of waiting requests: each has a thread, perhaps for minutes."""
 
 WORKING_MAX: Final = 16
-"""Requests that are done at a time: what they need, to end a wait above all, is never far."""
+"""The maximum number of requests in progress; separate, so that a request that ends a wait always finds room."""
 
 BOUNDS: Final = HttpBounds("the control port", connections_max=WAITING_MAX + WORKING_MAX + 40, may_wait=True)
-"""As many connections as requests are served, and some that have not asked yet."""
+"""As many connections as requests are served, and some that have not sent a request yet."""
 
 _READ_AHEAD_BYTES: Final = 64 * 1024
-"""What aiohttp keeps of a body that nobody reads on, twice that at most."""
+"""aiohttp keeps up to twice this of a body that is not being read."""
 
 _SHUTDOWN_TIMEOUT_S: Final = 1.0
 _JSON: Final = "application/json"
 _UNHEARD: Final = logging.Logger("aiohttp.server", logging.CRITICAL + 1)
-"""Where aiohttp's logging ends: the answer tells it to who has to know."""
+"""A logger that discards aiohttp's messages: the response contains the error."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 async def loopback_addresses(host: str | None) -> list[str]:
-    """The addresses of a host that only this machine reaches. Raises ValueError where it has others, OSError where it
-    has none."""
+    """The addresses of a host, all of loopback. Raises ValueError if it has others, OSError if it has none."""
     found = [] if host is None else list(await OsNetwork().addresses(host))
     if not found or not all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found):
         raise ValueError("brokers that fail on demand are for this machine alone: 127.0.0.1:PORT, [::1]:PORT")
@@ -78,7 +76,7 @@ async def loopback_addresses(host: str | None) -> list[str]:
 
 
 class ControlServer:
-    """Serves the verbs for `brokers` at `address`, HOST:PORT of loopback; with a `token` only to who sends it."""
+    """Serves the verbs for `brokers` at `address`, HOST:PORT of loopback; a `token` is required from clients."""
 
     def __init__(self, brokers: ServedBrokers, address: str, token: str | None = None) -> None:
         self._brokers = brokers
@@ -117,7 +115,7 @@ class ControlServer:
         try:
             for address in addresses:
                 bound = OsNetwork().bind(address, port)
-                port = bound.port  # the same one on each
+                port = bound.port  # the same port on each address
                 self._bound.append(bound)
                 await bound.listen(self.connections.new)
         except OSError as error:
@@ -128,12 +126,12 @@ class ControlServer:
         self.url = f"http://{host_text}:{port}"
 
     def stop_listening(self) -> None:
-        """Accept no more connections; those that exist stay."""
+        """Accept no more connections; existing ones stay."""
         for bound in self._bound:
             bound.close()
 
     async def stop(self) -> None:
-        """Stop for good: what is under way gets a second."""
+        """Stop for good: requests under way get a second."""
         self.stop_listening()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -141,18 +139,18 @@ class ControlServer:
         for threads in (self._threads, self._reader):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    # --- who may ask ------------------------------------------------------------------------------
+    # --- access -----------------------------------------------------------------------------------
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Have the answer be the connection's last."""
+        """Close the connection after the response."""
         response = await self._answer(request, handler)
         self.connections.is_answered(request.transport)
         response.force_close()
         return response
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse who may not ask, and say in one line of JSON what is wrong with a request."""
+        """Refuse unauthorised requests, and describe errors in one line of JSON."""
         try:
             self._check(request)
             return await handler(request)
@@ -183,7 +181,7 @@ class ControlServer:
             return _no_path(request.method, request.path)
         return error.reason
 
-    # --- what they ask ----------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def _describe(self, request: web.Request) -> web.Response:
         return _json(openapi.document(has_token=self._token is not None))
@@ -220,8 +218,9 @@ class ControlServer:
             raise Refused(413, f"a request of {verb.name} has {bytes_max} bytes at most") from None
 
     async def _do(self, verb: Verb, asked: Asked) -> web.Response:
-        """Do what is asked in a thread: it may wait for a broker, or for what a client does, as long as whoever asked
-        is there."""
+        """Run the verb in a thread: it may wait for a broker, or for a client's action, while the HTTP client is
+        connected.
+        """
         if verb.waits and self._waiting >= WAITING_MAX:
             raise Refused(503, f"{WAITING_MAX} requests wait already: let one of them end first")
         loop, patience = asyncio.get_running_loop(), Patience()
@@ -245,11 +244,11 @@ class ControlServer:
     def _has_waited(self, verb: Verb, work: asyncio.Future[web.Response]) -> None:
         self._waiting -= verb.waits
         if not work.cancelled():
-            work.exception()  # which is nobody's, where the client has gone
+            work.exception()  # ignored if the client has gone
 
 
 class _Connection(web.RequestHandler):
-    """A client's connection; what is no request is answered as a request is that cannot be done."""
+    """A client's connection; bytes that are no request get the response of a request that is refused."""
 
     def handle_error(
         self,
@@ -281,7 +280,7 @@ def _call(verb: Verb, asked: Asked, patience: Patience) -> web.Response:
 
 
 def _refusal(verb: Verb, asked: Asked, error: Exception) -> web.Response:
-    """What is told of an error. Raises Refused, and what is no error of whoever asks."""
+    """The response for an error. Raises Refused, and errors that are not the client's."""
     if isinstance(error, ApiError):
         if verb.has_deadline and error.error is ErrorCode.REQUEST_TIMED_OUT:
             return _in_vain(verb, asked, error)
@@ -299,7 +298,7 @@ def _refusal(verb: Verb, asked: Asked, error: Exception) -> web.Response:
 
 
 def _in_vain(verb: Verb, asked: Asked, error: ApiError | None = None) -> web.Response:
-    """What is told where the time is over, or a broker says so."""
+    """The response after a timeout, of the verb or of a broker."""
     Patience().use()
     told: dict[str, str] = {"error": f"{verb.name} was not done in time: report says what there is"}
     if error is not None:
@@ -315,14 +314,14 @@ def _arguments(verb: Verb, body: bytes, encoding: str, content_type: str, bytes_
 
 
 def _of_json(verb: Verb, body: bytes, content_type: str) -> Mapping[str, Any]:
-    """The fields that a body has. Raises Refused."""
+    """The fields in a body. Raises Refused."""
     if not body:
         return {}
     if content_type != _JSON:
         raise Refused(415, f"Content-Type is to be {_JSON}, not {content_type[:100]}")
     try:
         given = json.loads(body, parse_constant=_no_constant)
-        json.dumps(given, ensure_ascii=False).encode()  # half a character has no encoding
+        json.dumps(given, ensure_ascii=False).encode()  # a lone surrogate has no encoding
     except json.JSONDecodeError as error:
         raise Refused(400, f"the body is no JSON: {error.msg}, line {error.lineno} column {error.colno}") from None
     except (ValueError, RecursionError):
@@ -335,7 +334,7 @@ def _of_json(verb: Verb, body: bytes, content_type: str) -> Mapping[str, Any]:
 
 
 def _decoded(body: bytes, encoding: str, bytes_max: int) -> bytes:
-    """A body as it was before its encoding. Raises Refused, BodyTooLarge."""
+    """A body without its content encoding. Raises Refused, BodyTooLarge."""
     if encoding.lower() in ("", "identity"):
         return body
     if encoding.lower() not in ("gzip", "deflate"):

@@ -1,5 +1,6 @@
-"""The table of verbs: what a path does, with which fields, and what it answers. The HTTP server routes by it
-(`server.py`), and OpenAPI is made of it (`openapi.py`)."""
+"""The table of verbs: path, effect, fields, and response. The HTTP server routes by it (`server.py`), and OpenAPI is
+generated from it (`openapi.py`).
+"""
 
 from __future__ import annotations
 
@@ -29,27 +30,27 @@ class Verb:
 
     @property
     def name(self) -> str:
-        """The verb as errors name it."""
+        """The verb's name in errors."""
         return f"{self.method} {self.path}"
 
     @property
     def paths(self) -> Sequence[str]:
-        """Where it is served: what is asked of a broker is main's where the path names none."""
+        """The paths of the verb: one for a broker also has a path without the broker's name, for main."""
         of_broker = self.path.removeprefix(_BROKER)
         return [self.path] if of_broker in ("", self.path) else [self.path, of_broker]
 
     @property
     def waits(self) -> bool:
-        """Whether a request of it may take as long as it says."""
+        """Whether a request may wait as long as it specifies."""
         return any(field.argument == "timeout" for field in self.fields)
 
     @property
     def has_deadline(self) -> bool:
-        """Whether a request of it, though no wait, ends at a time that it may say."""
+        """Whether a request, though no wait, may specify a deadline."""
         return any(field.kind is fields.DEADLINE for field in self.fields)
 
 
-# --- fields that several verbs have ---------------------------------------------------------------
+# --- fields of several verbs ----------------------------------------------------------------------
 
 _API: Final = Field("api", fields.TEXTS, "Kafka's name of a request, such as Produce, or several; all without it.")
 _AFTER_WORK: Final = Field("after_work", fields.TRUTH, "Whether the broker does what it is asked first.")
@@ -110,7 +111,7 @@ def _fault_verb(name: str, does: str, *own: Field, fields: Sequence[Field] = _MA
 
 
 def _state_verb(name: str, does: str, *own: Field, answer: str = "Done", told: str | None = None) -> Verb:
-    """`told` is the one field of the answer, if it has one."""
+    """`told` is the only field of the response, if it has one."""
     return Verb("POST", f"{_BROKER}/{name}", does, answer, actions.to_state(name, told), own)
 
 
@@ -302,7 +303,7 @@ VERBS: Final = (
     _state_verb("lose_offsets", "Forget a group's committed offsets of a topic.", _GROUP, _TOPIC),
     _state_verb("fence_producer", "Fence a transactional producer.", _TRANSACTIONAL_ID),
     _state_verb("abort_transaction", "Abort an open transaction behind its producer's back.", _TRANSACTIONAL_ID),
-    # Faults as such
+    # Removal of faults
     _post(
         f"{_BROKER}/faults",
         "Make a fault in the form of kcl fake.",
@@ -340,7 +341,7 @@ VERBS: Final = (
         actions.release,
         Field("count", fields.COUNT, "How many; all without it."),
     ),
-    # Seeing
+    # Observation
     _post(
         f"{_BROKER}/recorded",
         "Record from now on what clients ask; what was recorded before is forgotten.",
@@ -453,7 +454,7 @@ VERBS: Final = (
         Field("lag", fields.COUNT, "How far its committed offsets may be behind at most; any number without it."),
         _TIMEOUT,
     ),
-    # As kcl fake
+    # kcl fake
     _post(
         f"{_BROKER}/groups/wait",
         "Wait until there is a consumer group with what is said of it (something is), in the form of kcl fake.",

@@ -1,4 +1,4 @@
-"""What `barnabas.testing` tells in Python's words, in those of HTTP."""
+"""Translation of the texts of `barnabas.testing` from Python's terms to HTTP's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IN_HTTP: Final = (
 
 
 def in_http(text: str) -> str:
-    """A text for somebody who asks by HTTP."""
+    """A text for an HTTP client."""
     for python, http in _IN_HTTP:
         text = text.replace(python, http)
     return text
