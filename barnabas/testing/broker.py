@@ -1,4 +1,4 @@
-"""A broker on a thread of its own, so that blocking clients can be used from the test that started it."""
+"""A broker in a thread of its own, so that the test that started it can use blocking clients."""
 
 import atexit
 import itertools
@@ -48,20 +48,20 @@ T = TypeVar("T")
 
 
 class Broker(Lifetime, Roles, Recordable):
-    """A real broker on 127.0.0.1 and a free port, with a temporary directory that goes when it stops.
+    """A real broker on 127.0.0.1 and a free port, with a temporary directory that is removed when it stops.
 
-    Its configuration is Kafka's, but that internal topics in a temporary directory have 3 partitions and not 50.
+    Its configuration is Kafka's, except that internal topics in a temporary directory have 3 partitions instead of 50.
     Any Kafka key can be given as a keyword, with underscores for dots: `Broker(num_partitions=3,
-    auto_create_topics_enable=False)`; keys that have underscores of their own go into `configs`. Give `data_dir` to
-    keep the data (a temporary directory is never synced to the disk). `clock` is where its time comes from, the
-    machine by default; `broker.clock` moves it ahead. `files` is how it reaches its data: hand in
-    others than the machine's for a disk that is slow or fails.
+    auto_create_topics_enable=False)`; keys that contain underscores go into `configs`. Give `data_dir` to keep the data
+    (a temporary directory is never synced to the disk). `clock` is its source of time, the machine by default;
+    `broker.clock` moves it ahead. `files` is its access to its data: pass another implementation for a slow or failing
+    disk.
 
     Use it as a context manager (`with` or `async with`), or call `start()` and `stop()`. Several brokers may run at
-    once; one that was stopped may be started again. All methods may be called from any thread.
+    once; a stopped one may be started again. All methods may be called from any thread.
 
     Errors: ConfigError for a bad configuration, OSError, StorageError when it cannot start, RuntimeError when it runs
-    already or when something needs it to run. Methods that change or read topics raise ApiError with Kafka's error.
+    already or when a call needs it to run. Methods that change or read topics raise ApiError with Kafka's error.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Broker(Lifetime, Roles, Recordable):
         self._lock = threading.RLock()
         self._life: BrokerThread | None = None
         self._listeners: str | None = None
-        """`listeners` with the ports of the first life, which later ones keep; None before it."""
+        """`listeners` with the ports of the first run, which later runs keep; None before it."""
         self._topics: dict[str, Topic] = {}
         self._pid = 0
         self._numbers = itertools.count(1)
@@ -98,17 +98,18 @@ class Broker(Lifetime, Roles, Recordable):
     def __repr__(self) -> str:
         return f"<Broker {self.bootstrap_servers if self.is_running else 'not running'}>"
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and neither stopped nor killed since."""
+        """Whether it was started and has been neither stopped nor killed since."""
         return self._life is not None
 
     @property
     def bootstrap_servers(self) -> str:
-        """HOST:PORT, the same in all its lives between `start()` and `stop()`. Errors: RuntimeError when it was never
-        started, or was stopped since."""
+        """HOST:PORT, the same in all its runs between `start()` and `stop()`. Errors: RuntimeError when it was never
+        started, or was stopped since.
+        """
         self._check_started()
         return self._bootstrap_servers
 
@@ -119,15 +120,17 @@ class Broker(Lifetime, Roles, Recordable):
 
     @property
     def data_dir(self) -> Path:
-        """Where it keeps its data. Errors: RuntimeError when it was never started, or its temporary directory is
-        gone."""
+        """The directory of its data. Errors: RuntimeError when it was never started, or its temporary directory is
+        removed.
+        """
         if self._data_dir is None:
             raise _not_running()
         return self._data_dir
 
     def start(self) -> Self:
-        """Start, and return when clients can connect. After `kill()` this is the same broker again, with its data and
-        its port; after `stop()` a new one."""
+        """Start, and return when clients can connect. After `kill()` it is the same broker again, with its data and its
+        port; after `stop()` a new one.
+        """
         with self._lock:
             if self._life is not None:
                 raise RuntimeError(f"this broker runs already, at {self.bootstrap_servers}: use another Broker()")
@@ -144,11 +147,11 @@ class Broker(Lifetime, Roles, Recordable):
         return self
 
     def stop(self) -> None:
-        """Stop cleanly, and remove the temporary directory; does nothing when there is nothing to stop. A broker with a
-        directory of its own ends its faults first; where it was killed and has not run since, it warns of what they
-        have left in its data.
+        """Stop cleanly, and remove the temporary directory; does nothing if it is stopped. A broker with its own
+        directory first ends its faults; if it was killed and has not run since, it warns of their remains in its data.
 
-        In a process that was forked from the broker's there is nothing to stop: the broker goes on in its own.
+        In a process that was forked from the broker's process this does nothing: the broker continues in its own
+        process.
         """
         with self._lock:
             try:
@@ -163,7 +166,7 @@ class Broker(Lifetime, Roles, Recordable):
                     self._forget()
 
     def _undo_faults(self) -> None:
-        """Leave data without what faults did to them: whoever opens them next does not know of those."""
+        """Remove the effects of faults from the data: the next process that opens the data does not know them."""
         if self._life is not None:
             self.faults.clear()
         elif left := self.faults._of_state():
@@ -171,8 +174,9 @@ class Broker(Lifetime, Roles, Recordable):
             Caller.now().warn(told)
 
     def restart(self) -> None:
-        """Stop cleanly (unless it was killed) and start again on the same data and the same port. Calls that are under
-        way, waits too, end with an error that says so."""
+        """Stop cleanly (unless it was killed) and start again on the same data and the same port. Pending calls,
+        including waits, end with an error that says so.
+        """
         with self._lock:
             if self._life is not None:
                 life, self._life = self._life_or_error(), None
@@ -183,21 +187,22 @@ class Broker(Lifetime, Roles, Recordable):
             self.faults._end_undone()
 
     def kill(self) -> None:
-        """End as `kill -9` would end a broker's process: connections are cut in the middle of requests, and the files
-        stay as they are. `start()` or `restart()` recovers; `stop()` removes a temporary directory."""
+        """End like a broker process after `kill -9`: connections are closed in the middle of requests, and the files
+        stay as they are. `start()` or `restart()` recovers; `stop()` removes a temporary directory.
+        """
         with self._lock:
             life, self._life = self._life_or_error(), None
             life.end(is_crash=True)
 
     def reset(self) -> None:
-        """Have the broker as it was after its first start, in some ten ms: without topics, groups, transactions,
-        dynamic configs and faults, at the real time (or that of the clock which was handed in), and with producer ids
-        from 0 on. Address and cluster id stay, and so do clients' connections: clients see that topics are gone, and
-        that groups do not know their members any more. Recordings go on.
+        """Return the broker to the state after its first start, in some ten ms: without topics, groups, transactions,
+        dynamic configs and faults, at the real time (or that of the given clock), and with producer ids from 0 on.
+        Address, cluster id and client connections stay: clients see that topics are deleted, and that groups do not
+        know their members any more. Recordings continue.
 
-        Only for a broker with a temporary directory, whose data goes.
+        Only for a broker with a temporary directory, whose data is deleted.
 
-        Errors: RuntimeError when it does not run, was given a directory, or has its metadata in ZooKeeper, and while
+        Errors: RuntimeError when it does not run, has its own directory, or has its metadata in ZooKeeper, and while
         there are topics of pytest's fixtures that several tests share.
         """
         self._check_may_be_reset()
@@ -210,15 +215,15 @@ class Broker(Lifetime, Roles, Recordable):
             self._start_again_with("reset", start_afresh, "was reset")
 
     def snapshot(self) -> Snapshot:
-        """The state that the broker has now, for `restore`. It is restarted for that, while clients stay connected:
-        members stay in their groups and transactions open, but partitions have a new leader epoch. Large log files are
-        not copied.
+        """A snapshot of the broker's current state, for `restore`. The broker is restarted for it, while clients stay
+        connected: members stay in their groups and transactions stay open, but partitions have a new leader epoch.
+        Large log files are not copied.
 
         Faults of disks and of connections, and pauses, end; those of requests stay. Only for a broker with a temporary
         directory.
 
-        Errors: RuntimeError when it does not run, was given a directory, has its metadata in ZooKeeper, or while a
-        transaction hangs or a partition is offline by a fault: the snapshot would have that for good.
+        Errors: RuntimeError when it does not run, has its own directory, has its metadata in ZooKeeper, or while a
+        transaction hangs or a partition is offline because of a fault: the snapshot would contain that permanently.
         """
         with self._lock:
             life = self._temporary_life("snapshot")
@@ -232,11 +237,11 @@ class Broker(Lifetime, Roles, Recordable):
             return taken
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Have the state of a snapshot again, as often as is wanted: topics and records, groups, transactions, producer
-        ids, configs, and how far the clock was moved. Faults are removed; clients stay connected, as with `reset`.
+        """Return to the state of a snapshot, any number of times: topics and records, groups, transactions, producer
+        ids, configs, and the offset of the clock. Faults are removed; clients stay connected, as with `reset`.
 
         Errors: RuntimeError when it does not run, and while there are topics of pytest's fixtures that several tests
-        share and the snapshot lacks; ValueError when the snapshot is another broker's, or is gone.
+        share and the snapshot lacks; ValueError when the snapshot is another broker's, or is removed.
         """
         with self._lock:
             self._check_started()
@@ -252,7 +257,7 @@ class Broker(Lifetime, Roles, Recordable):
             self._start_again_with("restore", put_back, "was restored")
 
     def _start_again_with(self, verb: str, make_data_dir: Callable[[], None], what: str) -> None:
-        """Have a broker go on with other data than that of now, which goes."""
+        """Restart the broker on other data; the current data is deleted."""
         life = self._temporary_life(verb)
         self.faults._forget()
         self._topics.clear()
@@ -265,11 +270,12 @@ class Broker(Lifetime, Roles, Recordable):
         try:
             self._replace(life, between, is_clean=False, what=what)
         finally:
-            self._remove_later(aside)  # not before: it would take its time from the broker that begins
+            self._remove_later(aside)  # not before: removal would slow down the new broker
 
     def _replace(self, life: BrokerThread, between: Callable[[], None], *, is_clean: bool, what: str) -> None:
-        """Have another broker go on; calls that are under way are told `what` happened. Where that cannot be, none runs
-        any more."""
+        """Replace the broker by another one; pending calls end with an error that says `what` happened. After an error
+        no broker runs any more.
+        """
         try:
             life.replace(self._config_of_next(life), between, is_clean=is_clean, what=what)
         except BaseException:
@@ -294,7 +300,7 @@ class Broker(Lifetime, Roles, Recordable):
     def create_topic(
         self, name: str, partitions: int | None = None, configs: Mapping[str, object] | None = None
     ) -> Topic:
-        """Create a topic; it can be written to on return.
+        """Create a topic; it is writable on return.
 
         `partitions` defaults to `num.partitions`; `configs` are topic configs such as {"retention.ms": 1000}.
 
@@ -310,16 +316,16 @@ class Broker(Lifetime, Roles, Recordable):
         return self.topic(name)
 
     def expire_session(self, broker: int | None = None) -> NoReturn:
-        """A single broker has no session that could be over. Errors: RuntimeError, always."""
+        """A single broker has no session that could expire. Errors: RuntimeError, always."""
         raise RuntimeError(
             "a lone broker has no session: nobody is there who could take it for dead; use Cluster(), or Cluster(1)"
         )
 
     def _check_brokers(self, numbers: Collection[int]) -> None:
-        """Take any number: a fault of another one than this is for nobody here, as a predicate may be."""
+        """Accept any number: a fault of another broker has no effect here, like a predicate that is never true."""
 
     def _check_apis(self, keys: frozenset[int] | None) -> None:
-        """Refuse what only other brokers would ask for. Errors: ValueError."""
+        """Refuse APIs that only other brokers would call. Errors: ValueError."""
         if keys and keys <= OF_BROKERS_ALONE and not self._has_zookeeper:
             named = ", ".join(API_NAMES[key] for key in sorted(keys))
             raise ValueError(f"a lone broker is never asked for {named}: nobody else is there; use Cluster()")
@@ -340,7 +346,7 @@ class Broker(Lifetime, Roles, Recordable):
         return await self._life_for(coroutine).call_async(coroutine)
 
     def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, of what asks no broker: another one may take its place meanwhile."""
+        """As `call`, for a coroutine that sends no request to the broker: the broker may be replaced meanwhile."""
         return self._life_for(coroutine).watch(coroutine)
 
     async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -348,7 +354,7 @@ class Broker(Lifetime, Roles, Recordable):
         return await self._life_for(coroutine).watch_async(coroutine)
 
     def _life_for(self, coroutine: Coroutine[Any, Any, T]) -> BrokerThread:
-        """What runs a coroutine; where nothing does it is closed."""
+        """The broker thread that runs a coroutine; without one the coroutine is closed."""
         try:
             return self._life_or_error()
         except RuntimeError:
@@ -356,7 +362,7 @@ class Broker(Lifetime, Roles, Recordable):
             raise
 
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`: there are no others that could run."""
+        """As `call`: a single broker has no other event loop."""
         return self.call(coroutine)
 
     def live_servers(self) -> list[BrokerServer]:
@@ -365,22 +371,22 @@ class Broker(Lifetime, Roles, Recordable):
         return [] if life is None or not self._is_our_process else [life.server]
 
     async def _eventually(self, find: Callable[[], T | None], what: str) -> T:
-        """What is found: a single broker has all at once."""
+        """The result of `find`: a single broker has everything at once."""
         found = find()
         if found is None:
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, what)
         return found
 
     def _controlling(self) -> BrokerServer:
-        """The broker that is asked what the controller is asked."""
+        """The broker that receives requests for the controller."""
         return self.server
 
     def _coordinating(self, group_id: str) -> BrokerServer:
-        """The broker that coordinates a group, if anybody does."""
+        """The broker that coordinates a group, if any does."""
         return self.server
 
     def _led(self, name: str, partition: int) -> Led | None:
-        """A partition, which this broker leads, unless a fault has nobody lead it."""
+        """A partition that this broker leads; None if a fault has removed its leader."""
         check_partition(self._known_topic(name), partition)
         hosted = self.server.replicas.partition_or_error(name, partition)
         if not hosted.state.is_leader and is_offline(self.faults, name, partition):
@@ -388,7 +394,7 @@ class Broker(Lifetime, Roles, Recordable):
         return Led(self.server, hosted)
 
     async def _leading(self, name: str, partition: int) -> Led:
-        """As `led`. Errors: ApiError, LEADER_NOT_AVAILABLE where a fault has nobody lead it."""
+        """As `_led`. Errors: ApiError, LEADER_NOT_AVAILABLE if a fault has removed the leader."""
         if self._led(name, partition) is None:
             check_is_online(self.faults, name, partition)
         return await super()._leading(name, partition)
@@ -416,7 +422,7 @@ class Broker(Lifetime, Roles, Recordable):
         self._listeners = _with_ports(options["listeners"], socket_server.ports)
 
     def _config_of_next(self, life: BrokerThread) -> BrokerConfig:
-        """The configuration of a broker that takes the place of one that runs."""
+        """The configuration of a broker that replaces a running one."""
         return broker_config.load(options={"barnabas.cluster.id": life.server.cluster_id, **self._options()})
 
     def _options(self) -> dict[str, str]:
@@ -425,7 +431,7 @@ class Broker(Lifetime, Roles, Recordable):
             options |= SMALL_INTERNAL_TOPICS
         if "log.dir" in self._overrides:
             del options["log.dirs"]
-        if self._has_own_clock:  # which nobody may move: a rebalance must not wait for it
+        if self._has_own_clock:  # a test may never move it: a rebalance must not wait for it
             options["barnabas.group.newcomer.delay.ms"] = "0"
         options |= self._overrides
         if self._listeners is not None:
@@ -437,11 +443,11 @@ class Broker(Lifetime, Roles, Recordable):
             self._data_dir = Path(str(self._given_data_dir).partition(",")[0])
             return
         self._data_dir = Path(tempfile.mkdtemp(prefix="barnabas-"))
-        atexit.register(self._remove_data)  # for brokers that nobody stops
+        atexit.register(self._remove_data)  # for brokers that are never stopped
 
     @property
     def _is_of_another_process(self) -> bool:
-        """Whether it runs in the process that this one was forked from."""
+        """Whether it runs in the process from which this one was forked."""
         return self._life is not None and not self._is_our_process
 
     @property
@@ -449,7 +455,7 @@ class Broker(Lifetime, Roles, Recordable):
         return os.getpid() == self._pid
 
     def _remove_later(self, directory: Path) -> None:
-        """Remove a directory, if it is there, in a thread of its own, which the interpreter waits for at its end."""
+        """Remove a directory, if it exists, in a separate thread, which the interpreter waits for at its end."""
         self._removals = [removal for removal in self._removals if removal.is_alive()]
         self._removals.append(threading.Thread(target=shutil.rmtree, args=(directory, True), name="barnabas-removal"))
         self._removals[-1].start()
@@ -472,8 +478,9 @@ class Broker(Lifetime, Roles, Recordable):
                 removal.join()
 
     def _move_time(self, move: Callable[[], None]) -> None:
-        """Move the clock and do what is due then, without a request in between: a heartbeat that came with the new time
-        but before its member's timeout would save the member."""
+        """Move the clock and run everything that becomes due, without a request in between: a heartbeat with the new
+        time before its member's timeout would keep the member alive.
+        """
         life = self._life
         if life is None:
             move()
@@ -491,7 +498,7 @@ def _not_running() -> RuntimeError:
 
 
 def _with_ports(listeners: str, ports: Mapping[str, int]) -> str:
-    """The value of `listeners` with the ports that were bound, by listener name, in place of 0."""
+    """The value of `listeners` with the bound ports, by listener name, in place of 0."""
 
     def entry(text: str) -> str:
         address, _, port = text.strip().rpartition(":")

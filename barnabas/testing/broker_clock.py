@@ -8,7 +8,7 @@ from barnabas.testing.durations import Duration, signed_ms
 
 
 class BrokerClock:
-    """What time the broker has: the real time, and what `advance` added to it. Safe to use from any thread.
+    """The broker's time: the real time, plus the offset that `advance` added. Safe to use from any thread.
 
     Errors of all: RuntimeError when the broker was never started, or was stopped since.
     """
@@ -29,17 +29,17 @@ class BrokerClock:
         return self._clock.now_ms()
 
     def monotonic_ms(self) -> int:
-        """The broker's monotonic time in ms, which its timers follow."""
+        """The broker's monotonic time in ms, which its timers use."""
         self._check_started()
         return self._clock.monotonic_ms()
 
     def advance(self, duration: Duration) -> None:
-        """Move the broker's time ahead by a timedelta or by so many ms; fractions of a ms count as a whole one.
+        """Move the broker's time ahead by a timedelta or a number of ms; fractions of a ms count as a whole one.
 
-        Everything that is due then has happened on return: session, rebalance and transaction timeouts, rolling and
-        deletion of files, and the periodic jobs whose time has come (retention every `log.retention.check.interval.ms`,
-        expiry of offsets and producers), once, however often they would have run. Timeouts of sockets, what clients
-        time (their own timers, how long a fetch waits) and the timestamps that they write keep the real time.
+        Everything that becomes due has happened on return: session, rebalance and transaction timeouts, rolling and
+        deletion of files, and the due periodic jobs (retention every `log.retention.check.interval.ms`, expiry of
+        offsets and producers), once, however often they would have run. Timeouts of sockets, timers of clients (their
+        own ones, the wait of a fetch) and the timestamps that they write keep the real time.
 
         Errors: ValueError for a negative duration.
         """

@@ -1,4 +1,4 @@
-"""One life of a broker: a thread, its event loop, and the server that the loop owns."""
+"""One run of a broker: a thread, its event loop, and the server that the loop owns."""
 
 import asyncio
 import threading
@@ -19,11 +19,10 @@ T = TypeVar("T")
 
 
 class BrokerThread:
-    """A broker that runs from construction until `end`; `replace` has another one take its place.
+    """A broker that runs from construction until `end`; `replace` puts another one in its place.
 
-    `prepare` is called with each server before that starts; `lines` keep what it logs. Construction returns when
-    clients can connect, and raises what the start raised (OSError, ConfigError, StorageError); nothing is left of it
-    then.
+    `prepare` is called with each server before it starts; `lines` keep its log lines. Construction returns when clients
+    can connect, and raises the errors of the start (OSError, ConfigError, StorageError); nothing remains of it then.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class BrokerThread:
         self._thread.start()
         try:
             self._loop, self._ending, self.server = self._started.result()
-        except BaseException:  # the start failed, or somebody interrupts us while we wait for it
+        except BaseException:  # the start failed, or an interrupt came during it
             self._is_unwanted = True
             if self._started.done() and self._started.exception() is None:
                 loop, ending, _ = self._started.result()
@@ -69,7 +68,7 @@ class BrokerThread:
         return await self._calls.run_async(coroutine)
 
     def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine that asks no broker: see `Calls.watch`."""
+        """Run a coroutine that sends no request to the broker: see `Calls.watch`."""
         return self._calls.watch(coroutine)
 
     async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -77,15 +76,17 @@ class BrokerThread:
         return await self._calls.watch_async(coroutine)
 
     def replace(self, config: BrokerConfig, between: Callable[[], None], *, is_clean: bool, what: str) -> None:
-        """End the broker, do something in between, and have another one go on with its ports and its clients'
-        connections. Calls that are under way end with an error that says `what` happened to the broker ("was reset"),
-        but for those that look again by themselves (`waiting.outliving`). Raises what any of this raises; no broker
-        serves then, and `end` is due."""
+        """End the broker, call `between`, and start another one with its ports and its clients' connections. Pending
+        calls end with an error that says `what` happened to the broker ("was reset"), except those that repeat their
+        look-up (`waiting.outliving`). Raises the errors of each step; no broker serves then, and `end` has to be
+        called.
+        """
         self._calls.run_through(self._replace(config, between, is_clean, what))
 
     def end(self, *, is_crash: bool = False, what: str = "stopped") -> None:
-        """Stop the broker, cleanly or as a crash would; returns when its threads are gone. Calls that are under way
-        end with an error that says `what` happened. Raises what stopping raised."""
+        """Stop the broker, cleanly or as a crash would; returns when its threads have ended. Pending calls end with an
+        error that says `what` happened. Raises the errors of stopping.
+        """
         self._is_crash = is_crash
         self._calls.ends_as = what
         self._loop.call_soon_threadsafe(self._ending.set)
@@ -126,7 +127,7 @@ class BrokerThread:
         return server
 
     async def _coordinators_loaded(self) -> None:
-        """Wait until coordinators have read their topics: until then there is no group, for those who look."""
+        """Wait until coordinators have loaded their topics: before that they report no groups."""
         loading = [*self.server.groups.runtime.running(), *self.server.transactions.runtime.running()]
         if loading:
             await asyncio.wait(loading)
@@ -143,7 +144,7 @@ class BrokerThread:
             await self._coordinators_loaded()
             self._calls.go_on()
         except BaseException:
-            self._network.keep()  # the broker that could not begin has taken nothing
+            self._network.keep()  # the broker that failed to start has taken nothing
             raise
         finally:
             self._network.go_on()

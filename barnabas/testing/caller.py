@@ -1,4 +1,4 @@
-"""Where a test asked for something, for warnings: they are to point at a line that its author can change."""
+"""The line of a test that called this package, for warnings: they should point at a line that its author can change."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ class Caller(NamedTuple):
     line: int
     module: str
     registry: dict[Any, Any]
-    """Which warnings its module has shown, as Python keeps them."""
+    """The warnings that its module has shown, as Python stores them."""
 
     @classmethod
     def now(cls) -> Self:
-        """The line that has called this package. Where only an event loop, a thread or pytest has, as for a fixture, it
-        is a line of the package."""
+        """The line that called this package. If only an event loop, a thread or pytest did, as for a fixture, it is a
+        line of the package.
+        """
         frame = sys._getframe(1)
         while (outer := frame.f_back) is not None and not _module(outer).startswith(RUNNERS):
             if not _module(frame).startswith(PACKAGE):
@@ -34,7 +35,7 @@ class Caller(NamedTuple):
         return cls(frame.f_code.co_filename, frame.f_lineno, _module(frame), registry)
 
     def warn(self, told: str) -> None:
-        """Warn of what was asked for in that line."""
+        """Issue a warning at this line."""
         warnings.warn_explicit(told, UserWarning, self.file, self.line, self.module, self.registry)
 
 

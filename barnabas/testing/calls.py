@@ -1,4 +1,4 @@
-"""What threads, and other event loops, have the event loop of a broker, or of a cluster, do for them."""
+"""Coroutines that other threads, and other event loops, run on the event loop of a broker or a cluster."""
 
 import asyncio
 import threading
@@ -15,23 +15,24 @@ T = TypeVar("T")
 
 
 class Calls:
-    """The coroutines that run on the event loop of `owner` (a "broker", a "cluster") for somebody else. When others
-    take the place of the brokers that they ask (`pause`, `end`, `go_on`), they end with an error that says so, but for
-    those that look again by themselves (`waiting.outliving`). `check_ready` raises where there is none to be asked."""
+    """The coroutines that run on the event loop of `owner` (a "broker", a "cluster") for other threads and loops. When
+    the brokers that they use are replaced (`pause`, `end`, `go_on`), they end with an error that says so, except those
+    that repeat their look-up (`waiting.outliving`). `check_ready` raises if no broker can be used.
+    """
 
     def __init__(self, owner: str, check_ready: Callable[[], None] = lambda: None) -> None:
         self._owner = owner
         self._check_ready = check_ready
         self._running: dict[asyncio.Task[Any], str] = {}
-        """What runs for others, and what comes over the brokers that were asked, once these are about to end."""
+        """The tasks that run for others, and what happens to the brokers that they use, once these are about to end."""
         self.ends_as = "stopped"
         """What is about to happen to the owner, when its event loop ends."""
         self._lock = threading.Lock()
         self._asked: dict[Future[Any], Coroutine[Any, Any, Any]] | None = None
-        """What threads wait for; None where no event loop runs."""
+        """The futures that threads wait for; None if no event loop runs."""
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take calls for an event loop, which the calling thread runs."""
+        """Accept calls for an event loop, which the calling thread runs."""
         self._loop = loop
         self._thread = threading.current_thread()
         self._may_run = asyncio.Event()
@@ -39,19 +40,19 @@ class Calls:
         self._asked = {}
 
     def close(self) -> None:
-        """The event loop is closed: whoever asked for what it did not come to hears of that."""
+        """The event loop is closed: calls that did not run get an error."""
         with self._lock:
             left, self._asked = self._asked or {}, None
         for asked, coroutine in left.items():
             coroutine.close()
-            with suppress(InvalidStateError):  # nobody waits for it any more
+            with suppress(InvalidStateError):  # the waiting thread has gone
                 asked.set_exception(self._stopped())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine, and wait for its result.
 
         Errors: the coroutine's own; RuntimeError when called on the event loop itself, when there is no broker, or when
-        the owner stops meanwhile, or other brokers take the place of those that are asked.
+        the owner stops meanwhile, or its brokers are replaced.
         """
         return self.run_through(self._call(coroutine))
 
@@ -60,8 +61,9 @@ class Calls:
         return await self._result(self._call(coroutine))
 
     def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `run`, of what asks no broker and waits for something that the owner keeps itself, such as the hits of a
-        fault: it goes on while brokers end and others take their place."""
+        """As `run`, for a coroutine that sends no request to brokers and waits for state of the owner, such as the hits
+        of a fault: it continues while brokers are replaced.
+        """
         return self.run_through(self._watch(coroutine))
 
     async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -69,7 +71,7 @@ class Calls:
         return await self._result(self._watch(coroutine))
 
     def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `run`, of what brings about that brokers begin and end, and is not ended by that."""
+        """As `run`, for a coroutine that starts and stops brokers, and is not ended by that."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError(f"this blocks, so it must not be called on the {self._owner}'s own event loop")
@@ -79,9 +81,9 @@ class Calls:
             raise self._stopped() from None
 
     def pause(self, what: str) -> None:
-        """The brokers are about to end; `what` happens to them ("was reset"). What is asked from now on is asked of the
-        next ones, and errors of what is under way mean nothing else: a broker that ends answers, too. Event loop
-        only."""
+        """The brokers are about to end; `what` happens to them ("was reset"). Calls from now on use the next ones, and
+        errors of pending calls have no other meaning: a broker that ends responds, too. Event loop only.
+        """
         self._may_run.clear()
         for task in self._running:
             brokers = brokers_of(task)
@@ -91,7 +93,7 @@ class Calls:
                 brokers.ends()
 
     async def end(self) -> None:
-        """End what was asked of brokers that have ended, and will not answer. Event loop only."""
+        """End the calls that use ended brokers, which will not respond. Event loop only."""
         for task in [task for task, what in self._running.items() if what]:
             task.cancel()
         await asyncio.sleep(0)
@@ -103,7 +105,7 @@ class Calls:
         self._may_run.set()
 
     async def _result(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine returns, for one on another loop."""
+        """The result of a coroutine, for a caller on another loop."""
         try:
             return await asyncio.wrap_future(self._submit(coroutine))
         except asyncio.CancelledError:
@@ -113,7 +115,7 @@ class Calls:
             raise self._stopped() from None
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
-        with self._lock:  # else the loop might end, and take no notice, in between
+        with self._lock:  # else the loop might end in between, unnoticed
             if self._asked is None:
                 coroutine.close()
                 raise RuntimeError(f"the {self._owner} has stopped")
@@ -128,11 +130,11 @@ class Calls:
                 self._asked.pop(asked, None)
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """What runs a coroutine once there are brokers that may be asked."""
+        """A coroutine that runs `coroutine` once there are brokers to use."""
         return _closing(coroutine, self._run_call(coroutine))
 
     def _watch(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """What runs a coroutine that asks no broker, unless there is none, nor any about to take its place."""
+        """A coroutine that runs `coroutine`, which uses no broker, unless there is none and none is about to start."""
         return _closing(coroutine, self._run_watch(coroutine))
 
     async def _run_watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -141,7 +143,7 @@ class Calls:
         return await coroutine
 
     async def _run_call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Raises RuntimeError where the brokers that are asked end, whatever they say to that."""
+        """Raises RuntimeError if the brokers in use end, whatever they respond."""
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -159,7 +161,7 @@ class Calls:
             self._running.pop(task, None)
 
     def _check_asked(self, task: asyncio.Task[Any]) -> None:
-        """Raises RuntimeError where other brokers take the place of those that the task has asked."""
+        """Raises RuntimeError if the brokers that the task uses are replaced."""
         if what := self._running.get(task):
             raise RuntimeError(f"the {self._owner} {what} meanwhile") from None
 
@@ -168,6 +170,6 @@ class Calls:
 
 
 def _closing(coroutine: Coroutine[Any, Any, T], running: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-    """`running`, which runs `coroutine`, or closes it where it is cancelled, or closed, before it begins."""
+    """`running`, which runs `coroutine`; closes `coroutine` if `running` is cancelled, or closed, before it begins."""
     finalize(running, coroutine.close).atexit = False
     return running

@@ -1,4 +1,4 @@
-"""Sequence charts of what was recorded: a column for each client and each broker, a line for each request and reply."""
+"""Sequence charts of a recording: a column for each client and each broker, a line for each request and response."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 COLUMN: Final = 44
 TIME: Final = 9
-"""Columns of text for the time."""
+"""The width of the time column, in characters."""
 
 CUT: Final = "..."
-"""The end of what has no room."""
+"""The end of a text that is cut off."""
 
 PIXELS: Final = 320
 ROW: Final = 22
@@ -42,7 +42,7 @@ def _client(recorded: RecordedRequest) -> str:
 
 
 def _lines(requests: Sequence[RecordedRequest]) -> list[_Line]:
-    """Requests and their replies in order of time; what happened in the same ms in the order in which it was asked."""
+    """Requests and their responses in order of time; those of the same ms in the order of the requests."""
     places = {name: place for place, name in enumerate(_participants(requests))}
     first_ms = requests[0].time_ms if requests else 0
     found: list[tuple[int, int, _Line]] = []
@@ -58,7 +58,7 @@ def _lines(requests: Sequence[RecordedRequest]) -> list[_Line]:
 
 
 def repr_of(recorded: RecordedRequest) -> str:
-    """What was asked, in short: API, version, and what it is about."""
+    """A short description of a request: API, version, and subjects."""
     request = recorded.request
     partitions = [f"{topic}-{index}" for topic, index in sorted(request.partitions)]
     topics = sorted(request.topics - {topic for topic, _ in request.partitions})
@@ -68,7 +68,7 @@ def repr_of(recorded: RecordedRequest) -> str:
 
 
 def text_chart(requests: Sequence[RecordedRequest]) -> str:
-    """The chart as lines of text; empty when nothing was recorded."""
+    """The chart as lines of text; empty for an empty recording."""
     names = _participants(requests)
     if not names:
         return ""

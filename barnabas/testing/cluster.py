@@ -1,5 +1,6 @@
-"""Several brokers in one thread, so that a test can stop one of them, cut it off from another, and see what becomes of
-what it led."""
+"""Several brokers in one thread, so that a test can stop one of them, cut it off from another, and observe the
+partitions that it led.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +59,13 @@ T = TypeVar("T")
 METADATA_FILE: Final = "metadata.sqlite"
 
 HEARD_S: Final = 1.0
-"""How long brokers are waited for that may have been cut off from the controller."""
+"""The time to wait for brokers that may be cut off from the controller."""
 
 AHEAD_S: Final = 2.0
-"""How long a broker that starts keeps the next one waiting: who takes longer waits for what a fault keeps away."""
+"""The time that a starting broker delays the next one: if it takes longer, a fault is delaying it."""
 
 NEED_OTHERS: Final = frozenset({"default.replication.factor", "min.insync.replicas"})
-"""Keys of which a configuration without ZooKeeper is warned, because a broker seems to be alone."""
+"""Keys for which a configuration without ZooKeeper causes a warning, because the broker seems to be alone."""
 
 DEFAULTS: Final = {
     "default.replication.factor": "3",
@@ -72,24 +73,22 @@ DEFAULTS: Final = {
     **SMALL_INTERNAL_TOPICS,
     "replica.lag.time.max.ms": "3000",
 }
-"""Smaller than Kafka's where that only costs a test time; a cluster of fewer brokers has fewer replicas."""
+"""Smaller than Kafka's where that only saves time in tests; a cluster of fewer brokers has fewer replicas."""
 
 
 class Cluster(Lifetime, Roles, Recordable):
     """`brokers` real brokers, numbered from 0, on 127.0.0.1 and free ports, with one metadata store in memory, and a
-    temporary directory for all of them that goes when the cluster stops.
+    temporary directory for all of them that is removed when the cluster stops.
 
-    Keys of Kafka can be given as keywords, with underscores for dots, for every broker; keys that have underscores of
-    their own go into `configs`. `racks` says where each broker
-    stands (`broker.rack`), in their order. `clock` is where time comes from; `cluster.clock` moves it ahead for all
-    brokers together.
+    Kafka keys can be given as keywords, with underscores for dots, for every broker; keys that contain underscores go
+    into `configs`. `racks` contains the rack of each broker (`broker.rack`), in order. `clock` is the source of time;
+    `cluster.clock` moves it ahead for all brokers together.
 
-    Use it as a context manager (`with` or `async with`), or call `start()` and `stop()`. All methods may be called
-    from any thread.
+    Use it as a context manager (`with` or `async with`), or call `start()` and `stop()`. All methods may be called from
+    any thread.
 
-    Errors: ConfigError for a bad configuration, OSError when a broker cannot start; ApiError with Kafka's error where a
-    broker refuses; TimeoutError where something was waited for too long; RuntimeError when something needs the cluster
-    to run.
+    Errors: ConfigError for a bad configuration, OSError when a broker cannot start; ApiError with Kafka's error if a
+    broker refuses; TimeoutError after a wait; RuntimeError when a call needs the cluster to run.
     """
 
     _recheck_s = POLL_S
@@ -110,7 +109,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self._made_by = Caller.now()
         replicas = str(min(brokers, 3))
         self._given = given_configs(configs, keywords)
-        own_clock = {"barnabas.group.newcomer.delay.ms": "0"}  # which nobody may move: a rebalance must not wait for it
+        own_clock = {"barnabas.group.newcomer.delay.ms": "0"}  # no test may move it: a rebalance must not wait for it
         self._configs = {
             **DEFAULTS,
             **({} if clock is None else own_clock),
@@ -137,7 +136,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self._store: EmbeddedStore | None = None
         self._cluster_id = ""
         self._turn = asyncio.Lock()
-        """Of who ends all brokers, and begins them."""
+        """Held while all brokers are stopped, and started."""
         self._numbers = itertools.count(1)
         self._snapshots: list[Snapshot] = []
         self._directory = Path()
@@ -146,11 +145,11 @@ class Cluster(Lifetime, Roles, Recordable):
     def __repr__(self) -> str:
         return f"<Cluster {self.bootstrap_servers if self._has_running_broker else 'not running'}>"
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and not stopped since, however many of its brokers run."""
+        """Whether it was started and has not been stopped since, whatever the number of running brokers."""
         return self._loop is not None
 
     def _check_started(self) -> None:
@@ -165,7 +164,7 @@ class Cluster(Lifetime, Roles, Recordable):
         self._pid = os.getpid()
         self._directory = Path(tempfile.mkdtemp(prefix="barnabas-"))
         self.data_dir.mkdir()
-        atexit.register(self._remove_data)  # for clusters that nobody stops
+        atexit.register(self._remove_data)  # for clusters that are never stopped
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), name="barnabas-cluster", daemon=True)
         self._thread.start()
@@ -174,7 +173,7 @@ class Cluster(Lifetime, Roles, Recordable):
             self._run_through(self._open_store())
             self._warn()
             for broker in self.brokers:
-                broker.start(heard=False)  # as this is waited for once
+                broker.start(heard=False)  # the wait below covers all brokers
             self._run_through(self._settle())
         except BaseException:
             self.stop()
@@ -183,19 +182,20 @@ class Cluster(Lifetime, Roles, Recordable):
         return self
 
     def _warn(self) -> None:
-        """Tell what is wrong with keywords: a misspelt one, above all, which no test would notice."""
+        """Warn of problems with keywords: above all a misspelt one, which no test would notice."""
         given = {key: value for key, value in self._given.items() if key not in NEED_OTHERS}
         for problem in broker_config.load(options=given).warnings:
             self._made_by.warn(problem)
 
     def stop(self) -> None:
-        """Stop all brokers cleanly, the last one first; their data goes. In a process that was forked from the
-        cluster's there is nothing to stop: the cluster goes on in its own."""
+        """Stop all brokers cleanly, the last one first; their data is removed. In a process that was forked from the
+        cluster's process this does nothing: the cluster continues in its own process.
+        """
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not self._is_our_process:
             return
         try:
-            self.faults._forget()  # first: a broker that is paused, or cut off, gives none of the others its leave
+            self.faults._forget()  # first: a paused, or cut off, broker blocks others' shutdown
             self._run_through(self._end_in_turn())
             if self._store is not None:
                 self._run_through(self._store.close())
@@ -210,13 +210,13 @@ class Cluster(Lifetime, Roles, Recordable):
             self._directory = Path()
 
     def restart(self, timeout: float = IN_SYNC_S) -> None:
-        """Stop all brokers cleanly, the last one first, and start them again on the same data and ports; those that
-        did not run run then, too, and all are in sync on return. Calls that are under way end with an error that says
-        so. Faults stay, and may be removed meanwhile.
+        """Stop all brokers cleanly, the last one first, and start them again on the same data and ports; stopped ones
+        are started, too, and all are in sync on return. Pending calls end with an error that says so. Faults stay, and
+        may be removed meanwhile.
 
-        Errors: RuntimeError when the cluster does not run; TimeoutError as of `wait_in_sync`, as while one is cut off,
-        and as of a broker's `start`, with the pause or the cut that it waits for: the others run then. `timeout` is in
-        seconds of real time, for either; a stop ends by itself.
+        Errors: RuntimeError when the cluster does not run; TimeoutError from `wait_in_sync`, for instance while a
+        broker is cut off, and from a broker's `start`, with the pause or the cut that delays it: the others run then.
+        `timeout` is in seconds of real time, for either; a stop ends by itself.
         """
         check_wait(timeout)
         self._check_started()
@@ -235,8 +235,9 @@ class Cluster(Lifetime, Roles, Recordable):
                 self._calls.go_on()
 
     async def _begin_all(self, timeout_s: float) -> None:
-        """Begin all brokers, one after the other, but for those that take long. Raises TimeoutError for the first one
-        that does not start; the others run then."""
+        """Start all brokers, one after the other, but without waiting long for one. Raises TimeoutError for the first
+        one that does not start; the others run then.
+        """
         starts: list[asyncio.Task[None]] = []
         try:
             for broker in self.brokers:
@@ -256,16 +257,16 @@ class Cluster(Lifetime, Roles, Recordable):
             await self._calls.end()
 
     async def _end_cleanly(self, what: str) -> None:
-        """Stop all brokers, the last one first; calls that are under way are told `what` happened."""
+        """Stop all brokers, the last one first; pending calls end with an error that says `what` happened."""
         self._calls.pause(what)
         for broker in reversed(self.brokers):
             await broker._end()
 
     def reset(self) -> None:
-        """Have the cluster as it was after its first start: all brokers run, without topics, groups, transactions,
-        dynamic configs, cuts and faults, at the real time (or that of the clock which was handed in), with producer ids
-        from 0 on. Addresses and cluster id stay; clients lose their connections, and see that topics are gone when they
-        have new ones. Recordings go on.
+        """Return the cluster to the state after its first start: all brokers run, without topics, groups, transactions,
+        dynamic configs, cuts and faults, at the real time (or that of the given clock), with producer ids from 0 on.
+        Addresses and cluster id stay; clients lose their connections, and see after reconnecting that topics are
+        deleted. Recordings continue.
 
         Errors: RuntimeError when it does not run.
         """
@@ -280,12 +281,12 @@ class Cluster(Lifetime, Roles, Recordable):
         self._start_again(wipe, "was reset")
 
     def snapshot(self) -> Snapshot:
-        """The state that the cluster has now, for `restore`: its brokers are started anew for that, with new leader
+        """A snapshot of the cluster's current state, for `restore`: its brokers are restarted for it, with new leader
         epochs, and clients lose their connections. Large log files are not copied. Cuts, pauses, faults of disks and of
-        connections, and others of what brokers ask each other end; those of clients' requests stay.
+        connections, and other faults of requests between brokers end; those of clients' requests stay.
 
-        Errors: RuntimeError when not all of its brokers run, or while a transaction hangs or a partition is offline by
-        a fault: the snapshot would have that for good.
+        Errors: RuntimeError when not all of its brokers run, or while a transaction hangs or a partition is offline
+        because of a fault: the snapshot would contain that permanently.
         """
         self._check_started()
         if not all(broker.is_running for broker in self.brokers):
@@ -299,11 +300,11 @@ class Cluster(Lifetime, Roles, Recordable):
         return taken
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Have the state of a snapshot again, as often as is wanted, on all brokers: topics and records, groups,
-        transactions, producer ids, configs, and how far the clock was moved. Faults and cuts are removed; clients lose
+        """Return to the state of a snapshot, any number of times, on all brokers: topics and records, groups,
+        transactions, producer ids, configs, and the offset of the clock. Faults and cuts are removed; clients lose
         their connections.
 
-        Errors: RuntimeError when it does not run; ValueError when the snapshot is another cluster's, or is gone.
+        Errors: RuntimeError when it does not run; ValueError when the snapshot is another cluster's, or is removed.
         """
         self._check_started()
         self._snapshots = [each for each in self._snapshots if not each.is_removed]
@@ -325,9 +326,10 @@ class Cluster(Lifetime, Roles, Recordable):
         self._topics.clear()
 
     def _start_again(self, between: Callable[[], None], what: str) -> None:
-        """End all brokers at once, do something to their data in between, and start all: each partition is led by its
-        first replica then, and all are in sync. Calls that are under way end with an error that says `what` happened,
-        but for those that outlive their brokers. Where that cannot be, no broker runs."""
+        """Stop all brokers at once, call `between`, and start all: each partition is led by its first replica then, and
+        all replicas are in sync. Pending calls end with an error that says `what` happened, except those that outlive
+        their brokers. After an error, no broker runs.
+        """
         self._run_through(self._begin_again(between, what))
 
     async def _begin_again(self, between: Callable[[], None], what: str) -> None:
@@ -350,8 +352,9 @@ class Cluster(Lifetime, Roles, Recordable):
                 self._calls.go_on()
 
     async def _end_at_once(self) -> None:
-        """The metadata store goes before the brokers, so that nobody is elected for those who have gone; and whoever
-        follows stops before, so that nobody tells of it in the log."""
+        """Stop all brokers at once. The metadata store closes before the brokers, so that no leaders are elected in
+        place of stopped ones; fetchers stop first, so that they log no errors.
+        """
         assert self._store is not None
         following = (server.replicas.fetchers for server in self.live_servers())
         await asyncio.gather(*[fetchers.stop() for fetchers in following if fetchers is not None])
@@ -379,7 +382,7 @@ class Cluster(Lifetime, Roles, Recordable):
 
     @property
     def _is_of_another_process(self) -> bool:
-        """Whether it runs in the process that this one was forked from."""
+        """Whether it runs in the process from which this one was forked."""
         return self._loop is not None and not self._is_our_process
 
     @property
@@ -408,19 +411,20 @@ class Cluster(Lifetime, Roles, Recordable):
         self._store = EmbeddedStore(path, self._clock, is_durable=False, worker=worker)
         await self._store.open()
 
-    # --- what there is ----------------------------------------------------------------------------
+    # --- contents ---------------------------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
-        """HOST:PORT of every broker that runs, separated by commas. Errors: RuntimeError when none does."""
+        """HOST:PORT of every running broker, separated by commas. Errors: RuntimeError when none runs."""
         self._check_started()
         self._check_has_broker()
         return ",".join(broker.bootstrap_servers for broker in self.brokers if broker.is_running)
 
     @property
     def data_dir(self) -> Path:
-        """Where the brokers have their data, each in a directory of its number. Errors: RuntimeError when the cluster
-        was never started, or was stopped since."""
+        """The directory of the brokers' data, with a subdirectory for each broker number. Errors: RuntimeError when the
+        cluster was never started, or was stopped since.
+        """
         if self._directory == Path():
             raise cluster_does_not_run()
         return self._directory / "brokers"
@@ -440,10 +444,10 @@ class Cluster(Lifetime, Roles, Recordable):
         replication_factor: int | None = None,
         configs: Mapping[str, object] | None = None,
     ) -> Topic:
-        """Create a topic; all brokers that run know it on return.
+        """Create a topic; all running brokers know it on return.
 
-        `partitions` defaults to `num.partitions` (1), `replication_factor` to `default.replication.factor` (3, or as
-        many as there are brokers); `configs` are topic configs such as {"retention.ms": 1000}.
+        `partitions` defaults to `num.partitions` (1), `replication_factor` to `default.replication.factor` (3, or the
+        number of brokers if that is smaller); `configs` are topic configs such as {"retention.ms": 1000}.
 
         Errors: ApiError TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG and so on.
         """
@@ -465,9 +469,9 @@ class Cluster(Lifetime, Roles, Recordable):
     # --- faults -----------------------------------------------------------------------------------
 
     def cut(self, one: int, other: int, *, one_way: bool = False) -> Cut:
-        """Have two brokers unable to reach each other, in either direction, until the fault is removed, or `heal()`:
-        their connections break, and whoever connects waits. Both reach their clients, and the metadata store.
-        `one_way`: only `one` cannot reach `other`, whose own connections to `one` stay.
+        """Cut the connection between two brokers, in both directions, until the fault is removed, or `heal()`: their
+        connections break, and new ones wait. Both still reach their clients, and the metadata store. With `one_way`
+        only `one` cannot reach `other`; the connections of `other` to `one` stay.
 
         Errors: ValueError unless these are two brokers of the cluster.
         """
@@ -484,12 +488,12 @@ class Cluster(Lifetime, Roles, Recordable):
                 fault.remove()
 
     def expire_session(self, broker: int) -> None:
-        """Take a broker for dead, as ZooKeeper does with one that it has not heard of for too long: others are elected
-        to lead what it led. It hears of that, and registers again when they are, and the other brokers know it (for
-        those that faults keep from hearing it one second is waited); on return it has.
+        """Expire a broker's session, as ZooKeeper does after its timeout: other leaders are elected for its partitions.
+        Then the broker learns of it and registers again, and the other brokers know that (those that faults prevent
+        from knowing are waited for one second); on return it has registered.
 
-        Errors: ValueError for a number that no broker of the cluster has; RuntimeError when it does not run, or is
-        stopped or killed meanwhile.
+        Errors: ValueError for a number of no broker of the cluster; RuntimeError when it does not run, or is stopped or
+        killed meanwhile.
         """
         self._check_brokers([broker])
         self._check_started()
@@ -521,21 +525,21 @@ class Cluster(Lifetime, Roles, Recordable):
         self.call(expire())
 
     def _check_brokers(self, numbers: Collection[int]) -> None:
-        """Refuse numbers that none of the brokers has. Errors: ValueError."""
+        """Refuse numbers of no broker. Errors: ValueError."""
         unknown = sorted(set(numbers) - {broker.number for broker in self.brokers})
         if unknown:
             told = ", ".join(map(str, unknown))
             raise ValueError(f"this cluster has the brokers 0 to {len(self.brokers) - 1}, not {told}")
 
     def _check_apis(self, keys: frozenset[int] | None) -> None:
-        """Take all: brokers ask each other for the rest."""
+        """Accept all: the remaining APIs are used between brokers."""
 
     # --- inside -----------------------------------------------------------------------------------
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the brokers' event loop and return its result. Errors: RuntimeError when the cluster does
-        not run, or none of its brokers, or it stops meanwhile, or other brokers take the place of those that are asked
-        (`reset`)."""
+        not run, or none of its brokers, or it stops meanwhile, or the brokers in use are replaced (`reset`).
+        """
         return self._calls_for(coroutine).run(coroutine)
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -543,7 +547,7 @@ class Cluster(Lifetime, Roles, Recordable):
         return await self._calls_for(coroutine).run_async(coroutine)
 
     def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, of what asks no broker: they may be restarted meanwhile."""
+        """As `call`, for a coroutine that sends no request to brokers: they may be restarted meanwhile."""
         return self._calls_for(coroutine).watch(coroutine)
 
     async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -551,22 +555,24 @@ class Cluster(Lifetime, Roles, Recordable):
         return await self._calls_for(coroutine).watch_async(coroutine)
 
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, of what has brokers begin and end, or needs none that runs."""
+        """As `call`, for a coroutine that starts and stops brokers, or needs no running one."""
         return self._calls_for(coroutine).run_through(coroutine)
 
     def _calls_for(self, coroutine: Coroutine[Any, Any, T]) -> Calls:
-        """What runs a coroutine; where nothing does it is closed."""
+        """The `Calls` that run a coroutine; if the cluster does not run, the coroutine is closed."""
         if self._loop is None or not self._is_our_process:
             coroutine.close()
             raise cluster_does_not_run() if self._loop is None else of_another_process()
         return self._calls
 
     async def _eventually(self, find: Callable[[], T | None], what: str) -> T:
-        """What is found in the end. Errors: TimeoutError."""
+        """The result of `find`, once it is not None. Errors: TimeoutError."""
         return await self._found(find, ADMIN_TIMEOUT_MS / 1000, what)
 
     def _leads_nothing(self, broker: int) -> bool:
-        """Whether the controller, another broker, has a broker lead nothing; or there is no other broker."""
+        """Whether the controller, if it is another broker, has no leadership recorded for a broker; or there is no
+        other broker.
+        """
         controller = self._controlling()
         if all(server.node_id == broker for server in self.live_servers()):
             return True
@@ -585,13 +591,13 @@ class Cluster(Lifetime, Roles, Recordable):
             return self._others_know(broker) or None
 
         if self._is_hindered():
-            with contextlib.suppress(TimeoutError):  # who is cut off, or paused, hears it later
+            with contextlib.suppress(TimeoutError):  # a broker that is cut off, or paused, learns it later
                 await self._found(know, HEARD_S, "not told")
         else:
             await self._eventually(know, f"nobody tells the others that broker {broker} leads nothing")
 
     def _others_know(self, broker: int) -> bool:
-        """Whether each of the other brokers has heard that a broker leads nothing."""
+        """Whether each of the other brokers knows that a broker leads nothing."""
         return not any(
             state.leader == broker
             for server in self.live_servers()
@@ -601,10 +607,10 @@ class Cluster(Lifetime, Roles, Recordable):
         )
 
     async def _leading(self, name: str, partition: int) -> Led:
-        """A partition at its leader, as soon as that knows how far it is committed: a new one hears from its followers
-        what the former one knew.
+        """A partition at its leader, once the leader knows its high watermark: a new leader waits for fetches of its
+        followers.
 
-        Errors: TimeoutError; ApiError, LEADER_NOT_AVAILABLE at once where nobody will lead it by itself.
+        Errors: TimeoutError; ApiError, LEADER_NOT_AVAILABLE at once if it will get no leader by itself.
         """
 
         def find() -> Led | None:
@@ -618,7 +624,7 @@ class Cluster(Lifetime, Roles, Recordable):
         return await self._eventually(find, f"no broker leads {name}-{partition}")
 
     def _check_may_be_led(self, name: str, partition: int) -> None:
-        """Errors: ApiError for a partition that nobody leads until the test does something about it."""
+        """Errors: ApiError for a partition that gets no leader until the test acts."""
         states = [server.metadata.partition(name, partition) for server in self.live_servers()]
         running = {server.node_id for server in self.live_servers()}
         if any(state is None or state.leader in running for state in states):
@@ -631,7 +637,7 @@ class Cluster(Lifetime, Roles, Recordable):
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, told)
 
     def live_servers(self) -> list[Server]:
-        """The brokers that run."""
+        """The running brokers."""
         if not self._is_our_process:
             return []
         return [broker.server for broker in self.brokers if broker.is_running]
@@ -640,8 +646,9 @@ class Cluster(Lifetime, Roles, Recordable):
         return [broker.number for broker in self.brokers if not broker.is_running]
 
     def _new_server(self, broker_id: int, port: int, on_failure: Callable[[str], None]) -> tuple[Server, Sessions]:
-        """A broker that was not started yet, on its data of before if there are any, and its sessions at the metadata
-        store. With `port` 0 the system chooses one."""
+        """A broker that was not started yet, on its existing data if there are any, and its sessions with the metadata
+        store. With `port` 0 the system chooses one.
+        """
         assert self._store is not None
         options = {
             **self._configs,
@@ -656,7 +663,7 @@ class Cluster(Lifetime, Roles, Recordable):
         sessions = Sessions(self._store)
         environment = Environment(
             clock=self._clock,
-            socket_clock=SystemClock(),  # brokers answer each other in real time, whatever time they are to have
+            socket_clock=SystemClock(),  # connections between brokers use real time, whatever the brokers' clock
             files=ExchangeableFiles(UnsyncedFiles()).as_files(),
             network=BrokerNetwork(broker_id, self._cuts),
             metadata_store=sessions,
@@ -668,7 +675,7 @@ class Cluster(Lifetime, Roles, Recordable):
         return server, sessions
 
     def _attach(self, server: Server) -> None:
-        """Have a broker do what faults and recordings there are."""
+        """Apply the current faults and recordings to a broker."""
         self._interception.attach(server)
 
     def _move_time(self, move: Callable[[], None]) -> None:
@@ -681,7 +688,7 @@ class Cluster(Lifetime, Roles, Recordable):
 
 
 class _Brokers(list[ClusterBroker]):
-    """The brokers of a cluster, by their numbers."""
+    """The brokers of a cluster, by number."""
 
     def __getitem__(self, number: Any) -> Any:
         try:

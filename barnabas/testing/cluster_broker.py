@@ -1,4 +1,4 @@
-"""One broker of a cluster of a test: its lives on the event loop of the cluster, each with the port of the first."""
+"""One broker of a cluster in a test: its runs on the event loop of the cluster, each with the port of the first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ClusterBroker:
-    """One broker of a cluster; `number` is its place there, and its broker id."""
+    """One broker of a cluster; `number` is its index there, and its broker id."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.number = number
@@ -23,9 +23,9 @@ class ClusterBroker:
         self._cluster = cluster
         self._server: Server | None = None
         self._sessions: Sessions | None = None
-        """At the metadata store, in its latest life."""
+        """The sessions of its latest run with the metadata store."""
         self._ending: asyncio.Task[None] | None = None
-        """Of a broker that has failed by itself."""
+        """The ending of a broker that has failed by itself."""
         self._port = 0
 
     def __repr__(self) -> str:
@@ -37,8 +37,9 @@ class ClusterBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """HOST:PORT, the same in all its lives as long as the cluster runs. Errors: RuntimeError when it was never
-        started, or the cluster was stopped since."""
+        """HOST:PORT, the same in all its runs while the cluster runs. Errors: RuntimeError when it was never started,
+        or the cluster was stopped since.
+        """
         if not self._bootstrap_servers or not self._cluster.is_running:
             raise self._not_running()
         return self._bootstrap_servers
@@ -56,12 +57,12 @@ class ClusterBroker:
         return self._server
 
     def start(self, timeout: float = TIMEOUT_S, *, heard: bool = True) -> None:
-        """Start it, on its data and its port of before if it ran already; returns when clients can connect, which they
-        can when the controller has told it of the cluster, and, with `heard`, when all have heard of it
+        """Start it, on its former data and port if it ran before; returns when clients can connect, which requires that
+        the controller has informed it of the cluster, and, with `heard`, when all brokers know it
         (`Cluster.wait_heard`).
 
-        Errors: RuntimeError when it runs; TimeoutError, after so many seconds of real time, as while it is cut off from
-        the controller: then it is stopped, and can be started again.
+        Errors: RuntimeError when it runs; TimeoutError after this many seconds of real time, for instance while it is
+        cut off from the controller: then it is stopped, and can be started again.
         """
         check_wait(timeout)
         if self._server is not None:
@@ -71,8 +72,9 @@ class ClusterBroker:
         self._have_others_hear(heard)
 
     def stop(self, *, heard: bool = True) -> None:
-        """Stop it cleanly, once others lead what it leads; does nothing if it does not run. With `heard` the others
-        have heard that it is gone on return (`Cluster.wait_heard`)."""
+        """Stop it cleanly, once other brokers lead its partitions; does nothing if it does not run. With `heard` the
+        other brokers know on return that it is gone (`Cluster.wait_heard`).
+        """
         if self._server is not None or self._ending is not None:
             self._cluster._run_through(self._end())
             self._have_others_hear(heard)
@@ -89,19 +91,19 @@ class ClusterBroker:
         await self._has_ended()
 
     def kill(self, *, heard: bool = True) -> None:
-        """End this broker as `kill -9` would. The metadata store takes it for dead at once, and not when its session
-        would have ended. With `heard` others lead on return what it led, where they can, and all have heard of it
-        (`Cluster.wait_heard`)."""
+        """End this broker like `kill -9`. The metadata store expires its session at once, without the timeout. With
+        `heard` other brokers lead its partitions on return, if they can, and all know it (`Cluster.wait_heard`).
+        """
         server, self._server = self.server, None
         self._cluster._run_through(server.crash())
         self._have_others_hear(heard)
 
     def _is_gone(self) -> None:
-        """Note that this broker does not run any more; whoever says so ends it."""
+        """Note that this broker does not run any more; the caller ends it."""
         self._server = None
 
     def _has_failed(self, reason: str) -> None:
-        """End this broker as a process ends that cannot go on (its disk has failed): others lead what it led."""
+        """End this broker like a process that cannot continue (its disk has failed): others lead its partitions."""
         server = self._server
         if server is not None:
             self._is_gone()
@@ -125,7 +127,7 @@ class ClusterBroker:
                 raise
             raise report.explained(TimeoutError(self._not_started(timeout_s)), self._cluster) from None
         self._server = server
-        self._cluster._attach(server)  # faults may have been made, and removed, meanwhile
+        self._cluster._attach(server)  # faults may have been added, and removed, meanwhile
         self._port = next(iter(server.socket_server.ports.values()))
         self._bootstrap_servers = server.socket_server.bootstrap_servers
 
@@ -139,7 +141,7 @@ class ClusterBroker:
 
 
 class Sessions:
-    """The store as one broker has it: `last` is its latest session there, `may_begin` whether it may have another."""
+    """The store for one broker: `last` is its latest session there, `may_begin` whether it may begin another."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Barnabas in a container, for tests that start what they need with testcontainers.
+"""Barnabas in a container, for tests that use testcontainers.
 
 Needs testcontainers: `pip install 'barnabas[testcontainers]'`. The image is that of the Dockerfile in Barnabas'
 repository: `docker build -t barnabas .`
@@ -15,11 +15,11 @@ except ImportError as error:
     raise ImportError("BarnabasContainer needs testcontainers: pip install 'barnabas[testcontainers]'") from error
 
 START_SCRIPT: Final = KafkaContainer.TC_START_SCRIPT
-"""What the container waits for: where it can be reached is known only once it runs."""
+"""The file that the container waits for: its address is known only once it runs."""
 
 
 class BarnabasContainer(KafkaContainer):
-    """A broker in a container, in the place of testcontainers' KafkaContainer:
+    """A broker in a container, a replacement for testcontainers' KafkaContainer:
 
         with BarnabasContainer() as kafka:
             kafka.get_bootstrap_server()
@@ -27,7 +27,7 @@ class BarnabasContainer(KafkaContainer):
     `image` is its name, `configs` are Kafka's keys, as in server.properties; the other options are those of
     KafkaContainer. Clients of the same Docker network reach it at its alias and port 9092.
 
-    Errors: docker's own where no engine answers or there is no such image; TimeoutError when it does not become ready.
+    Errors: docker's own if no engine responds or the image does not exist; TimeoutError when it does not become ready.
     """
 
     def __init__(self, image: str = "barnabas", *, configs: Mapping[str, object] | None = None, **options: Any) -> None:
@@ -36,10 +36,10 @@ class BarnabasContainer(KafkaContainer):
             self.with_env(variable(key), str(value).lower() if isinstance(value, bool) else str(value))
 
     def configure(self) -> None:
-        """There is neither KRaft nor ZooKeeper to set up."""
+        """No-op: there is neither KRaft nor ZooKeeper to set up."""
 
     def tc_start(self) -> None:
-        """Let it begin, now that it is known where clients find it."""
+        """Start the broker, now that its address for clients is known."""
         self.create_file(self._start_script().encode(), START_SCRIPT)
 
     def _start_script(self) -> str:

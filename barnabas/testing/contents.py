@@ -1,5 +1,6 @@
-"""Topics and groups of a broker, or of a cluster, under test: whoever leads a partition, or coordinates a group, is
-asked."""
+"""Topics and groups of a broker, or of a cluster, under test: requests go to the leader of a partition, or the
+coordinator of a group.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +31,23 @@ ADMIN_TIMEOUT_MS: Final = 30_000
 CREATE_TOPICS_VERSION: Final = 7
 DELETE_TOPICS_VERSION: Final = 6
 SMALL_INTERNAL_TOPICS: Final = {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}
-"""Fewer partitions than Kafka's 50, each of which would be a folder to make and to remove for each test."""
+"""Fewer partitions than Kafka's 50, each of which would be a directory to create and to remove for each test."""
 
 BY_DEFAULT: Final = -1
-"""As many partitions, or replicas, as the broker's configuration says."""
+"""The number of partitions, or replicas, in the broker's configuration."""
 
 
 class Contents(ABC):
-    """What a test can do to topics and groups; part of `Broker` and `Cluster`.
+    """The operations of a test on topics and groups; part of `Broker` and `Cluster`.
 
-    `_recheck_s` is how often waits look again by themselves, for what they are not told of: brokers of a cluster come
-    and go.
+    `_recheck_s` is the interval at which waits check without a notification: brokers of a cluster start and stop.
     """
 
     clock: BrokerClock
     _recheck_s: float | None = None
     _topics: dict[str, Topic]
 
-    # --- what the whole offers --------------------------------------------------------------------
+    # --- what the broker or cluster provides ------------------------------------------------------
 
     @abstractmethod
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -59,11 +59,11 @@ class Contents(ABC):
 
     @abstractmethod
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, also where none of the brokers of a cluster runs, and while they are restarted."""
+        """As `call`, also if none of a cluster's brokers runs, and while they are restarted."""
 
     @abstractmethod
     def live_servers(self) -> Sequence[Server]:
-        """The brokers that run."""
+        """The running brokers."""
 
     def _absent(self) -> Sequence[int]:
         """The numbers of its brokers that do not run."""
@@ -71,8 +71,9 @@ class Contents(ABC):
 
     @abstractmethod
     async def _eventually(self, find: Callable[[], T | None], what: str) -> T:
-        """What is found in the end; `what` says what is not there. Errors: TimeoutError; a single broker has all at
-        once, or never: ApiError."""
+        """The result of `find`, once it is not None; `what` describes its absence. Errors: TimeoutError; for a single
+        broker, which does not wait: ApiError.
+        """
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -81,15 +82,16 @@ class Contents(ABC):
         return self._topics.setdefault(name, Topic(self, name))
 
     def _check_created(self, error_code: int, message: str | None) -> None:
-        """Raise what an answer to CreateTopics says: ApiError, unless it is no error. Where the time is over it names
-        the faults that may be why."""
+        """Raise the error of a CreateTopics response, if there is one: ApiError. For a timeout it names the faults that
+        may be the cause.
+        """
         hindering = [repr(fault) for fault in cast("Owner", self).faults if fault.hinders_brokers()]
         if error_code == ErrorCode.REQUEST_TIMED_OUT and hindering:
             message = f"{message or ErrorCode.REQUEST_TIMED_OUT.name}; there is {', '.join(hindering)}"
         check(error_code, message)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; it is gone on return.
+        """Delete a topic; it is deleted on return.
 
         Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED.
         """
@@ -109,7 +111,7 @@ class Contents(ABC):
         self.call(delete())
 
     def topic_names(self) -> list[str]:
-        """The topics there are, without Kafka's internal ones."""
+        """The names of the topics, without Kafka's internal ones."""
 
         async def names() -> list[str]:
             known = {topic.name: topic for server in self.live_servers() for topic in server.metadata.topics()}
@@ -120,7 +122,7 @@ class Contents(ABC):
     # --- groups -----------------------------------------------------------------------------------
 
     def group(self, group_id: str) -> Group:
-        """A consumer group as it is now; its state is "Dead" when there is no such group."""
+        """A consumer group in its current state; its state is "Dead" when it does not exist."""
 
         async def find() -> Group:
             server = await self._eventually(lambda: self._coordinating(group_id), f"nobody coordinates {group_id}")
@@ -138,15 +140,15 @@ class Contents(ABC):
         lag: int | None = None,
         timeout: float = TIMEOUT_S,
     ) -> Group:
-        """Wait until a group has this state and, if given, exactly so many members; returns the group.
+        """Wait until a group has this state and, if given, exactly this number of members; returns the group.
 
-        `offsets` are, by (topic, partition), what it has to have committed at least; `lag` is how much it may be behind
-        the ends of its partitions at most, see `Group`. Its clients hear of the state a moment later: "Stable" means
-        that every assignment is there to be fetched. `timeout` is in seconds of real time.
+        `offsets` are, by (topic, partition), the minimum offsets that it has to have committed; `lag` is its maximum
+        lag behind the ends of its partitions, see `Group`. Its clients learn the state a moment later: "Stable" means
+        that every assignment is ready to be fetched. `timeout` is in seconds of real time.
 
-        Errors: TimeoutError, with what the group was instead; ValueError for a state that Kafka does not have, or not
-        with so many members, or not with offsets; RuntimeError inside a running event loop, which this would block:
-        await `wait_group_async` there.
+        Errors: TimeoutError, with the actual state of the group; ValueError for a state that Kafka does not have, or
+        that excludes this number of members, or offsets; RuntimeError inside a running event loop, which this would
+        block: await `wait_group_async` there.
         """
         check_may_block("wait_group_async")
         check_wait(timeout)
@@ -191,16 +193,17 @@ class Contents(ABC):
         log = led.partition.log
         return max(0, log.high_watermark - (log.log_start_offset if offset is None else offset))
 
-    # --- who is asked, on the event loop ----------------------------------------------------------
+    # --- the brokers to use, on the event loop ----------------------------------------------------
 
     def report(self) -> str:
-        """What there is, in lines: topics, groups, transactions, faults, the last requests that were recorded, and the
-        log; as a wait in vain tells it. Errors: RuntimeError when nothing runs."""
+        """A report in lines: topics, groups, transactions, faults, the last recorded requests, and the log; part of the
+        error of a wait that timed out. Errors: RuntimeError when nothing runs.
+        """
 
         async def tell() -> str:
             return report.describe(cast("Owner", self))
 
-        # Also while brokers end, and others begin: what keeps them from that may be what is asked for.
+        # Also while brokers are restarted: the report may show why that does not finish.
         return (self._run_through if self.live_servers() else self.call)(tell())
 
     def _controlling(self) -> Server | None:
@@ -208,7 +211,7 @@ class Contents(ABC):
         return next((server for server in self.live_servers() if server.controller.is_active), None)
 
     def _coordinating(self, group_id: str) -> Server | None:
-        """The broker that coordinates a group; any, where nobody coordinates groups yet."""
+        """The broker that coordinates a group; any broker while there is no coordinator yet."""
         for server in self.live_servers():
             try:
                 server.groups.runtime.runner(group_id)
@@ -220,21 +223,23 @@ class Contents(ABC):
         return next(iter(self.live_servers()), None)
 
     def _known_topic(self, name: str) -> TopicMetadata:
-        """A topic as a broker knows it. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION."""
+        """The metadata of a topic. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION."""
         for server in self.live_servers():
             if (found := server.metadata.topic(name)) is not None:
                 return found
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
 
     def _led(self, name: str, partition: int) -> Led | None:
-        """A partition at its leader; None where nobody leads it now. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, and
-        what keeps a single broker from serving it."""
+        """A partition at its leader; None if it has no leader now. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, and the
+        error that prevents a single broker from serving it.
+        """
         check_partition(self._known_topic(name), partition)
         return self._led_by_its_word(name, partition)
 
     def _led_by_its_word(self, name: str, partition: int) -> Led | None:
-        """A partition, which need not be known, at the broker that says that it leads it. Of several the one of the
-        latest election: the others have not heard yet that they lead no more, as a paused one has not."""
+        """A partition, which may be unknown, at the broker that considers itself its leader. Of several the one with
+        the highest leader epoch: the others do not know yet that they are deposed, such as a paused one.
+        """
         leaders = [
             Led(server, hosted)
             for server in self.live_servers()
@@ -243,18 +248,18 @@ class Contents(ABC):
         return max(leaders, key=lambda led: led.partition.state.leader_epoch, default=None)
 
     async def _leading(self, name: str, partition: int) -> Led:
-        """A partition at its leader, as `led`, as soon as there is one. Errors: ApiError, TimeoutError."""
+        """A partition at its leader, as `_led`, once it has one. Errors: ApiError, TimeoutError."""
         return await self._eventually(lambda: self._led(name, partition), f"no broker leads {name}-{partition}")
 
-    # --- what tests share -------------------------------------------------------------------------
+    # --- shared by tests --------------------------------------------------------------------------
 
     @cached_property
     def _shared_topics(self) -> list[str]:
-        """Names of topics that pytest's fixtures have made here for more than one test."""
+        """The names of topics that pytest's fixtures have created here for more than one test."""
         return []
 
     def _check_may_be_reset(self, verb: str = "reset", kept: Collection[str] = ()) -> None:
-        """Errors: RuntimeError while several tests share topics that are not `kept`: the others would miss them."""
+        """Errors: RuntimeError while several tests share topics that are not `kept`: the others would lose them."""
         if lost := [name for name in self._shared_topics if name not in kept]:
             shared = ", ".join(lost)
             raise RuntimeError(
@@ -266,7 +271,7 @@ class Contents(ABC):
 def topic_creation(
     name: str, partitions: int | None, replication_factor: int | None, configs: Mapping[str, object] | None
 ) -> CreateTopicsRequest:
-    """A request that creates one topic, of version CREATE_TOPICS_VERSION; None is what the broker has by default."""
+    """A request that creates one topic, of version CREATE_TOPICS_VERSION; None is the broker's default."""
     wanted = [CreatableTopicConfig(name=key, value=config_text(value)) for key, value in (configs or {}).items()]
     topic = CreatableTopic(
         name=name,
@@ -278,7 +283,7 @@ def topic_creation(
 
 
 def check_partition(topic: TopicMetadata, partition: int) -> None:
-    """Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, with what there is."""
+    """Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, with the existing partitions."""
     if partition not in topic.partitions:
         there_are = f"the partitions {min(topic.partitions)} to {max(topic.partitions)}"
         error = f"topic {topic.name} has {there_are}, not {partition!r:.100}"
@@ -286,19 +291,18 @@ def check_partition(topic: TopicMetadata, partition: int) -> None:
 
 
 def check(error_code: int, message: str | None) -> None:
-    """Raise what an answer says: ApiError, unless it is no error."""
+    """Raise ApiError for an error code in a response; nothing for NONE."""
     if error_code:
         raise ApiError(ErrorCode.of(error_code), message or "")
 
 
 def of_another_process() -> RuntimeError:
-    """What a process is told that was forked from the one where the broker, or the cluster, runs."""
+    """The error in a process that was forked from the one of the broker, or the cluster."""
     return RuntimeError("this runs in the process that started it: one that was forked has its address, and no more")
 
 
 def given_configs(configs: Mapping[str, object] | None, keywords: Mapping[str, object]) -> dict[str, str]:
-    """Kafka's keys and their values, of a mapping and of keywords that have underscores for dots. Errors:
-    TypeError."""
+    """Kafka's keys and their values, from a mapping and from keywords with underscores for dots. Errors: TypeError."""
     if configs is not None and not isinstance(configs, Mapping):
         raise TypeError(f"configs is a mapping of Kafka's keys to their values, not {configs!r:.100}")
     by_keyword = {key.replace("_", "."): config_text(value) for key, value in keywords.items()}
@@ -306,7 +310,7 @@ def given_configs(configs: Mapping[str, object] | None, keywords: Mapping[str, o
 
 
 def config_text(value: object) -> str:
-    """A configuration value as Kafka's files spell it."""
+    """A configuration value as it is written in Kafka's files."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):

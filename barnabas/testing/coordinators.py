@@ -1,6 +1,7 @@
-"""Coordinators that are there when a client asks for the first one. A broker creates their topic then, and says that
-the client is to ask again (COORDINATOR_NOT_AVAILABLE), which librdkafka does a second later; a broker of a test answers
-when the topic is there."""
+"""Coordinators that are ready at a client's first request. A broker creates their topic then, and responds that the
+client should retry (COORDINATOR_NOT_AVAILABLE), which librdkafka does a second later; a broker of a test responds when
+the topic exists.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
 PATIENCE_S: Final = 2.0
-"""Of real time. A topic that is not there by then will not come soon: the disk is full, say."""
+"""In real time. A topic that does not exist by then will not exist soon: the disk is full, say."""
 
 _TOPICS: Final = {
     find_coordinator.GROUP: GROUP_METADATA_TOPIC,
@@ -29,8 +30,9 @@ _TOPICS: Final = {
 
 
 def attach(server: Server, live_servers: Callable[[], Sequence[Server]], patience_s: float = PATIENCE_S) -> None:
-    """Have FindCoordinator at a broker wait for the coordinators of all that run, for `patience_s` at most. Before the
-    broker starts."""
+    """Make FindCoordinator at a broker wait for the coordinators of all running brokers, for at most `patience_s`.
+    Before the broker starts.
+    """
 
     def servers() -> list[Server]:
         return [server, *(other for other in live_servers() if other.node_id != server.node_id)]
@@ -57,7 +59,9 @@ def attach(server: Server, live_servers: Callable[[], Sequence[Server]], patienc
 
 
 def _is_coming(servers: Sequence[Server], topic: str) -> bool:
-    """Whether the topic is to be created for the first of these brokers, which is asked, or is being loaded."""
+    """Whether the topic is about to be created for the first of these brokers, which received the request, or is being
+    loaded.
+    """
     asked = servers[0]
     if topic not in asked.metadata:
         return not asked.internal_topics.waits_for_brokers(topic)
@@ -65,7 +69,7 @@ def _is_coming(servers: Sequence[Server], topic: str) -> bool:
 
 
 async def _loaded(servers: Sequence[Server], topic: str) -> None:
-    """Wait until the first of these brokers names the coordinators of a topic, and these have read it."""
+    """Wait until the first of these brokers knows the coordinators of a topic, and these have loaded it."""
     told = asyncio.Event()
     for server in servers:
         server.metadata.listeners[told.set] = None
@@ -88,7 +92,7 @@ def _is_loaded(servers: Sequence[Server], topic: str) -> bool:
     found = servers[0].metadata.topic(topic)
 
     def is_served(partition: int, leader: int) -> bool:
-        if leader not in by_id:  # nobody leads it yet; or who does has died, and clients are to hear of it
+        if leader not in by_id:  # it has no leader yet; or the leader has died, and clients should learn that
             return leader >= 0
         return runtime(by_id[leader], topic).runner_at(partition) is not None
 

@@ -1,4 +1,4 @@
-"""Which brokers of a cluster cannot reach which others: cuts, and the network of each broker, which knows them."""
+"""Cuts between brokers of a cluster, and the network of each broker, which applies them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 Way = tuple[int, int]
-"""From a broker that connects to another one."""
+"""From a connecting broker to another one."""
 
 
 class Cut(Fault):
-    """Brokers that do not reach others, until it is removed; its hits are the connections that it broke, and those that
-    waited for its end."""
+    """Brokers cannot reach others until it is removed; its hits are the connections that it broke, and those that
+    waited for its end.
+    """
 
     meets_requests = False
 
@@ -43,17 +44,17 @@ class Cut(Fault):
 
 
 class Cuts:
-    """The cuts that there are, and the connections between brokers. Belongs to the cluster's loop."""
+    """The current cuts, and the connections between brokers. Belongs to the cluster's loop."""
 
     def __init__(self) -> None:
         self.ports: dict[int, int] = {}
-        """Which broker listens there."""
+        """The broker number by listening port."""
         self._cuts: list[Cut] = []
         self._ended = asyncio.Event()
         self._transports: dict[Way, list[asyncio.Transport]] = {}
 
     def begin(self, cut: Cut) -> None:
-        """Break what connects brokers that are cut off from now on."""
+        """Break the connections between brokers that are cut off from now on."""
         self._cuts.append(cut)
         for way in cut.ways:
             for transport in self._transports.pop(way, []):
@@ -62,13 +63,13 @@ class Cuts:
                     cut.counts()
 
     def end(self, cut: Cut) -> None:
-        """Have brokers reach each other again, unless another cut keeps them from it."""
+        """Let brokers reach each other again, unless another cut prevents it."""
         self._cuts.remove(cut)
         self._ended.set()
         self._ended = asyncio.Event()
 
     async def passage(self, way: Way) -> None:
-        """Wait until there is a way between these two brokers."""
+        """Wait until no cut is in this way."""
         met: set[Cut] = set()
         while cuts := {cut for cut in self._cuts if way in cut.ways}:
             for cut in cuts - met:
@@ -77,7 +78,7 @@ class Cuts:
             await self._ended.wait()
 
     def add(self, way: Way, transport: asyncio.Transport) -> None:
-        """Know of a connection, and break it if brokers were cut off while it was made."""
+        """Register a connection, and break it if its brokers were cut off meanwhile."""
         if any(way in cut.ways for cut in self._cuts):
             transport.abort()
         known = [each for each in self._transports.get(way, []) if not each.is_closing()]
@@ -85,7 +86,7 @@ class Cuts:
 
 
 class BrokerNetwork(OsNetwork):
-    """The machine's, across which a broker does not reach those that it is cut off from."""
+    """The machine's network, without the ways that are cut off for a broker."""
 
     def __init__(self, number: int, cuts: Cuts) -> None:
         self._number = number

@@ -1,4 +1,4 @@
-"""How long something takes, as tests say it: a timedelta, or ms."""
+"""Durations in tests: a timedelta, or ms."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 Duration = timedelta | float
-"""A time, or so many ms."""
+"""A timedelta, or a number of ms."""
 
 
 def signed_ms(duration: Duration) -> float:
-    """A duration in ms, of which there may be fractions, and less than none. Errors: TypeError."""
+    """A duration in ms, possibly fractional or negative. Errors: TypeError."""
     return duration / timedelta(milliseconds=1) if isinstance(duration, timedelta) else _number(duration)
 
 
@@ -22,7 +22,7 @@ def _number(value: Any) -> float:
 
 
 def ms(duration: Duration) -> float:
-    """A duration in ms, of which there may be fractions. Errors: ValueError, TypeError."""
+    """A duration in ms, possibly fractional. Errors: ValueError, TypeError."""
     milliseconds = signed_ms(duration)
     if not 0 <= milliseconds < math.inf:
         raise ValueError(f"a duration of {milliseconds} ms")

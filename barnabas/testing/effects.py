@@ -1,5 +1,6 @@
-"""What faults do to a request on its way through a broker: each effect stands between the client and the rest of the
-way, has the work done or not, and gives the answer. They run on the broker's event loop."""
+"""The effects of faults on a request in a broker: each effect wraps the rest of the processing, runs it or not, and
+returns the response. They run on the broker's event loop.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 LENGTH_SIZE = 4
 UNTIL_CLOSED_MS = 60_000
-"""Longer than it takes until a connection that is closed in the loop's next turn is closed."""
+"""Longer than it takes to close a connection that is closed in the loop's next turn."""
 
 
 class Answer:
-    """A reply to a request: its bytes, decoded when they are looked at, and encoded again when they were changed."""
+    """A response: its bytes, decoded on first access, and encoded again after a change."""
 
     def __init__(self, request: Request, parts: Parts | None = None, response: Message | None = None) -> None:
         self.request = request
@@ -54,7 +55,7 @@ class Answer:
         return self._parts
 
     def bytes(self) -> bytes:
-        """What is sent, in one piece: length, header and message."""
+        """The sent bytes in one piece: length, header and message."""
         if self._response is None:
             assert self._parts is not None
             return b"".join(part.read() if isinstance(part, FileRegion) else part for part in self._parts)
@@ -65,12 +66,12 @@ class Answer:
 
 
 GoOn = Callable[..., Awaitable[Answer | None]]
-"""Has the request done by the rest of the way, or the message that it is given instead of the request's own."""
+"""Runs the rest of the processing, for the request's message or another one."""
 
 
 @dataclass(slots=True)
 class Passage:
-    """One request on its way: `message` is what is asked by now, an earlier effect may have changed it."""
+    """One request during processing: `message` is the current message, which an earlier effect may have changed."""
 
     request: Request
     connection: Connection
@@ -79,7 +80,7 @@ class Passage:
 
 
 async def answer_of(outcome: Outcome, request: Request) -> Answer | None:
-    """What becomes of a request in the end; None where there is no reply."""
+    """The final response to a request; None if there is none."""
     if isinstance(outcome, Delayed):
         await outcome.ready
         return await answer_of(outcome.resume(), request)
@@ -88,30 +89,31 @@ async def answer_of(outcome: Outcome, request: Request) -> Answer | None:
 
 
 class Effect(Protocol):
-    """What a fault does."""
+    """The effect of a fault."""
 
     async def around(self, passage: Passage, go_on: GoOn) -> Answer | None:
-        """Let the request pass or not, and give the reply. Raises CloseConnection to end the connection instead."""
+        """Process the request or not, and return the response. Raises CloseConnection to close the connection."""
         ...
 
     def end(self) -> None:
-        """The fault is removed: let go of who waits for it."""
+        """The fault is removed: release everything that waits for it."""
         ...
 
 
 class _Passing:
-    """An effect that holds nobody."""
+    """An effect that holds no request."""
 
     __slots__ = ()
 
     def end(self) -> None:
-        """Do nothing: there is nobody to let go."""
+        """No-op: nothing is held."""
 
 
 @dataclass(slots=True)
 class Fail(_Passing):
-    """Answers with an error code in place of the work, or of what became of it: that of the whole answer, or those of
-    the entries that `is_meant` is true of, which goes by what is `addressed` (roles of `entries`)."""
+    """Returns an error code in place of the work, or of its result: for the whole response, or for the entries for
+    which `is_meant` is true, according to `addressed` (roles of `entries`).
+    """
 
     failure: entries.Failure
     addressed: frozenset[str]
@@ -152,8 +154,9 @@ class Fail(_Passing):
         entries.overwrite(api, passage.message, response, request.version, addressed, is_meant, self.failure)
 
     async def _fail_entries(self, passage: Passage, go_on: GoOn, addressed: frozenset[str]) -> Answer | None:
-        """Have the others done. What only reads, and asks for all there is or about more than the answer tells apart,
-        is done first."""
+        """Process the other entries. A read-only request for everything, or for more than the response distinguishes,
+        is processed first.
+        """
         request, version = passage.request, passage.request.version
         api, is_meant = messages.api(request.message.API_KEY), self._is_meant(request)
         found = entries.split(api, passage.message, version, addressed, is_meant, self.failure)
@@ -162,7 +165,7 @@ class Fail(_Passing):
             if answer is not None:
                 self._overwrite(passage, answer, addressed)
             return answer
-        if found.is_rest_empty and api.key != entries.METADATA:  # which tells of brokers, too
+        if found.is_rest_empty and api.key != entries.METADATA:  # its response also lists brokers
             answer = Answer(request, response=api.response_class())
         else:
             rest = await go_on(found.rest)
@@ -173,7 +176,7 @@ class Fail(_Passing):
         return answer
 
     async def _fail_fetch(self, passage: Passage, go_on: GoOn, addressed: frozenset[str]) -> Answer | None:
-        """A Fetch only reads, and what it is about is partly in its session: it is done, and not waited for."""
+        """A Fetch only reads, and its session contains a part of its partitions: it is processed, without waiting."""
         request = passage.request
         answer = await go_on(entries.without_wait(passage.message))
         if answer is None:
@@ -202,7 +205,7 @@ class Fail(_Passing):
 
 @dataclass(slots=True)
 class Delay(_Passing):
-    """Has requests, or their replies, wait; the next ones of the connection wait behind."""
+    """Delays requests, or their responses; later ones of the connection wait behind."""
 
     draw_ms: Callable[[], float]
     after_work: bool
@@ -218,7 +221,8 @@ class Delay(_Passing):
     async def _pause(self, passage: Passage) -> None:
         """Wait, by the broker's clock.
 
-        Fractions of a ms, which neither it nor uvloop's timers know, are of real time, and do not block the loop.
+        Fractions of a ms, which neither that clock nor uvloop's timers support, are of real time, and do not block the
+        loop.
         """
         delay_ms = self.draw_ms()
         whole_ms = int(delay_ms)
@@ -231,7 +235,7 @@ class Delay(_Passing):
 
 @dataclass(slots=True)
 class Park:
-    """Has requests, or their replies, wait until they are released. `changed` is called when one comes or goes."""
+    """Holds requests, or their responses, until they are released. `changed` is called when one arrives or leaves."""
 
     after_work: bool
     changed: Callable[[], None]
@@ -259,7 +263,7 @@ class Park:
                 self.parked.remove(released)
 
     def release(self, count: int | None) -> None:
-        """Let the first `count` go on, or all."""
+        """Release the first `count`, or all."""
         going = self.parked[:count]
         del self.parked[:count]
         for released in going:
@@ -267,14 +271,14 @@ class Park:
                 released.set_result(None)
 
     def end(self) -> None:
-        """Let all go on, and those that are about to wait."""
+        """Release all, including those that are about to wait."""
         self.is_over = True
         self.release(None)
 
 
 @dataclass(slots=True)
 class Lose:
-    """Loses requests, or replies: the connection answers nothing any more, as one whose broker hangs."""
+    """Loses requests, or responses: the connection gets no further responses, like one of a broker that hangs."""
 
     after_work: bool
     waiting: list[asyncio.Future[None]] = field(default_factory=list)
@@ -293,7 +297,7 @@ class Lose:
         raise CloseConnection("a request on it was lost, and the fault is over")
 
     def end(self) -> None:
-        """Close connections on which something was lost, so that their clients go on with others."""
+        """Close connections on which something was lost, so that their clients use others."""
         self.is_over = True
         for closed in self.waiting:
             if not closed.done():
@@ -302,7 +306,7 @@ class Lose:
 
 @dataclass(slots=True)
 class Disconnect(_Passing):
-    """Closes the connection in place of the work, or of its answer."""
+    """Closes the connection in place of the work, or of its response."""
 
     after_work: bool
 
@@ -314,8 +318,9 @@ class Disconnect(_Passing):
 
 @dataclass(slots=True)
 class Throttle(_Passing):
-    """Says `throttle_time_ms` in the answer, and begins no other request of the connection before that is over, as for
-    a client beyond its quota (KIP-219)."""
+    """Sets `throttle_time_ms` in the response, and delays the connection's next request until that is over, as for a
+    client beyond its quota (KIP-219).
+    """
 
     throttle_time_ms: int
 
@@ -331,8 +336,9 @@ class Throttle(_Passing):
 
 @dataclass(slots=True)
 class Garble(_Passing):
-    """Has answers arrive damaged, in one of the ways of WAYS; `counts` is asked of each that can be, and says whether
-    it is to be. Of records those of partitions are meant that `is_meant` is true of."""
+    """Damages responses in one of the ways of WAYS; `counts` is called for each suitable response, and says whether it
+    is hit. For records, only partitions for which `is_meant` is true.
+    """
 
     way: str
     is_meant: Callable[[Subject], bool]
@@ -350,7 +356,7 @@ class Garble(_Passing):
         return _WAYS_OF_FRAMES[self.way](passage, answer) if self.counts() else answer
 
     def _with_records(self, answer: Answer) -> list[Any]:
-        """The partitions in the answer to a Fetch that are meant, and of which there are records."""
+        """The partitions in a Fetch response that are meant, and have records."""
         request = answer.request
 
         def is_meant(topic: Any, partition: Any) -> bool:
@@ -371,8 +377,8 @@ def _with_bytes(answer: Answer, data: bytes) -> Answer:
 
 
 def _cut(passage: Passage, answer: Answer) -> Answer:
-    """The connection breaks in the middle of the frame. No other request is answered until then: the client would take
-    that reply for the rest of this one.
+    """The connection breaks in the middle of the frame. No other request is served until then: the client would take
+    its response for the rest of this one.
     """
     whole = answer.bytes()
     passage.connection.throttle(UNTIL_CLOSED_MS)
@@ -388,14 +394,14 @@ def _short(passage: Passage, answer: Answer) -> Answer:
 
 
 def _correlation_id(passage: Passage, answer: Answer) -> Answer:
-    """Change an answer so that it seems to be one to another request."""
+    """Change a response so that it seems to belong to another request."""
     whole = bytearray(answer.bytes())
     whole[LENGTH_SIZE : LENGTH_SIZE + 4] = (answer.request.correlation_id ^ 0x40000000).to_bytes(4, signed=True)
     return _with_bytes(answer, bytes(whole))
 
 
 def _garble_records(partitions: Iterable[Any]) -> None:
-    """One byte of the last batch of each partition is another, so that its checksum is wrong."""
+    """Change one byte of the last batch of each partition, so that its checksum is wrong."""
     for partition in partitions:
         damaged = bytearray(partition.records)
         damaged[-1] ^= 0xFF

@@ -1,5 +1,6 @@
-"""Elections that a test asks for: a partition is led by another broker, by nobody, or by the same broker in a new
-epoch. The controller decides and tells it as it does any other election."""
+"""Elections that a test requests: another leader, none, or the same leader in a new epoch. The controller decides and
+announces it like any other election.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
 TIMEOUT_MS: Final = 30_000
 
 Choose = Callable[[PartitionState, list[int]], int]
-"""Who is to lead, by the present state of a partition and those of its in-sync replicas that are online. Errors:
-ApiError."""
+"""Chooses the leader from a partition's current state and its online in-sync replicas. Errors: ApiError."""
 
 
 def another(to: int | None) -> Choose:
-    """Broker `to`, or any but the one that leads."""
+    """Broker `to`, or any but the current leader."""
 
     def choose(state: PartitionState, able: list[int]) -> int:
         others = [replica for replica in able if replica != state.leader]
@@ -42,7 +42,7 @@ def another(to: int | None) -> Choose:
 
 
 def the_same(state: PartitionState, able: list[int]) -> int:
-    """Choose the broker that leads now."""
+    """Choose the current leader."""
     if state.leader == NO_LEADER:
         raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody leads it")
     return state.leader
@@ -54,7 +54,7 @@ def nobody(state: PartitionState, able: list[int]) -> int:
 
 
 def whoever_can(former: int) -> Choose:
-    """The former leader, if it can lead; who leads now, if anybody does."""
+    """The former leader, if it can lead; the current leader, if there is one."""
 
     def choose(state: PartitionState, able: list[int]) -> int:
         if state.leader != NO_LEADER:
@@ -67,8 +67,9 @@ def whoever_can(former: int) -> Choose:
 
 
 async def elect(controller: Controller, topic: str, partition: int, choose: Choose) -> PartitionState:
-    """Have a partition led by whom `choose` says, in a new leader epoch; returns its state before that. On return the
-    controller's own broker knows. Errors: ApiError, also UNKNOWN_TOPIC_OR_PARTITION and NOT_CONTROLLER."""
+    """Elect the leader that `choose` returns, in a new leader epoch; returns the partition's state before. On return
+    the controller's own broker knows it. Errors: ApiError, also UNKNOWN_TOPIC_OR_PARTITION and NOT_CONTROLLER.
+    """
     context = controller.context
 
     def timed_out(decided: PartitionState | None) -> PartitionState:

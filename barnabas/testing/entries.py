@@ -1,8 +1,8 @@
-"""What requests ask for, and answers with an error code to it, whichever API they are of: from the fields of the
-generated messages.
+"""Finds the topics, partitions or groups that a request names, and builds error responses for them, for any API: from
+the fields of the generated messages.
 
 An entry is a struct in an array, or a plain value in one, that names a topic, a partition, a group and so on. Its
-subject says which: of the partition in a Produce request, {TOPIC: "t", PARTITION: 0, TRANSACTIONAL_ID: "x"}.
+subject identifies it: for the partition in a Produce request, {TOPIC: "t", PARTITION: 0, TRANSACTIONAL_ID: "x"}.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALL_TOPICS: Final = "all topics"
 ALL_PARTITIONS: Final = "all partitions"
 
 Subject = Mapping[str, Any]
-"""What an entry is about, by the constants above."""
+"""The names in an entry, by the constants above."""
 
 ZERO_ID: Final = bytes(16)
 TOPIC_RESOURCE: Final = 2
@@ -58,10 +58,10 @@ _ROLES: Final = {
     "resource_name": RESOURCE,
     "producer_id": PRODUCER,
 }
-"""What fields mean that hold one value, or an array of plain values, by their names."""
+"""The meaning of fields with one value, or an array of plain values, by field name."""
 
 _NAMED_TOPICS: Final = ("responses", "results")
-"""Arrays of structs whose `name` is a topic's, beside those that say so themselves."""
+"""Arrays of structs whose `name` is a topic's, besides those whose own name says so."""
 
 _IDENTITIES: Final = (
     {PARTITION},
@@ -73,10 +73,10 @@ _IDENTITIES: Final = (
     {RESOURCE},
     {PRODUCER},
 )
-"""By which of its fields an entry is told from others, the first that it has."""
+"""The fields that identify an entry: the first set that it has."""
 
 _OF_WHOLE_TOPICS: Final = frozenset({METADATA, DESCRIBE_TOPIC_PARTITIONS})
-"""Requests that name topics and are answered about their partitions."""
+"""Requests that name topics and whose responses are about their partitions."""
 
 _NOT_ASKED_FOR: Final = ("forgotten_topics_data",)
 
@@ -104,28 +104,29 @@ _UNKNOWN: Final = (
 
 
 class Failure(NamedTuple):
-    """What an answer says went wrong: Kafka's error code, a message for the versions that have one, and for Produce
-    which records of the batch were refused, by their index."""
+    """The error in a response: Kafka's error code, a message for the versions that have one, and for Produce the
+    refused records of the batch, by index.
+    """
 
     code: int
     message: str | None = None
     record_errors: Mapping[int, str] | None = None
 
 
-# --- what a message asks for ----------------------------------------------------------------------
+# --- the subjects of a message --------------------------------------------------------------------
 
 
 def subjects(message: Message, version: int, topic_name: Callable[[bytes], str | None]) -> list[Subject]:
-    """What a request is about, an entry each; one for a request without entries.
+    """The subjects of a request's entries; one subject for a request without entries.
 
-    `topic_name` is asked for the names of topics that are given by id.
+    `topic_name` returns the names of topics that are given by id.
     """
     whole: Subject = {ALL_PARTITIONS: True} if message.API_KEY in _OF_WHOLE_TOPICS else {}
     return [settled(subject, message, topic_name) for subject in _subjects(message, version, "", whole)]
 
 
 def settled(subject: Subject, request: Message, topic_name: Callable[[bytes], str | None]) -> Subject:
-    """A subject that also says what ids and keys stand for."""
+    """A subject with the names for ids and keys added."""
     subject = dict(subject)
     if TOPIC not in subject and TOPIC_ID in subject:
         name = topic_name(subject[TOPIC_ID])
@@ -158,7 +159,7 @@ def _subjects(struct: Message, version: int, array: str, inherited: Subject) -> 
 
 @cache
 def askable(api: ApiMessages) -> frozenset[str]:
-    """What requests of an API may be about, by the constants above, in any of its versions."""
+    """The possible subjects of an API's requests, by the constants above, in any of its versions."""
     found = frozenset(_askable(api.request_class, ""))
     if found & {TOPIC_ID, RESOURCE}:
         found |= {TOPIC}
@@ -178,7 +179,7 @@ def _askable(struct: type[Message], array: str) -> Iterator[str]:
 
 
 def _role(field: Field, array: str) -> str | None:
-    """What a field with a single value means in a struct of that array."""
+    """The meaning of a field with a single value in a struct of that array."""
     if isinstance(field.type, Array) or not isinstance(field.type, str):
         return None
     if field.name == "name":
@@ -201,11 +202,11 @@ def _own_subject(struct: Message, version: int, array: str) -> dict[str, Any]:
     return found
 
 
-# --- where answers have errors --------------------------------------------------------------------
+# --- errors in responses --------------------------------------------------------------------------
 
 
 class _Level(NamedTuple):
-    """An array of a response whose entries answer those of an array of the request."""
+    """An array of a response whose entries correspond to those of an array of the request."""
 
     asked: str
     answered: str
@@ -215,18 +216,18 @@ class _Level(NamedTuple):
 
 
 def error_field(struct: type[Message] | Message, version: int) -> str | None:
-    """The name of the field of a struct that holds its error code, if this version has one."""
+    """The name of a struct's error code field, if this version has one."""
     names = (field.name for field in struct.FIELDS if field.name in _ERROR_FIELDS and field.exists_in(version))
     return next(names, None)
 
 
 def _element(field: Field) -> type[Message] | str | None:
-    """What an array holds; None for a field that is none."""
+    """The element type of an array; None for a field that is no array."""
     return field.type.element if isinstance(field.type, Array) else None
 
 
 def _identity(field: Field, version: int) -> frozenset[str]:
-    """By which roles the entries of an array are told from each other."""
+    """The roles that identify the entries of an array."""
     element = _element(field)
     if isinstance(element, str):
         roles = {_ROLES[field.name]} if field.name in _ROLES else set()
@@ -246,7 +247,7 @@ def _has_errors(struct: type[Message], version: int) -> bool:
 
 
 def _levels(asked: type[Message], answered: type[Message], version: int) -> tuple[_Level, ...]:
-    """From the request's entries to the response's, the outermost first."""
+    """The levels from the request's entries to the response's, the outermost first."""
     for field in answered.FIELDS:
         element = _element(field)
         if not isinstance(element, type) or not field.exists_in(version) or not _has_errors(element, version):
@@ -262,7 +263,7 @@ def _levels(asked: type[Message], answered: type[Message], version: int) -> tupl
 
 
 def _known_by(level: _Level) -> frozenset[str]:
-    """What can be addressed by an entry of a level."""
+    """The roles that an entry of a level can be addressed by."""
     known = set(level.identity)
     if known & {TOPIC_ID, RESOURCE}:
         known.add(TOPIC)
@@ -272,8 +273,9 @@ def _known_by(level: _Level) -> frozenset[str]:
 
 
 def _place(levels: Sequence[_Level], addressed: frozenset[str]) -> int | None:
-    """Which level's entries carry the error: the first that has one, from where all is known that is addressed; what no
-    entry tells, the request told as a whole."""
+    """The level whose entries carry the error: the first with an error code at which all addressed roles are known;
+    roles that no entry has belong to the request as a whole.
+    """
     telling = [depth for depth, level in enumerate(levels) if addressed & _known_by(level)]
     if PARTITION in addressed and not any(PARTITION in level.identity for level in levels):
         return None
@@ -282,7 +284,7 @@ def _place(levels: Sequence[_Level], addressed: frozenset[str]) -> int | None:
 
 
 def addressable(response: type[Message], version: int) -> frozenset[str]:
-    """What the entries of a response tell that have errors of their own."""
+    """The roles in a response's entries that have errors of their own."""
     return frozenset(_addressable(response, version, frozenset()))
 
 
@@ -298,10 +300,10 @@ def _addressable(struct: type[Message], version: int, above: frozenset[str]) -> 
 
 
 def is_whole_by_default(api: ApiMessages, version: int, addressed: frozenset[str], code: int) -> bool:
-    """Whether an error is the whole answer's: where that has a field for it, and no topic or partition is meant.
+    """Whether an error belongs to the whole response: if the response has a field for it, and no topic or partition is
+    meant.
 
-    Consumers look for the errors of Fetch at partitions, but for those of its session, and for those of Metadata at
-    topics.
+    Consumers expect the errors of Fetch at partitions, except those of its session, and those of Metadata at topics.
     """
     if error_field(api.response_class, version) is None or addressed & {TOPIC, PARTITION}:
         return False
@@ -314,18 +316,18 @@ _SESSION_ERRORS: Final = (-1, 70, 71, 106)
 """UNKNOWN_SERVER_ERROR, FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
 
 
-# --- answers with errors --------------------------------------------------------------------------
+# --- responses with errors ------------------------------------------------------------------------
 
 
 def whole_error(api: ApiMessages, version: int, failure: Failure) -> Message:
-    """A response that is nothing but an error; the version must have a field for it."""
+    """A response that contains only an error; the version must have a field for it."""
     response = api.response_class()
     _blank(response, version, failure)
     return response
 
 
 class Split(NamedTuple):
-    """A request without the entries that are to fail, and the answers to those."""
+    """A request without the entries that are to fail, and the response entries for those."""
 
     rest: Message
     is_rest_empty: bool
@@ -341,14 +343,15 @@ def split(
     is_meant: Callable[[Subject], bool],
     failure: Failure,
 ) -> Split | None:
-    """Take the entries out of a request that are meant; None where its entries are not those of the response.
+    """Split off the entries of a request that are meant; None if its entries do not correspond to those of the
+    response.
 
-    `addressed` are the roles by which `is_meant` decides; it is given the subjects of entries as they are, not
-    `settled`. `request` stays as it is.
+    `addressed` are the roles that `is_meant` uses; it is called with the raw subjects of entries, not the `settled`
+    ones. `request` does not change.
     """
     levels = _levels(type(request), api.response_class, version)
     depth = _place(levels, addressed)
-    if depth is None or getattr(request, levels[0].asked) is None:  # None: of whatever there is
+    if depth is None or getattr(request, levels[0].asked) is None:  # None: everything
         return None
     levels = levels[: depth + 1]
     kept, answers = _split(request, "", levels, {}, version, is_meant, failure)
@@ -394,7 +397,7 @@ def _split(
 
 
 def _answer(level: _Level, subject: Subject, asked: Any, version: int, failure: Failure | None) -> Message:
-    """The response's entry that answers one of the request."""
+    """The response's entry for an entry of the request."""
     answer = level.struct()
     for field in answer.FIELDS:
         if not field.exists_in(version) or not isinstance(field.type, str):
@@ -410,7 +413,7 @@ def _answer(level: _Level, subject: Subject, asked: Any, version: int, failure: 
 
 
 def merge(response: Message, levels: Sequence[_Level], answers: Iterable[Message]) -> None:
-    """Put answers among those of a response, beside those to other partitions of the same topic."""
+    """Merge entries into those of a response, beside those for other partitions of the same topic."""
     level = levels[0]
     present: list[Message] = list(getattr(response, level.answered) or ())
     for answer in answers:
@@ -441,7 +444,7 @@ def overwrite(
     is_meant: Callable[[Subject], bool],
     failure: Failure,
 ) -> None:
-    """Have the entries of a response that are meant say that they failed."""
+    """Set the error in the response entries that are meant."""
     _overwrite(response, version, "", _own_subject(request, version, ""), addressed, is_meant, failure, is_root=True)
 
 
@@ -471,7 +474,7 @@ def _overwrite(
 
 
 def _blank(struct: Message, version: int, failure: Failure, keep: str = "") -> None:
-    """Leave nothing in a struct but what it is about and its error."""
+    """Clear a struct except for its identity and its error."""
     empty = type(struct)()
     for field in struct.FIELDS:
         name = field.name
@@ -509,7 +512,7 @@ def _copy(struct: Message) -> Any:
 
 
 def without_wait(request: Message) -> Message:
-    """A Fetch request that is answered with what there is."""
+    """A copy of a Fetch request that returns without waiting."""
     copied = _copy(request)
     copied.max_wait_ms = 0
     return copied  # type: ignore[no-any-return]
@@ -522,7 +525,7 @@ def add_missing(
     missing: Iterable[Subject],
     failure: Failure,
 ) -> None:
-    """Add errors of partitions that a Fetch response leaves out, because nothing is new in them."""
+    """Add errors of partitions that a Fetch response omits, because they have no new records."""
     levels = _levels(api.request_class, api.response_class, version)
     for subject in missing:
         topic = _answer(levels[0], subject, None, version, None)

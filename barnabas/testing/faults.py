@@ -1,8 +1,7 @@
-"""Faults that a test asks of a broker, or of a cluster: `broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER")`.
+"""Faults that a test adds to a broker, or to a cluster: `broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER")`.
 
-A fault stands between the connections of clients and the broker, as a proxy would: the broker is asked whole requests
-or none, so that its own state stays right whatever clients are told. As long as there is no fault, nothing stands
-there.
+A fault acts between the connections of clients and the broker, like a proxy: the broker gets whole requests or none, so
+that its own state stays correct whatever clients receive. Without faults there is nothing in between.
 """
 
 from __future__ import annotations
@@ -40,22 +39,22 @@ _WRITTEN_DOWN: Final = (
     "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "CreateTopics",
     "CreatePartitions",
 )  # fmt: skip
-"""Requests that a broker answers when it has written something."""
+"""Requests whose response comes after a write."""
 
 
 class Faults(StateFaults):
-    """What a broker, or a cluster, does wrong; made by its methods, undone by `clear()`.
+    """The faults of a broker, or a cluster; its methods add them, `clear()` removes them.
 
     `api` is Kafka's name of an API ("Produce"), its key, its request's class, several of them, or None for all.
-    What else says which requests are meant, and how often, is told at `Matching`. With `after_work` the broker does
-    what it is asked, and the fault befalls the reply.
+    `Matching` describes the other keywords, which select requests and limit hits. With `after_work` the broker
+    processes the request, and the fault affects the response.
 
-    Of several faults for one request the first one made is the outermost: it is the first to see the request and the
-    last to see the reply. A fault that lets nothing through keeps the others from seeing the request, but all of them
-    count it. Requests of the test itself (`create_topic`, `produce` and so on) and, unless `from_brokers` says
-    otherwise, of other brokers are no client's: faults leave them alone. Faults outlive a restart, not `stop()`.
+    Of several faults for one request the first one added is the outermost: it is the first to see the request and the
+    last to see the response. A fault that lets nothing through hides the request from the others, but all of them count
+    it. Requests of the test itself (`create_topic`, `produce` and so on) and, unless `from_brokers` says otherwise, of
+    other brokers are not those of clients: faults ignore them. Faults survive a restart, not `stop()`.
 
-    Errors of all: ValueError, TypeError for arguments that make no sense. Thread-safe.
+    Errors of all: ValueError, TypeError for invalid arguments. Thread-safe.
     """
 
     # --- the verbs --------------------------------------------------------------------------------
@@ -71,13 +70,13 @@ class Faults(StateFaults):
         after_work: bool = False,
         **where: Unpack[Matching],
     ) -> Fault:
-        """Answer with an error code, by Kafka's name or number.
+        """Return an error code, given by Kafka's name or number.
 
-        The error is the whole answer's where the API's version has a field for that and no topic or partition is
-        meant; else that of each entry that is meant, and the others are done. `whole` decides otherwise where there is
-        a choice. (Errors of a Fetch are by themselves those of partitions, but for those of its session, and errors of
+        The error is set for the whole response if the API's version has a field for that and no topic or partition is
+        meant; else for each entry that is meant, and the others are processed. `whole` decides otherwise if there is a
+        choice. (Errors of a Fetch are by default those of partitions, except those of its session, and errors of
         Metadata those of topics.) `message` and, for Produce, `record_errors` (messages by the index of a record in its
-        batch) are told by the versions that have them. A Produce with acks=0 loses its connection.
+        batch) are sent in the versions that have them. A Produce with acks=0 loses its connection.
         """
         failure = entries.Failure(error_code(error), message, _record_errors(api, record_errors))
         return self._fail(api, failure, where, whole=whole, after_work=after_work)
@@ -92,8 +91,7 @@ class Faults(StateFaults):
         whole: bool | None = None,
         after_work: bool = False,
     ) -> Fault:
-        """`addressed` are roles of `entries` beside those that `where` has: the entries that tell them have the error,
-        all of them."""
+        """`addressed` are roles of `entries` in addition to those in `where`: entries that have them get the error."""
         matcher, limits = split_keywords(api, where, ("message", "record_errors", "whole", "after_work"))
 
         def effect(fault: Fault) -> Fail:
@@ -110,9 +108,10 @@ class Faults(StateFaults):
         after_work: bool = False,
         **where: Unpack[Matching],
     ) -> Fault:
-        """Have requests wait for `duration`, a timedelta or ms: fixed, anything between two, or what a function makes
-        of the fault's random numbers. The next requests of a connection wait behind, as at a slow broker. The time is
-        the broker's: `clock.advance` shortens it."""
+        """Delay requests by `duration`, a timedelta or ms: fixed, random between two, or computed by a function from
+        the fault's random numbers. Later requests of a connection wait behind, as at a slow broker. The time is the
+        broker's: `clock.advance` shortens it.
+        """
         draw = _duration_of(duration)
         matcher, limits = split_keywords(api, where)
         return self._add(
@@ -128,8 +127,9 @@ class Faults(StateFaults):
     def hold(
         self, api: Api | Collection[Api] | None = None, *, after_work: bool = False, **where: Unpack[Matching]
     ) -> Hold:
-        """Have requests wait until `release()`, or until the fault is removed; `wait_held()` tells when they are there.
-        The next requests of a connection wait behind."""
+        """Hold requests until `release()`, or until the fault is removed; `wait_held()` waits for their arrival. Later
+        requests of a connection wait behind.
+        """
         matcher, limits = split_keywords(api, where)
         return self._add(
             Hold(self, f"hold {api_names(api)}", matcher, limits, lambda fault: Park(after_work, fault.changed))
@@ -138,25 +138,26 @@ class Faults(StateFaults):
     def drop(
         self, api: Api | Collection[Api] | None = None, *, after_work: bool = False, **where: Unpack[Matching]
     ) -> Fault:
-        """Lose requests, or with `after_work` the replies: the client hears nothing on that connection any more, and
-        gives it up when its time is over (request.timeout.ms, socket.timeout.ms). When the fault is removed, those
-        connections are closed."""
+        """Lose requests, or with `after_work` the responses: the client receives nothing on that connection any more,
+        and closes it after its timeout (request.timeout.ms, socket.timeout.ms). When the fault is removed, those
+        connections are closed.
+        """
         matcher, limits = split_keywords(api, where)
         return self._add(Fault(self, f"drop {api_names(api)}", matcher, limits, lambda fault: Lose(after_work)))
 
     def disconnect(
         self, api: Api | Collection[Api] | None = None, *, after_work: bool = False, **where: Unpack[Matching]
     ) -> Fault:
-        """Close the connection in place of the work, or of its answer."""
+        """Close the connection in place of the work, or of its response."""
         matcher, limits = split_keywords(api, where)
         what = f"disconnect {api_names(api)}"
         return self._add(Fault(self, what, matcher, limits, lambda fault: Disconnect(after_work)))
 
     def garble(self, api: Api | Collection[Api] | None, way: str, **where: Unpack[Matching]) -> Fault:
-        """Damage answers: "records" (of Fetch: batches whose checksum is wrong), "cut" (the connection breaks in the
-        middle of the frame), "short" (the frame ends before its message does) or "correlation_id" (the reply to another
-        request). Answers without anything to be damaged, as those to long polls in vain are without records, do not
-        count."""
+        """Damage responses: "records" (of Fetch: batches whose checksum is wrong), "cut" (the connection breaks in the
+        middle of the frame), "short" (the frame ends before its message does) or "correlation_id" (the response to
+        another request). Responses with nothing to damage, such as those to long polls without records, do not count.
+        """
         if way not in WAYS:
             raise ValueError(f"answers are garbled in the ways {', '.join(WAYS)}, not {way}")
         if way == RECORDS:
@@ -173,8 +174,9 @@ class Faults(StateFaults):
         )
 
     def throttle(self, api: Api | Collection[Api] | None, duration: Duration, **where: Unpack[Matching]) -> Fault:
-        """Answer at once, but say that the client is beyond its quota and must wait so long (`throttle_time_ms`), and
-        begin no other request of its connection meanwhile, as Kafka does (KIP-219)."""
+        """Respond at once, but report that the client is beyond its quota and must wait (`throttle_time_ms`), and delay
+        its connection's next request meanwhile, as Kafka does (KIP-219).
+        """
         matcher, limits = split_keywords(api, where, ())
         effect = Throttle(whole_ms(duration))
         return self._add(Fault(self, f"throttle {api_names(api)}", matcher, limits, lambda fault: effect))
@@ -189,18 +191,20 @@ class Faults(StateFaults):
         probability: float = 1.0,
         seed: int | None = None,
     ) -> Fault:
-        """Close new connections of clients as soon as they are accepted; those that exist stay. Brokers of a cluster
-        share their listener with clients, and so the refusal."""
+        """Close new connections of clients as soon as they are accepted; existing ones stay. Brokers of a cluster share
+        their listener with clients, and so the refusal.
+        """
         limits = Limits(times=times, after=after, every=every, probability=probability, seed=seed)
         return self._add(Refusal(self, "refuse", _at(broker), limits, no_effect))
 
-    # --- on whole things (see also StateFaults) ---------------------------------------------------
+    # --- faults of more than requests (see also StateFaults) --------------------------------------
 
     def leader_away(self, topic: str | Topic, partition: int | None = None) -> FaultGroup:
-        """Have all partitions of a topic, or one, without a leader until the fault is removed: metadata says
-        LEADER_NOT_AVAILABLE of each (not of the topic, as a broker of Kafka would not, and of which librdkafka's
-        consumers take it that there is no such topic), and who asks the former leader hears NOT_LEADER_OR_FOLLOWER.
-        The topic need not exist yet; of one that is misspelt `hits` stays 0 (`repr` has both)."""
+        """Remove the leader of all partitions of a topic, or of one, until the fault is removed: metadata has
+        LEADER_NOT_AVAILABLE for each (not for the topic: a Kafka broker would not, and librdkafka's consumers conclude
+        from it that the topic does not exist), and requests to the former leader fail with NOT_LEADER_OR_FOLLOWER. The
+        topic need not exist yet; for a misspelt one `hits` stays 0 (`repr` shows both).
+        """
         topic = topic_name(topic)
         where: Matching = {"topic": topic} if partition is None else {"topic": topic, "partition": partition}
         nobody_leads = entries.Failure(ErrorCode.LEADER_NOT_AVAILABLE)
@@ -211,8 +215,9 @@ class Faults(StateFaults):
         )
 
     def coordinator_away(self, *, group: str | None = None, transactional_id: str | None = None) -> FaultGroup:
-        """Have a consumer group, or a transactional id, without a coordinator until the fault is removed: nobody finds
-        one (COORDINATOR_NOT_AVAILABLE), and who asks the former one hears NOT_COORDINATOR."""
+        """Remove the coordinator of a consumer group, or of a transactional id, until the fault is removed: clients
+        find none (COORDINATOR_NOT_AVAILABLE), and requests to the former one fail with NOT_COORDINATOR.
+        """
         if (group is None) == (transactional_id is None):
             raise ValueError("say whose coordinator is away: group=... or transactional_id=...")
         of_group: Matching = {"group": group} if group is not None else {}
@@ -234,8 +239,9 @@ class Faults(StateFaults):
         probability: float = 1.0,
         seed: int | None = None,
     ) -> DiskFault:
-        """Have no room on the disk: what is to be written is refused (ENOSPC), and may be written when the fault is
-        removed. Hits are refused calls to the file system."""
+        """Simulate a full disk: writes are refused (ENOSPC), and succeed again when the fault is removed. Hits are
+        refused calls to the file system.
+        """
         limits = Limits(times=times, after=after, every=every, probability=probability, seed=seed)
         return self._add(DiskFault(self, "disk_full", _at(broker), limits, no_effect))
 
@@ -249,8 +255,9 @@ class Faults(StateFaults):
         probability: float = 1.0,
         seed: int | None = None,
     ) -> DiskFault:
-        """Have the disk break: writes and syncs fail (EIO). That is final, as in Kafka: what could not be written is
-        offline until the broker is started again, however soon the fault is removed."""
+        """Simulate a broken disk: writes and syncs fail (EIO). That is final, as in Kafka: logs that could not be
+        written are offline until the broker is restarted, however soon the fault is removed.
+        """
         limits = Limits(times=times, after=after, every=every, probability=probability, seed=seed)
         fault = DiskFault(self, "disk_fails", _at(broker), limits, no_effect)
         fault.error_number = errno.EIO
@@ -262,17 +269,19 @@ class Faults(StateFaults):
         *,
         broker: int | Collection[int] | None = None,
     ) -> FaultGroup:
-        """Have all that is to be written take so much longer until the fault is removed: what producers, groups and
-        transactions ask for, and, in a cluster, what a broker fetches as a follower. `duration` is as of `delay`."""
+        """Delay all writes until the fault is removed: those of producers, groups and transactions, and, in a cluster,
+        the fetches of a broker as a follower. `duration` is as in `delay`.
+        """
         asked, followed = _asked_and_followed(broker)
         parts = self.delay(_WRITTEN_DOWN, duration, **asked), self.delay("Fetch", duration, **followed)
         return FaultGroup(_named("disk_slow", broker), *parts)
 
     def pause(self, *, broker: int | Collection[int] | None = None) -> FaultGroup:
-        """Stop a broker as SIGSTOP does, until the fault is removed: connections stay and new ones come, but nothing is
-        answered, to clients and to other brokers, nor does it follow others. When the fault is removed, all that was
-        asked meanwhile is done. (It is not taken for dead: `Cluster.expire_session` does that. What it does by its
-        clock, it does.)"""
+        """Stop a broker like SIGSTOP, until the fault is removed: connections stay and new ones are accepted, but it
+        sends no responses, to clients and to other brokers, and does not fetch as a follower. When the fault is
+        removed, pending requests are processed. (Its session does not expire: `Cluster.expire_session` does that. Its
+        timers still run.)
+        """
         asked, followed = _asked_and_followed(broker)
         return FaultGroup(_named("pause", broker), self.hold(**asked), self.hold("Fetch", **followed))
 
@@ -285,7 +294,7 @@ def _at(broker: int | Collection[int] | None) -> Matcher:
 
 
 def _asked_and_followed(broker: int | Collection[int] | None) -> tuple[Matching, Matching]:
-    """What these brokers are asked, by other brokers too; and what they ask others as followers."""
+    """The selection of requests to these brokers, also from other brokers; and of their own requests as followers."""
     brokers = _at(broker)
 
     def is_of_follower(request: Request) -> bool:
@@ -302,21 +311,22 @@ def _named(verb: str, broker: int | Collection[int] | None) -> str:
 
 
 def api_names(api: Api | Collection[Api] | None) -> str:
-    """What APIs are told by in the description of a fault."""
+    """The APIs in the description of a fault."""
     keys = api_keys(api)
     return "everything" if keys is None else ", ".join(API_NAMES[key] for key in sorted(keys))
 
 
 def _answered_with_records(api: Api | Collection[Api] | None) -> Api:
-    """Fetch, the only API whose answers have records. Errors: ValueError where another one is named."""
+    """Fetch, the only API whose responses have records. Errors: ValueError if another one is named."""
     if others := (api_keys(api) or frozenset({FETCH})) - {FETCH}:
         raise ValueError(f"answers to {api_names(others)} have no records: only those to Fetch do")
     return FETCH
 
 
 def error_code(error: Any) -> int:
-    """An error's number, of its name or number. Errors: ValueError for what is no error of Kafka, TypeError for what
-    could not be one."""
+    """An error's number, from its name or number. Errors: ValueError for no error of Kafka, TypeError for an invalid
+    type.
+    """
     if not isinstance(error, str | int) or isinstance(error, bool):
         raise TypeError(f"an error is its name, its number or an ErrorCode, not {error!r:.100}")
     if isinstance(error, str):
@@ -336,7 +346,7 @@ def error_code(error: Any) -> int:
 def _record_errors(
     api: Api | Collection[Api] | None, record_errors: Mapping[int, str] | None
 ) -> Mapping[int, str] | None:
-    """Errors: ValueError, TypeError for what no answer can say."""
+    """Errors: ValueError, TypeError for values that no response can contain."""
     if not record_errors:
         return record_errors
     if not isinstance(record_errors, Mapping):
@@ -357,8 +367,9 @@ def _record_errors(
 def split_keywords(
     api: Api | Collection[Api] | None, where: Mapping[str, Any], others: Collection[str] = ("after_work",)
 ) -> tuple[Matcher, Limits]:
-    """Which requests a fault is for, and how often it comes, of the keywords of `Matching`; `others` are those that its
-    verb has besides. Errors: ValueError, TypeError."""
+    """The request selection and the hit limits of a fault, from the keywords of `Matching`; `others` are additional
+    keywords of its method. Errors: ValueError, TypeError.
+    """
     limits = {name: where[name] for name in ("times", "after", "every", "probability", "seed") if name in where}
     matcher = Matcher(api, {name: value for name, value in where.items() if name not in limits}, others)
     matcher.check_can_match()

@@ -1,4 +1,4 @@
-"""A disk that can be made to refuse writes while a broker runs, and costs nothing as long as it does not."""
+"""A disk that can refuse writes while a broker runs, without cost while it does not."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _METHODS: Final = (
 
 
 class Refusing(NamedTuple):
-    """A fault of a disk: `error_number` is what refused calls fail with, `is_hit` tells whether one is, and counts."""
+    """A fault of a disk: `error_number` is the errno of refused calls, `is_hit` decides about a call, and counts."""
 
     error_number: int
     is_hit: Callable[[], bool]
 
 
 class ExchangeableFiles:
-    """`Files` whose methods are those of others, which can be exchanged: a call costs what it costs there."""
+    """`Files` whose methods are those of another object, which can be exchanged: without an additional call."""
 
     def __init__(self, files: Files) -> None:
         self.original = files
         self._exchange(files)
 
     def refuse(self, faults: Sequence[Refusing]) -> None:
-        """Have writes go through these faults from now on; none: as they are."""
+        """Apply these faults to writes from now on; none: the original files."""
         self._exchange(cast(Files, _RefusingFiles(self.original, faults)) if faults else self.original)
 
     def as_files(self) -> Files:
-        """This object as the `Files` that it stands for."""
+        """This object as the `Files` that it implements."""
         return cast(Files, self)
 
     def _exchange(self, files: Files) -> None:
@@ -46,7 +46,7 @@ class ExchangeableFiles:
 
 
 class _RefusingFiles:
-    """Others, of which writes may fail: of data, of new files, and, where the disk is not just full, syncs."""
+    """Files whose writes may fail: of data, of new files, and, unless the disk is only full, syncs."""
 
     def __init__(self, files: Files, faults: Sequence[Refusing]) -> None:
         self._files = files

@@ -1,4 +1,4 @@
-"""A consumer group as a test sees it."""
+"""A consumer group for tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WITH_MEMBERS = frozenset({"CompletingRebalance", "Stable"})
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group. `assignment` is what the group's leader sent for it, in the client's own format."""
+    """A member of a group. `assignment` is the one that the group's leader sent for it, in the client's own format."""
 
     member_id: str
     group_instance_id: str | None
@@ -41,9 +41,9 @@ class Group:
     `state` is Kafka's name: Empty, PreparingRebalance, CompletingRebalance, Stable or Dead (no such group). `offsets`
     are the committed ones by (topic, partition).
 
-    `lag` is how far they are behind the ends of their partitions, all together. A partition that a member is assigned
-    and that has no committed offset counts from its first record on, as to a consumer with
-    `auto.offset.reset=earliest`. It is None while a partition has no leader, which alone knows its end.
+    `lag` is the sum of their distances from the ends of their partitions. An assigned partition without a committed
+    offset counts from its first record on, as for a consumer with `auto.offset.reset=earliest`. It is None while a
+    partition has no leader, as only the leader knows its end.
     """
 
     group_id: str
@@ -55,17 +55,17 @@ class Group:
 
     @classmethod
     def dead(cls, group_id: str) -> Self:
-        """What is told of a group that does not exist."""
+        """The group for an id that does not exist."""
         return cls(group_id, NO_GROUP_STATE, "", (), {})
 
 
 Unread = Callable[[str, int, int | None], int | None]
-"""How many offsets a partition has from a committed one on, or all where that is None; None while it has no leader."""
+"""The number of a partition's offsets from a committed one on, or of all for None; None while it has no leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedGroup:
-    """What a group is to be. Errors: ValueError, TypeError for what no group ever is."""
+    """The expected state of a group. Errors: ValueError, TypeError for an impossible one."""
 
     state: str
     members: int | None
@@ -76,7 +76,7 @@ class WantedGroup:
     def of(
         cls, state: str, members: int | None, offsets: Mapping[tuple[str | Topic, int], int] | None, lag: int | None
     ) -> Self:
-        """What a test asks for."""
+        """The expectation of a test."""
         check_group_may_be(state, members)
         if lag is not None:
             check_count("lag", lag, 0)
@@ -85,7 +85,7 @@ class WantedGroup:
         return cls(state, members, _wanted_offsets(offsets or {}), lag)
 
     def is_met(self, group: Group) -> bool:
-        """Whether the group is so. Others may have gone further than what is wanted of offsets and lag."""
+        """Whether the group meets it. Offsets and lag may be better than expected."""
         return (
             group.state == self.state
             and self.members in (None, len(group.members))
@@ -94,7 +94,7 @@ class WantedGroup:
         )
 
     def not_met(self, group: Group) -> str:
-        """What the group is instead."""
+        """The actual state of the group."""
         is_so, wanted = [f"{len(group.members)} members"], [] if self.members is None else [str(self.members)]
         if self.lag is not None:
             is_so.append(f"lag {'unknown' if group.lag is None else group.lag}")
@@ -107,7 +107,7 @@ class WantedGroup:
 
 
 def check_group_may_be(state: str, members: int | None) -> None:
-    """Refuse what no group ever is. Errors: ValueError, TypeError."""
+    """Refuse impossible states. Errors: ValueError, TypeError."""
     if state not in STATES:
         raise ValueError(f"groups have the states {', '.join(sorted(STATES))}, not {state}")
     if members is None:
@@ -132,7 +132,7 @@ def _wanted_offsets(offsets: Mapping[tuple[str | Topic, int], int]) -> dict[tupl
 
 
 def find_group(groups: GroupService, group_id: str, unread: Unread) -> Group:
-    """The group, "Dead" when there is none or its coordinator is not here yet. Broker's loop only."""
+    """The group, "Dead" when it does not exist or its coordinator is not here yet. Broker's loop only."""
     try:
         found = groups.describe(group_id)
     except ApiError:

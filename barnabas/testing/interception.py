@@ -1,5 +1,6 @@
-"""What stands between the connections of clients and the brokers of a test: faults, and recordings of requests. As long
-as there is neither, nothing does."""
+"""Interception between the connections of clients and the brokers of a test: faults, and recordings of requests.
+Without either there is nothing in between.
+"""
 
 from __future__ import annotations
 
@@ -42,17 +43,17 @@ class Owner(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has an event loop: a cluster has one also where none of its brokers runs."""
+        """Whether it has an event loop: a cluster has one even if none of its brokers runs."""
         ...
 
     @property
     def _is_of_another_process(self) -> bool:
-        """Whether it runs in the process that this one was forked from."""
+        """Whether it runs in the process from which this one was forked."""
         ...
 
     @property
     def _last_recording(self) -> Recording | None:
-        """The recording that began last, whether it goes on or not; None when nothing was ever recorded."""
+        """The latest recording, whether it has ended or not; None if there was none."""
         ...
 
     def _check_started(self) -> None:
@@ -68,11 +69,11 @@ class Owner(Protocol):
         ...
 
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, also where none of the brokers of a cluster runs, and while they are restarted."""
+        """As `call`, also if none of a cluster's brokers runs, and while they are restarted."""
         ...
 
     def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, of what asks no broker: it goes on while they are restarted."""
+        """As `call`, for a coroutine that sends no request to brokers: it continues while they are restarted."""
         ...
 
     async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -80,7 +81,7 @@ class Owner(Protocol):
         ...
 
     def live_servers(self) -> Sequence[Server]:
-        """The brokers that run."""
+        """The running brokers."""
         ...
 
     def _absent(self) -> Sequence[int]:
@@ -88,7 +89,7 @@ class Owner(Protocol):
         ...
 
     def _led_by_its_word(self, name: str, partition: int) -> Led | None:
-        """A partition at the broker that says that it leads it."""
+        """A partition at the broker that considers itself its leader."""
         ...
 
     def _check_brokers(self, numbers: Collection[int]) -> None:
@@ -96,7 +97,7 @@ class Owner(Protocol):
         ...
 
     def _check_apis(self, keys: frozenset[int] | None) -> None:
-        """Refuse APIs that nobody ever asks it for; None are all. Errors: ValueError."""
+        """Refuse APIs that it never receives requests of; None are all. Errors: ValueError."""
         ...
 
     def _controlling(self) -> Server | None:
@@ -104,15 +105,15 @@ class Owner(Protocol):
         ...
 
     async def _eventually(self, find: Callable[[], T | None], what: str) -> T:
-        """What is found in the end. Errors: TimeoutError, ApiError."""
+        """The result of `find`, once it is not None. Errors: TimeoutError, ApiError."""
         ...
 
     async def _settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
-        """Wait until all brokers that run have heard what the controller decided. Errors: TimeoutError."""
+        """Wait until all running brokers know the controller's decisions. Errors: TimeoutError."""
         ...
 
     async def _leading(self, name: str, partition: int) -> Led:
-        """A partition at its leader, as soon as there is one. Errors: TimeoutError, ApiError."""
+        """A partition at its leader, once it has one. Errors: TimeoutError, ApiError."""
         ...
 
 
@@ -122,7 +123,7 @@ class Meddler(Protocol):
     effect: Effect
 
     def is_hit(self, request: Request) -> bool:
-        """Whether the fault comes over a request; counts."""
+        """Whether the fault hits a request; counts."""
         ...
 
 
@@ -138,19 +139,19 @@ class DiskFault(Protocol):
     """A fault of disks."""
 
     def refusing(self, broker: int) -> Refusing | None:
-        """What it does to the disk of a broker; None for nothing."""
+        """The effect on a broker's disk; None for none."""
         ...
 
 
 class Exchange(Protocol):
-    """A request that is recorded, and what becomes of it."""
+    """A recorded request, and its outcome."""
 
     def note_answer(self, answer: Answer | None) -> None:
-        """The reply leaves, or there is none."""
+        """The response is sent, or there is none."""
         ...
 
     def note_close(self) -> None:
-        """The connection is closed in place of a reply."""
+        """The connection is closed in place of a response."""
         ...
 
 
@@ -158,12 +159,12 @@ class Observer(Protocol):
     """A recording."""
 
     def begin(self, request: Request, size: int, now_ms: int) -> Exchange | None:
-        """A client has asked, in so many bytes; None where that is not recorded."""
+        """A client has sent a request, of `size` bytes; None if that is not recorded."""
         ...
 
 
 class Interception:
-    """The faults and recordings of a broker, or a cluster. Its lists are changed by `run`, followed by `attach_all`."""
+    """The faults and recordings of a broker, or a cluster. `run` changes its lists, followed by `attach_all`."""
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
@@ -174,10 +175,10 @@ class Interception:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, action: Callable[[], None]) -> None:
-        """Do something on the event loop of the broker that runs, and return when it is done: of a cluster also while
-        its brokers end, and others begin, which may wait for the end of a fault.
+        """Call a function on the event loop of the running broker, and return when it is done: for a cluster also while
+        its brokers are restarted, which may wait for the end of a fault.
 
-        Errors: RuntimeError in a process that was forked: the broker would hear nothing of it.
+        Errors: RuntimeError in a process that was forked: the broker would not notice.
         """
         if self.owner._is_of_another_process:
             raise of_another_process()
@@ -197,8 +198,9 @@ class Interception:
             return False
 
     def wait(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What faults, or recordings, come to in the end, also while brokers end and others begin. Raises RuntimeError
-        when no broker runs."""
+        """Wait for the result of faults, or recordings, also while brokers are restarted. Raises RuntimeError when no
+        broker runs.
+        """
         return self.owner._watch(self._explained(waiting))
 
     async def wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -212,17 +214,17 @@ class Interception:
             raise report.explained(error, self.owner) from None
 
     def soon(self, action: Callable[[], None]) -> None:
-        """Have something done on the event loop, from any thread."""
+        """Have a function called on the event loop, from any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(action)
 
     def attach_all(self) -> None:
-        """Have brokers that run do what there is now."""
+        """Apply the current faults and recordings to the running brokers."""
         for server in self.owner.live_servers():
             self.attach(server)
 
     def attach(self, server: Server) -> None:
-        """Have a broker do what there is; also before it starts, on its event loop."""
+        """Apply the current faults and recordings to a broker; also before it starts, on its event loop."""
         self._loop = asyncio.get_running_loop()
         coordinators.attach(server, self.owner.live_servers)
         server.connections.refusal = partial(self._refuse, server) if self.doorkeepers else _admit
@@ -239,7 +241,7 @@ class Interception:
     def _intercept(
         self, server: Server, serve: Serve, frame: memoryview | bytearray, connection: Connection
     ) -> Outcome:
-        data = kept(frame)  # what is decoded, and kept, are views of it
+        data = kept(frame)  # decoded, and stored, values are views of it
         request = read_request(server, connection, data)
         if request is None:
             return serve(frame, connection)
@@ -264,7 +266,7 @@ class Interception:
 async def _play(
     meddlers: Sequence[Meddler], passage: Passage, serve: Serve, frame: memoryview | bytearray
 ) -> Parts | None:
-    """What becomes of a request that these faults come over. Raises CloseConnection."""
+    """The response to a request that these faults hit. Raises CloseConnection."""
     request = passage.request
 
     async def work(message: Message | None = None) -> Answer | None:
@@ -299,11 +301,11 @@ def _framed(request: Request, message: Message) -> bytearray:
     return bytearray(header + codec.encode(message, request.version))
 
 
-# --- seeing what becomes of a request -------------------------------------------------------------
+# --- observing the outcome of a request -----------------------------------------------------------
 
 
 def _observed(outcome: Outcome, request: Request, exchange: Exchange) -> Outcome:
-    """An outcome as it is, which `exchange` is told of when it is there."""
+    """An unchanged outcome that is reported to `exchange` once it is there."""
     if isinstance(outcome, Delayed):
         outcome.resume = partial(_resumed, outcome.resume, request, exchange)
         return outcome

@@ -1,5 +1,6 @@
-"""What outlives a broker that another one replaces on the same event loop: its ports, the connections of its clients,
-and its threads."""
+"""Resources that survive when one broker replaces another on the same event loop: ports, client connections, and
+threads.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class KeptThreads(OsThreads):
-    """The operating system's threads, begun by the first broker and used by those after it on the same event loop."""
+    """The operating system's threads, started by the first broker and used by its successors on the same event loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,8 +28,8 @@ class KeptThreads(OsThreads):
 
 
 class KeptNetwork:
-    """The machine's network, whose ports stay taken between `keep()` and `go_on()`, when one broker ends and the next
-    one begins: who connects meanwhile, and who was kept by `wait_for_next`, waits without noticing.
+    """The machine's network, whose ports stay bound between `keep()` and `go_on()`, when one broker ends and the next
+    one begins: new connections, and those kept by `wait_for_next`, wait without noticing.
     """
 
     def __init__(self, network: Network | None = None) -> None:
@@ -74,7 +75,7 @@ class KeptNetwork:
         Waiting(kept).take(transport)
 
     def go_on(self) -> None:
-        """The next broker serves, or could not begin: give back what it has not taken."""
+        """The next broker serves, or could not start: release the resources that it has not taken."""
         self.is_keeping = False
         for place, kept in list(self._sockets.items()):
             if not kept.is_taken:
@@ -83,7 +84,7 @@ class KeptNetwork:
 
 
 class _KeptSocket:
-    """A port of brokers that follow each other."""
+    """A port of successive brokers."""
 
     def __init__(self, network: KeptNetwork, bound: BoundSocket) -> None:
         self._network = network
@@ -128,14 +129,14 @@ class Waiting(asyncio.BufferedProtocol):
         self.take(cast(asyncio.Transport, transport))
 
     def take(self, transport: asyncio.Transport) -> None:
-        """Have this connection wait, from now on."""
+        """Make this connection wait from now on."""
         self._transport = transport
         transport.pause_reading()
         transport.set_protocol(self)
         self._kept.waiting[self] = None
 
     def give_to(self, protocol: asyncio.BaseProtocol) -> None:
-        """A broker is there: this is its connection now."""
+        """A broker is there: the connection belongs to it now."""
         assert self._transport is not None
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
@@ -143,7 +144,7 @@ class Waiting(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def end(self) -> None:
-        """Close what was kept: there will be no other broker."""
+        """Close the kept connection: there will be no other broker."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -157,4 +158,4 @@ class Waiting(asyncio.BufferedProtocol):
         return bytearray(max(sizehint, 1))
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take no bytes: nothing is read while a connection waits for its next broker."""
+        """No-op: nothing is read while a connection waits for its next broker."""

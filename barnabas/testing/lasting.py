@@ -1,5 +1,6 @@
-"""What lasts until a test removes it, and counts what it comes over: a fault of any kind, several that belong together,
-and the list of all that there are of a broker, or a cluster."""
+"""Faults that last until a test removes them, and count their hits: of any kind, in groups, and the list of all faults
+of a broker, or a cluster.
+"""
 
 from __future__ import annotations
 
@@ -28,50 +29,50 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENDED_MAX: Final = 10
-"""How many faults that have ended are told of."""
+"""The number of ended faults that are reported."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Fault")
 
 
 class Lasting(ABC):
-    """What lasts until `remove()`, or until its `with` block ends. Thread-safe, as the broker is.
+    """A fault, or group, that lasts until `remove()`, or until its `with` block ends. Thread-safe, as the broker is.
 
-    Errors: RuntimeError of a `with` block for what has ended.
+    Errors: RuntimeError of a `with` block after the end.
     """
 
     @property
     @abstractmethod
     def hits(self) -> int:
-        """How often it has come over something: a request, where it does not say otherwise."""
+        """The number of hits: of requests, unless the subclass says otherwise."""
 
     @property
     @abstractmethod
     def matches(self) -> int:
-        """How often there was something that it was for, hit or not; none are counted once it has hit as often as it
-        may."""
+        """The number of matching requests, hit or not; after the last allowed hit none are counted."""
 
     @property
     @abstractmethod
     def asked(self) -> int:
-        """How many requests of its APIs came meanwhile, whatever else they were about: more than `matches` where
-        keywords of the fault leave some of them out, a misspelt topic all."""
+        """The number of requests of its APIs meanwhile, whatever their subject: more than `matches` if keywords of the
+        fault exclude some of them, or, as with a misspelt topic, all.
+        """
 
     @property
     @abstractmethod
     def times(self) -> int | None:
-        """How often it comes at most; None for any number of times."""
+        """The maximum number of hits; None for any number."""
 
     @abstractmethod
     def remove(self) -> None:
-        """End it: later requests pass, those that it holds go on. Does nothing when it has ended."""
+        """End it: later requests pass, held ones continue. Does nothing when it has ended."""
 
     @abstractmethod
     def parts(self) -> Collection[Fault]:
-        """The faults that it is made of."""
+        """The faults that it consists of."""
 
     def wait_hits(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
-        """Wait until it has come over so many requests; `timeout` is in seconds of real time.
+        """Wait for this number of hits; `timeout` is in seconds of real time.
 
         Errors: TimeoutError; ValueError for more than its `times`; RuntimeError when it has ended before, and inside a
         running event loop: await `wait_hits_async` there.
@@ -89,7 +90,7 @@ class Lasting(ABC):
         await self._reached(lambda: self.hits >= count, timeout_s, lambda: f"{self!r}: not {count} hits")
 
     def _check_comes(self, count: int, timeout: float) -> None:
-        """Refuse to wait for what cannot come. Errors: ValueError, TypeError."""
+        """Refuse to wait for an impossible number. Errors: ValueError, TypeError."""
         check_wait(timeout, count)
         if self.times is not None and count > self.times:
             raise ValueError(f"{self!r} comes {self.times} times at most: {count} are waited for in vain")
@@ -98,7 +99,7 @@ class Lasting(ABC):
         return next(iter(self.parts())).among
 
     def _described(self, what: str) -> str:
-        """What it is, and how often it came, of all that it might have come over."""
+        """Its description, with its hits and the number of requests that it might have hit."""
         of_all = f" of {self.asked} requests" if self.asked > self.hits else ""
         return f"<{what}, {self.hits} hits{of_all}>"
 
@@ -123,15 +124,15 @@ class Lasting(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not any(part.among._is_of_another_process for part in self.parts()):  # where it goes on
+        if not any(part.among._is_of_another_process for part in self.parts()):  # there it continues
             self.remove()
 
 
 class Fault(Lasting):
-    """One fault, from when it is made until `remove()`, or until its `with` block ends."""
+    """One fault, from its creation until `remove()`, or until its `with` block ends."""
 
     meets_requests: ClassVar[bool] = True
-    """Whether it looks at requests."""
+    """Whether it affects requests."""
 
     def __init__(
         self, among: FaultList, name: str, matcher: Matcher, limits: Limits, new_effect: Callable[[Fault], Effect]
@@ -145,7 +146,7 @@ class Fault(Lasting):
         self.effect = new_effect(self)
 
     def belongs_to(self, name: str) -> None:
-        """Be told of as a part of what has that name."""
+        """Be described as a part of the group with that name."""
         self._name = f"{name}: {self._name}"
 
     def __repr__(self) -> str:
@@ -153,12 +154,12 @@ class Fault(Lasting):
 
     @property
     def what(self) -> str:
-        """What it does, and what it is for."""
+        """Its effect, and its targets."""
         told = ", ".join([*self._for(), *self._limits.described()])
         return f"{self._name} ({told})" if told else self._name
 
     def _for(self) -> list[str]:
-        """What it is for, as the test said it: a misspelt name is to be found."""
+        """Its targets, as the test gave them: a misspelt name should be visible."""
         return self.matcher.described()
 
     @property
@@ -178,16 +179,16 @@ class Fault(Lasting):
         return self._limits.times
 
     def hinders_brokers(self) -> bool:
-        """Whether it may keep brokers of a cluster from each other, or from their data."""
+        """Whether it may hinder the communication between brokers of a cluster, or access to their data."""
         return self.matcher.is_of_brokers
 
     @property
     def random(self) -> random.Random:
-        """The random numbers that decide whether the fault comes, from its seed."""
+        """The random numbers that decide about hits, from its seed."""
         return self._limits.random
 
     def is_hit(self, request: Request) -> bool:
-        """Whether the fault comes over this request; counts. A predicate that raises says no. Broker's loop only."""
+        """Whether the fault hits this request; counts. A predicate that raises counts as false. Broker's loop only."""
         return self._is_for(request) and self.counts()
 
     def _is_for(self, request: Request) -> bool:
@@ -200,21 +201,21 @@ class Fault(Lasting):
             return False
 
     def counts(self) -> bool:
-        """Count one more thing that the fault is for, and say whether it comes over this one. Broker's loop only."""
+        """Count one more match, and return whether it is hit. Broker's loop only."""
         if not self._limits.is_hit():
             return False
         self.changed()
         return True
 
     def begun(self) -> None:
-        """Take effect, beyond what happens to requests, connections and disks that meet it. Broker's loop only."""
+        """Take effect, beyond the effects on requests, connections and disks. Broker's loop only."""
 
     def ended(self) -> None:
-        """Let go of what it holds: it is a fault no more. Broker's loop only."""
+        """Release everything that it holds: it has ended. Broker's loop only."""
         self.effect.end()
 
     def changed(self) -> None:
-        """Tell whoever waits for it to be hit. Broker's loop only."""
+        """Notify everything that waits for hits. Broker's loop only."""
         for listener in list(self.listeners):
             listener()
 
@@ -226,17 +227,17 @@ class Fault(Lasting):
 
 
 class Hold(Fault):
-    """A fault that has requests wait until they are released."""
+    """A fault that holds requests until they are released."""
 
     effect: Park
 
     @property
     def held(self) -> int:
-        """How many requests wait now."""
+        """The number of currently held requests."""
         return len(self.effect.parked)
 
     def wait_held(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
-        """Wait until so many requests are held; `timeout` is in seconds of real time.
+        """Wait until this number of requests is held; `timeout` is in seconds of real time.
 
         Errors: TimeoutError; ValueError for more than its `times`; RuntimeError when the fault has ended before, and
         inside a running event loop: await `wait_held_async` there.
@@ -256,12 +257,12 @@ class Hold(Fault):
         )
 
     def release(self, count: int | None = None) -> None:
-        """Let the first `count` requests go on, or all that wait now; those that come later are held again."""
+        """Release the first `count` requests, or all that are held now; later ones are held again."""
         self.among._on_loop(partial(self.effect.release, count))
 
 
 class Refusal(Fault):
-    """A fault of new connections; its hits are those that were refused."""
+    """A fault of new connections; its hits are the refused ones."""
 
     meets_requests = False
 
@@ -274,20 +275,20 @@ class Refusal(Fault):
 
 
 class DiskFault(Fault):
-    """A fault of a disk; its hits are the calls that it refused."""
+    """A fault of a disk; its hits are the refused calls."""
 
     meets_requests = False
     error_number = errno.ENOSPC
 
     def refusing(self, broker: int) -> Refusing | None:
-        """What the disk of a broker is to do; None where it is not meant."""
+        """The effect on a broker's disk; None if the broker is not meant."""
         return Refusing(self.error_number, self._refuses) if self.matcher.is_at(broker) else None
 
     def hinders_brokers(self) -> bool:
         return True
 
     def _refuses(self) -> bool:
-        """Called by the threads that write, too."""
+        """Also called by the threads that write."""
         is_hit = self._limits.is_hit()
         if is_hit:
             self.among._tell_loop(self.changed)
@@ -295,15 +296,16 @@ class DiskFault(Fault):
 
 
 class AnswerFault(Fault):
-    """A fault of answers; its hits are those that it could do something to, which its effect counts."""
+    """A fault of responses; its hits are those that it could change, which its effect counts."""
 
     def is_hit(self, request: Request) -> bool:
         return not self._limits.is_over and self._is_for(request)
 
 
 class StateFault(Fault):
-    """A fault of what the broker keeps, which is undone when it is removed (`undo`, in the thread of whoever removes
-    it). The broker answers by itself: hits are the requests of clients that meet what is wrong."""
+    """A fault of the broker's state, which is undone when it is removed (`undo`, in the thread that removes it). The
+    broker responds by itself: hits are the requests of clients that encounter the wrong state.
+    """
 
     def __init__(self, among: FaultList, name: str, matcher: Matcher, undo: Callable[[], None]) -> None:
         super().__init__(among, name, matcher, Limits(), no_effect)
@@ -312,17 +314,17 @@ class StateFault(Fault):
 
     @property
     def asked(self) -> int:
-        return self.hits  # it is there: nobody looks for what it is not for
+        return self.hits  # its matches are its hits
 
     def _for(self) -> list[str]:
-        return []  # its name says all
+        return []  # its name says everything
 
     def is_hit(self, request: Request) -> bool:
         super().is_hit(request)
         return False
 
     def is_undone(self) -> bool:
-        """Whether something else has undone it already. Broker's loop only."""
+        """Whether another action has undone it already. Broker's loop only."""
         return False
 
     def remove(self) -> None:
@@ -358,7 +360,7 @@ class FaultGroup(Lasting):
 
     @property
     def asked(self) -> int:
-        # Parts that only a broker's number narrows down are asked of one request several times.
+        # Parts that are selected only by a broker's number count the same request several times.
         return sum(fault.asked if fault.matcher.addressed else fault.hits for fault in self.faults)
 
     @property
@@ -375,13 +377,13 @@ class FaultGroup(Lasting):
 
 
 class FaultList:
-    """The faults of a broker, or a cluster, that were made and not removed, in that order. Thread-safe."""
+    """The faults of a broker, or a cluster, that were added and not removed, in that order. Thread-safe."""
 
     def __init__(self, interception: Interception) -> None:
         self._interception = interception
         self._faults: tuple[Fault, ...] = ()
         self._ended: deque[tuple[str, str]] = deque(maxlen=ENDED_MAX)
-        """In which test the last ones have ended, and what they were."""
+        """The tests in which the last faults have ended, and their descriptions."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(map(repr, self._faults)) or 'none'}>"
@@ -393,9 +395,10 @@ class FaultList:
         return len(self._faults)
 
     def _add(self, fault: F) -> F:
-        """Have a fault from now on. Errors: ValueError where it names a broker that a cluster does not have, or an API
-        that nobody asks a single broker for; RuntimeError when the broker was never started, or was stopped since:
-        nobody would meet the fault."""
+        """Add a fault. Errors: ValueError if it names a broker that a cluster does not have, or an API that a single
+        broker never receives; RuntimeError when the broker was never started, or was stopped since: the fault could not
+        hit anything.
+        """
         self._interception.owner._check_started()
         self._interception.owner._check_brokers(fault.matcher.brokers)
         self._interception.owner._check_apis(fault.matcher.api_keys)
@@ -409,14 +412,15 @@ class FaultList:
         return fault
 
     def _remove(self, fault: Fault) -> None:
-        """Remove one fault, but undo nothing; does nothing when it has ended."""
+        """Remove one fault without undoing it; does nothing when it has ended."""
         self._end([fault])
 
     def clear(self) -> None:
-        """Remove all faults: those of requests, disks and links first, which may be in the way of what others undo.
+        """Remove all faults: those of requests, disks and connections first, which may prevent others from being
+        undone.
 
-        Errors: those of what cannot be undone (RuntimeError when no broker runs, ApiError, TimeoutError). That fault
-        stays, all others are gone. RuntimeError when the broker was never started, or was stopped since.
+        Errors: those of faults that cannot be undone (RuntimeError when no broker runs, ApiError, TimeoutError). That
+        fault stays, all others are removed. RuntimeError when the broker was never started, or was stopped since.
         """
         self._interception.owner._check_started()
         with ExitStack() as removals:
@@ -425,27 +429,27 @@ class FaultList:
             self._end([fault for fault in self if not isinstance(fault, StateFault)])
 
     def _forget(self) -> None:
-        """Have no faults any more, of a broker whose state goes: there is nothing to be undone."""
+        """Remove all faults of a broker whose state is discarded: nothing has to be undone."""
         self._end(self._faults)
 
     def _ended_in_test(self) -> list[str]:
-        """What the last faults were that have ended in the test that pytest runs; none where it runs none."""
+        """The descriptions of the last faults that have ended in the test that pytest runs; none if it runs none."""
         running = current_test()
         return [told for test, told in list(self._ended) if running and test == running]
 
     def _end_undone(self) -> None:
-        """Have no faults any more that something else has undone, the start of a broker above all."""
+        """Remove the faults that another action has undone, above all the start of a broker."""
         self._interception.run(lambda: self._end([fault for fault in self._of_state() if fault.is_undone()]))
 
     def _of_state(self) -> list[StateFault]:
-        """The faults of what the broker keeps, which are undone when they are removed."""
+        """The faults of the broker's state, which are undone when they are removed."""
         return [fault for fault in self if isinstance(fault, StateFault)]
 
     def _prepare_snapshot(self) -> None:
-        """End what a broker that is started anew for a snapshot may wait for: faults of disks, of connections, and of
-        what brokers ask each other.
+        """End the faults that would block the restart for a snapshot: those of disks, of connections, and of requests
+        between brokers.
 
-        Errors: RuntimeError where the snapshot would keep for good what a fault undoes at its end.
+        Errors: RuntimeError if the snapshot would keep permanently what a fault undoes at its end.
         """
         if kept := self._of_state():
             raise RuntimeError(
@@ -457,24 +461,25 @@ class FaultList:
 
     @property
     def _is_of_another_process(self) -> bool:
-        """Whether they are of the process that this one was forked from."""
+        """Whether they belong to the process from which this one was forked."""
         return self._interception.owner._is_of_another_process
 
     def _is_led(self, topic: str, partition: int) -> bool:
-        """Whether a broker leads a partition, by its own word. Broker's loop only."""
+        """Whether a broker considers itself the leader of a partition. Broker's loop only."""
         return self._interception.owner._led_by_its_word(topic, partition) is not None
 
     def _on_loop(self, action: Callable[[], None]) -> None:
-        """Do something on the broker's event loop, and return when it is done."""
+        """Call a function on the broker's event loop, and return when it is done."""
         self._interception.run(action)
 
     def _tell_loop(self, action: Callable[[], None]) -> None:
-        """Have something done on the broker's event loop, some time."""
+        """Have a function called on the broker's event loop, later."""
         self._interception.soon(action)
 
     def _wait(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What is waited for on the broker's event loop, also while brokers end and others begin. Raises RuntimeError
-        when no broker runs."""
+        """The result of a wait on the broker's event loop, also while brokers are restarted. Raises RuntimeError when
+        no broker runs.
+        """
         return self._interception.wait(waiting)
 
     async def _wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -488,7 +493,7 @@ class FaultList:
             for fault in ending:
                 self._ended.append((current_test(), repr(fault)))
                 fault.ended()
-                self._tell_loop(fault.changed)  # who waits for it waits in vain
+                self._tell_loop(fault.changed)  # waits for it cannot succeed any more
             if ending:
                 self._tell()
 
@@ -503,5 +508,5 @@ class FaultList:
 
 
 def no_effect(fault: Fault) -> Effect:
-    """The effect of a fault that no request meets."""
+    """The effect of a fault that hits no request."""
     return Disconnect(after_work=False)

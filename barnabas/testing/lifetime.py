@@ -1,4 +1,4 @@
-"""How a broker, or a cluster, of a test begins and ends."""
+"""The start and stop of a broker, or a cluster, of a test."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 class Lifetime(ABC):
-    """Something that runs from `start()` until `stop()`, or as long as its `with` or `async with` block. What it has to
-    say when an exception ends that block is kept for the report of the test."""
+    """An object that runs from `start()` until `stop()`, or during its `with` or `async with` block. If an exception
+    ends that block, its report is kept for the report of the test.
+    """
 
     @abstractmethod
     def start(self) -> Self:

@@ -1,5 +1,6 @@
-"""The last lines that each broker, or cluster, of a test has logged: whatever its event loop or a thread of its own
-says, whichever other brokers the process has."""
+"""The last log lines of each broker, or cluster, of a test: of its event loop and its own threads, independent of other
+brokers in the process.
+"""
 
 from __future__ import annotations
 
@@ -19,37 +20,37 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 LINES_KEPT: Final = 100
-"""Of each broker or cluster."""
+"""Per broker or cluster."""
 
 CURRENT_TEST: Final = "PYTEST_CURRENT_TEST"
-"""pytest's name for the environment variable that says which test runs."""
+"""pytest's environment variable with the running test."""
 
 _numbers: Final = itertools.count(1)
 _here: Final = threading.local()
-"""`lines`: of whom what this thread logs is. Threads, not tasks: those have the context of whoever asks for them."""
+"""`lines`: the owner of this thread's log lines. By thread, not by task: tasks have the context of their callers."""
 
 
 class _Line(NamedTuple):
     number: int
     test: str
-    """During which it was logged; empty for none."""
+    """The test during which it was logged; empty for none."""
 
     text: str
 
 
 class Lines:
-    """The last lines of a broker or a cluster, which go with it."""
+    """The last lines of a broker or a cluster, kept as long as it exists."""
 
     def __init__(self) -> None:
         self._lines: deque[_Line] = deque(maxlen=LINES_KEPT)
         self._began = next(_numbers)
 
     def here(self) -> None:
-        """Keep what the calling thread logs from now on."""
+        """Keep the log lines of the calling thread from now on."""
         _here.lines = self
 
     def job(self, job: Callable[[*Arguments], T]) -> Callable[[*Arguments], T]:
-        """A job as it is, whose lines are kept in whichever thread of ours it is done."""
+        """The job, wrapped so that its log lines are kept whichever of our threads runs it."""
 
         def do(*arguments: *Arguments) -> T:
             self.here()
@@ -62,7 +63,7 @@ class Lines:
         self._lines.append(_Line(next(_numbers), current_test(), text))
 
     def told(self) -> list[str]:
-        """These lines, and those of nobody's threads since this was made; of the test that runs only, if one does."""
+        """These lines, and those of other threads since this was created; only of the running test, if there is one."""
         now = current_test()
         since = [line for line in list(_of_nobody._lines) if line.number > self._began]
         return [line.text for line in sorted([*self._lines, *since]) if line.test in (now or line.test, "")]
@@ -77,7 +78,7 @@ def current_test() -> str:
 
 
 def of_this_broker() -> list[str]:
-    """What the broker has logged whose event loop runs here, see `Lines.told`."""
+    """The log lines of the broker whose event loop runs here, see `Lines.told`."""
     return _lines_here().told()
 
 
@@ -87,7 +88,7 @@ def _lines_here() -> Lines:
 
 
 class LineKeeper(logging.Handler):
-    """Keeps lines by the thread that has logged them; which levels that are is up to `logging`."""
+    """Keeps lines by the thread that has logged them; `logging` decides about levels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,17 +96,17 @@ class LineKeeper(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         _lines_here().append(self.format(record))
-        would_print = None if logging.getLogger().handlers else logging.lastResort  # but for this handler
+        would_print = None if logging.getLogger().handlers else logging.lastResort  # without this handler
         if would_print is not None and record.levelno >= would_print.level:
             would_print.handle(record)
 
     def attach(self) -> None:
-        """Keep lines from now on; does nothing when that is so."""
+        """Keep lines from now on; does nothing if it is attached."""
         logging.getLogger("barnabas").addHandler(self)
 
 
 class OwnThreads:
-    """A broker's threads, in which it logs as itself."""
+    """A broker's threads, which log on its behalf."""
 
     def __init__(self, threads: Threads, lines: Lines) -> None:
         self._threads = threads
@@ -129,7 +130,7 @@ class OwnThreads:
 
 
 class _OwnWorkers:
-    """`Workers` in which a broker logs as itself."""
+    """`Workers` that log on a broker's behalf."""
 
     def __init__(self, workers: Workers, lines: Lines) -> None:
         self._workers = workers
@@ -143,7 +144,7 @@ class _OwnWorkers:
 
 
 class OwnStoreWorker:
-    """The thread of a metadata store, in which a broker or a cluster logs as itself."""
+    """The thread of a metadata store, which logs on behalf of a broker or a cluster."""
 
     def __init__(self, worker: Worker, lines: Lines) -> None:
         self._worker = worker

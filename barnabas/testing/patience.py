@@ -1,4 +1,4 @@
-"""How long threads wait for what they have asked event loops: for as long as somebody wants to know."""
+"""The time that threads wait for results of event loops: as long as the caller is interested."""
 
 import threading
 from concurrent.futures import Future
@@ -9,8 +9,9 @@ T = TypeVar("T")
 
 
 class Patience:
-    """How long threads, in whose context this is (`use`), wait for what they have asked event loops: until `end`, which
-    any thread may call."""
+    """The time that threads, in whose context this is (`use`), wait for results of event loops: until `end`, which any
+    thread may call.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,11 +19,11 @@ class Patience:
         self.is_over = False
 
     def use(self) -> None:
-        """Have the calling thread, and whoever gets its context, wait with this patience."""
+        """Make the calling thread, and threads that get its context, wait with this patience."""
         _patience.set(self)
 
     def end(self) -> None:
-        """Have nobody wait any more: what they wait for is cancelled, and what they ask for later, too."""
+        """End all waits: pending results are cancelled, and later ones, too."""
         with self._lock:
             self.is_over = True
             awaited = list(self._awaited)
@@ -30,7 +31,7 @@ class Patience:
             each.cancel()
 
     def result(self, asked: Future[T]) -> T:
-        """The result of what was asked. Raises CancelledError, when nobody waits any more."""
+        """The result of a future. Raises CancelledError when waits have ended."""
         with self._lock:
             is_over = self.is_over
             self._awaited.add(asked)
@@ -47,7 +48,6 @@ _patience: Final[ContextVar[Patience | None]] = ContextVar("patience", default=N
 
 
 def result_of(asked: Future[T]) -> T:
-    """The result of what another thread was asked, for as long as the calling one has patience. Raises
-    CancelledError."""
+    """The result of another thread's future, as long as the calling thread has patience. Raises CancelledError."""
     patience = _patience.get()
     return asked.result() if patience is None else patience.result(asked)

@@ -1,5 +1,5 @@
-"""The pytest plugin: a broker for the test session, fresh topics and groups for each test, or a broker that is as new
-after each test; clusters, of a test's own or for several tests. See docs/testing.md.
+"""The pytest plugin: a broker for the test session, fresh topics and groups for each test, or a broker that is reset
+after each test; clusters, for one test or for several. See docs/testing.md.
 
 pytest loads this module in every run of an environment that has Barnabas installed, so it imports the broker only when
 a fixture needs it. Under pytest-xdist every worker is a process, with a session and thus a broker of its own.
@@ -33,16 +33,16 @@ RECORD_OPTION = "--kafka-record"
 RECORD_INI = "kafka_record"
 PACKAGE = "barnabas.testing."
 RAISING = ("barnabas.", "concurrent.futures.")
-"""Who raises errors of ours: TimeoutErrors are made anew where a thread gets them."""
+"""The modules that raise our errors: TimeoutErrors are created again when a thread receives them."""
 
 RUNNERS = ("_pytest.", "pluggy.")
-"""Whose frames pytest does not show: where they alone ask, a fixture of this plugin is what is shown."""
+"""The modules whose frames pytest does not show: if only these call, a fixture of this plugin is shown."""
 
 REPORT_MODULE = "barnabas.testing.report"
 NAME_LENGTH_MAX = 200
 _numbers = count(1)
 _lasting = pytest.StashKey[dict[str, "Broker | Cluster"]]()
-"""Brokers and clusters that last longer than a test, by their fixtures."""
+"""Brokers and clusters that last longer than a test, by fixture name."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse a marker that says nothing we know; what was recorded before is none of this test's."""
+    """Refuse a marker with unknown arguments; former recordings do not belong to this test."""
     brokers = sys.modules.get(REPORT_MODULE)
     if brokers is not None:
         brokers.test_begins()
@@ -86,7 +86,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Reset brokers and clusters that tests share, when a test that used them, and its fixtures, are over."""
+    """Reset brokers and clusters that tests share, after a test that used them, and its fixtures, have ended."""
     try:
         yield
     finally:
@@ -96,7 +96,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Record what clients ask the brokers and clusters of fixtures, where that is wanted."""
+    """Record the requests of clients to the brokers and clusters of fixtures, if requested."""
     owners: list[Broker | Cluster] = []
     if item.config.getoption(RECORD_OPTION) or item.config.getini(RECORD_INI):
         own = getattr(item, "funcargs", {}).get(CLUSTER)
@@ -111,13 +111,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Have the brokers that a failing test has started or used say what they hold, and what they were asked last."""
+    """Add the state and the last requests of the brokers that a failing test has started or used to its report."""
     if call.excinfo is not None and not item.config.getoption("fulltrace"):
         _shorten(call.excinfo)
     report = yield
-    brokers = sys.modules.get(REPORT_MODULE)  # not there: nobody has used a broker
+    brokers = sys.modules.get(REPORT_MODULE)  # absent: no test has used a broker
     if brokers is not None and report.failed:
-        of_class = vars(getattr(item, "cls", None) or object).values()  # unittest's setUpClass keeps things there
+        of_class = vars(getattr(item, "cls", None) or object).values()  # unittest's setUpClass stores objects there
         report.sections += brokers.sections(item.nodeid, [*getattr(item, "funcargs", {}).values(), *of_class])
     return report
 
@@ -136,7 +136,7 @@ def kafka_broker_configs(pytestconfig: pytest.Config) -> dict[str, object]:
 
 @pytest.fixture(scope="session")
 def kafka_broker(kafka_broker_configs: dict[str, object], pytestconfig: pytest.Config) -> Iterator[Broker]:
-    """A broker that runs as long as the test session; with `--kafka-reset` it is as new after each test."""
+    """A broker that runs as long as the test session; with `--kafka-reset` it is reset after each test."""
     from barnabas.testing.broker import Broker
 
     with Broker(configs=kafka_broker_configs) as broker, _known(pytestconfig, BROKER, broker):
@@ -145,7 +145,7 @@ def kafka_broker(kafka_broker_configs: dict[str, object], pytestconfig: pytest.C
 
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[str]:
-    """The name of a topic that this test has for itself, deleted afterwards; see the marker `kafka`."""
+    """The name of a topic for this test alone, deleted afterwards; see the marker `kafka`."""
     partitions, configs = _topic_settings(request)
     name = _fresh_name(request)
     kafka_broker.create_topic(name, partitions, configs)
@@ -155,8 +155,9 @@ def kafka_topic(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterato
 
 @pytest.fixture
 def kafka_topics(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[Callable[..., Topic]]:
-    """Creates topics that this test has for itself, deleted afterwards: `kafka_topics("orders", partitions=3)`; the
-    topic's name begins with that text."""
+    """Creates topics for this test alone, deleted afterwards: `kafka_topics("orders", partitions=3)`; the topic's name
+    begins with that text.
+    """
     names: list[str] = []
     yield partial(_new_topic, request, kafka_broker, names)
     _delete(kafka_broker, names)
@@ -164,25 +165,25 @@ def kafka_topics(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterat
 
 @pytest.fixture(scope="class")
 def kafka_topics_of_class(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[Callable[..., Topic]]:
-    """As `kafka_topics`, of topics that the tests of a class share."""
+    """As `kafka_topics`, for topics that the tests of a class share."""
     yield from _topics_to_share(request, kafka_broker)
 
 
 @pytest.fixture(scope="module")
 def kafka_topics_of_module(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[Callable[..., Topic]]:
-    """As `kafka_topics`, of topics that the tests of a module share."""
+    """As `kafka_topics`, for topics that the tests of a module share."""
     yield from _topics_to_share(request, kafka_broker)
 
 
 @pytest.fixture(scope="session")
 def kafka_topics_of_session(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[Callable[..., Topic]]:
-    """As `kafka_topics`, of topics that all tests share."""
+    """As `kafka_topics`, for topics that all tests share."""
     yield from _topics_to_share(request, kafka_broker)
 
 
 @pytest.fixture
 def kafka_group(request: pytest.FixtureRequest) -> str:
-    """The id of a consumer group that no other test uses; there is no such group yet."""
+    """The id of a consumer group that no other test uses; the group does not exist yet."""
     return _fresh_name(request, "group")
 
 
@@ -206,7 +207,7 @@ def kafka_group_of_session(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def kafka_broker_factory() -> Iterator[Callable[..., Broker]]:
-    """Starts brokers of the test's own: `kafka_broker_factory(num_partitions=3)`, stopped after the test."""
+    """Starts brokers for this test alone: `kafka_broker_factory(num_partitions=3)`, stopped after the test."""
     from barnabas.testing.broker import Broker
 
     brokers: list[Broker] = []
@@ -225,7 +226,7 @@ def kafka_broker_factory() -> Iterator[Callable[..., Broker]]:
 
 @pytest.fixture
 def kafka_cluster() -> Iterator[Cluster]:
-    """Three brokers that this test has for itself, to be stopped, killed and cut off from each other."""
+    """Three brokers for this test alone, which it may stop, kill and cut off from each other."""
     from barnabas.testing.cluster import Cluster
 
     with Cluster() as cluster:
@@ -234,31 +235,32 @@ def kafka_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="class")
 def kafka_cluster_of_class(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Three brokers that the tests of a class share; with `--kafka-reset` they are as new after each test."""
+    """Three brokers that the tests of a class share; with `--kafka-reset` they are reset after each test."""
     yield from _cluster_to_share(request)
 
 
 @pytest.fixture(scope="module")
 def kafka_cluster_of_module(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Three brokers that the tests of a module share; with `--kafka-reset` they are as new after each test."""
+    """Three brokers that the tests of a module share; with `--kafka-reset` they are reset after each test."""
     yield from _cluster_to_share(request)
 
 
 @pytest.fixture(scope="session")
 def kafka_cluster_of_session(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Three brokers that all tests share; with `--kafka-reset` they are as new after each test that uses them."""
+    """Three brokers that all tests share; with `--kafka-reset` they are reset after each test that uses them."""
     yield from _cluster_to_share(request)
 
 
 def _shorten(failure: pytest.ExceptionInfo[BaseException]) -> None:
-    """Have an error that Barnabas raises be shown where the test, or its fixture, asked for what is refused, or waited
-    for in vain: the way from there through the broker's threads says nothing to the reader of a test."""
+    """Show an error of Barnabas at the line of the test, or of its fixture, that made the refused request, or waited:
+    the frames from there through the broker's threads do not help the reader of a test.
+    """
     entries = [failure.tb]
     while (following := entries[-1].tb_next) is not None:
         entries.append(following)
     modules = [str(entry.tb_frame.f_globals.get("__name__", "")) for entry in entries]
     if not modules[-1].startswith(RAISING) or not _is_told_in_a_line(failure.value):
-        return  # something else has raised it, such as a predicate of the test; or it may be a mistake of ours
+        return  # raised by other code, such as a predicate of the test; or it may be our own bug
     for entry, asking, asked in zip(entries, modules, modules[1:], strict=False):
         if asked.startswith(PACKAGE) and not asking.startswith(RUNNERS):
             entry.tb_next = None
@@ -282,7 +284,7 @@ def _cluster_to_share(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @contextmanager
 def _known(config: pytest.Config, fixture: str, owner: Broker | Cluster) -> Iterator[None]:
-    """What lasts longer than a test is to be reset and recorded."""
+    """Register an object that lasts longer than a test, for resets and recordings."""
     lasting = config.stash.setdefault(_lasting, {})
     lasting[fixture] = owner
     try:
@@ -323,7 +325,7 @@ def _delete(broker: Broker, names: list[str]) -> None:
 
     for name in names:
         if broker.is_running:
-            with suppress(ApiError):  # the test deleted it itself, or the broker does not allow it
+            with suppress(ApiError):  # the test has deleted it, or the broker does not allow it
                 broker.delete_topic(name)
 
 
@@ -341,7 +343,7 @@ def _reset(item: pytest.Item) -> None:
 
 
 def _fixtures_of(item: pytest.Item) -> Container[str]:
-    """The fixtures that a test used: by name, and by `request.getfixturevalue`, which pytest tells nobody of."""
+    """The fixtures that a test used: by name, and by `request.getfixturevalue`, which pytest does not report."""
     by_call = getattr(getattr(item, "_request", None), "_fixture_defs", {})
     return {*getattr(item, "fixturenames", ()), *by_call}
 
@@ -354,7 +356,7 @@ def _is_reset_wanted(item: pytest.Item) -> bool:
 
 
 def _topic_settings(request: pytest.FixtureRequest) -> tuple[int | None, dict[str, object]]:
-    """Partition count and configs by the markers around the test: what is nearest to it counts."""
+    """Partition count and configs from the markers around the test: the nearest one counts."""
     partitions: int | None = None
     configs: dict[str, object] = {}
     for marker in reversed(list(request.node.iter_markers(MARKER))):
@@ -364,6 +366,6 @@ def _topic_settings(request: pytest.FixtureRequest) -> tuple[int | None, dict[st
 
 
 def _fresh_name(request: pytest.FixtureRequest, readable: str = "") -> str:
-    """A legal name of a topic or group that tells what it is for, or which test made it; the number makes it unique."""
+    """A legal name of a topic or group that shows its purpose, or its test; the number makes it unique."""
     found = re.sub(r"[^a-zA-Z0-9_.]+", "-", readable or request.node.name).strip("-.")[:NAME_LENGTH_MAX]
     return f"{found or 'topic'}-{next(_numbers)}"

@@ -1,4 +1,4 @@
-"""What clients asked a broker, or a cluster, while a test looked: `with broker.recorded() as seen:`."""
+"""Recording of the requests of clients to a broker, or a cluster: `with broker.recorded() as seen:`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 REQUESTS_MAX: Final = 10_000
 BYTES_MAX: Final = 64 * 1024 * 1024
-"""The size of requests and answers on the wire, records included."""
+"""The maximum size of requests and responses on the wire, including records."""
 
 
 class RecordedRequest:
-    """A request, and what became of it.
+    """A request, and its outcome.
 
-    `time_ms` is when it came, `answered_ms` when it was answered, or its connection closed, by the broker's clock; None
-    until then. `answer` is the decoded response as the client got it, None where there is none: not yet, because the
-    protocol has none (Produce with acks=0), or because the connection was closed instead (`is_closed`).
+    `time_ms` is the time of its arrival, `answered_ms` that of its response, or of the close of its connection, by the
+    broker's clock; None until then. `answer` is the decoded response that the client received, None if there is none:
+    not yet, because the protocol has none (Produce with acks=0), or because the connection was closed instead
+    (`is_closed`).
     """
 
     def __init__(self, recording: Recording, request: Request, size: int, time_ms: int) -> None:
@@ -42,24 +43,24 @@ class RecordedRequest:
         self.answered_ms: int | None = None
         self.is_closed = False
         self.is_dropped = False
-        """Whether its recording has it no more."""
+        """Whether its recording has dropped it."""
 
     def __repr__(self) -> str:
         return f"{self.request!r} -> {self.outcome}"
 
     @property
     def api(self) -> str:
-        """Kafka's name of what was asked."""
+        """Kafka's name of its API."""
         return self.request.api
 
     @property
     def client_id(self) -> str | None:
-        """The client id of whoever asked."""
+        """The client id of its sender."""
         return self.request.client_id
 
     @property
     def version(self) -> int:
-        """The version of the API in which it was asked."""
+        """The version of its API."""
         return self.request.version
 
     @property
@@ -69,37 +70,37 @@ class RecordedRequest:
 
     @property
     def broker(self) -> int:
-        """The broker id of who was asked."""
+        """The id of the broker that received it."""
         return self.request.broker
 
     @property
     def topics(self) -> frozenset[str]:
-        """The names of all topics that it is about."""
+        """The names of all its topics."""
         return self.request.topics
 
     @property
     def partitions(self) -> frozenset[tuple[str, int]]:
-        """The partitions that it is about, by topic and index."""
+        """Its partitions, by topic and index."""
         return self.request.partitions
 
     @property
     def groups(self) -> frozenset[str]:
-        """The consumer groups that it is about."""
+        """Its consumer groups."""
         return self.request.groups
 
     @property
     def transactional_ids(self) -> frozenset[str]:
-        """The transactional ids that it is about."""
+        """Its transactional ids."""
         return self.request.transactional_ids
 
     @property
     def message(self) -> Any:
-        """The request as it was decoded."""
+        """The decoded request."""
         return self.request.message
 
     @property
     def errors(self) -> list[ErrorCode]:
-        """The errors in the answer, of it all or of entries; none as long as there is no answer."""
+        """The errors in the response, of the whole or of entries; none while there is no response."""
         found: list[int] = []
         if self.answer is not None and (count := error_counter(type(self.answer), found.append)) is not None:
             count(self.answer)
@@ -107,7 +108,7 @@ class RecordedRequest:
 
     @property
     def outcome(self) -> str:
-        """What became of it, in a word or two: "ok", the errors' names, "closed", "no reply" or "waiting"."""
+        """Its outcome, in a word or two: "ok", the errors' names, "closed", "no reply" or "waiting"."""
         if self.is_closed:
             return "closed"
         if self.answered_ms is None:
@@ -117,26 +118,25 @@ class RecordedRequest:
         return ", ".join(dict.fromkeys(error.name for error in self.errors)) or "ok"
 
     def note_answer(self, answer: Answer | None) -> None:
-        """The reply leaves, or there is none. Broker's loop only."""
+        """The response is sent, or there is none. Broker's loop only."""
         if answer is not None:
             data = answer.bytes()
             self._recording.grow(self, len(data))
-            with suppress(Exception):  # a fault has garbled it, as the client will notice
+            with suppress(Exception):  # a fault has damaged it, which the client will notice
                 self.answer = answer.response()
         self.answered_ms = self._recording.now_ms()
         self._recording.changed()
 
     def note_close(self) -> None:
-        """The connection is closed in place of a reply. Broker's loop only."""
+        """The connection is closed in place of a response. Broker's loop only."""
         self.is_closed = True
         self.answered_ms = self._recording.now_ms()
         self._recording.changed()
 
 
 class Recording:
-    """The last 10,000 requests of clients, fewer when they and their answers are more than `bytes_max` (64 MiB), from
-    when it is made until `stop()`, or until its `with` block ends; what was recorded stays. Iterating gives them in the
-    order in which they came.
+    """The last 10,000 requests of clients, fewer if they and their responses exceed `bytes_max` (64 MiB), from its
+    creation until `stop()`, or until its `with` block ends; recorded requests remain. Iterates in the order of arrival.
 
     Thread-safe, as the broker is.
     """
@@ -167,20 +167,20 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._interception.owner._is_of_another_process:  # where it goes on
+        if not self._interception.owner._is_of_another_process:  # there it continues
             self.stop()
 
     @property
     def is_over(self) -> bool:
-        """Whether it records no more."""
+        """Whether it has ended."""
         return self not in self._interception.observers
 
     def stop(self) -> None:
-        """Record no more; does nothing when that is so."""
+        """Stop recording; does nothing if it has ended."""
         self._interception.run(self._stop)
 
     def requests(self, api: Api | Collection[Api] | None = None, **where: Unpack[Selection]) -> list[RecordedRequest]:
-        """What was asked, as far as it matches: `api` and keywords as of faults.
+        """The matching requests: `api` and keywords as for faults.
 
         Errors: ValueError, TypeError as of faults.
         """
@@ -201,11 +201,11 @@ class Recording:
         timeout: float = TIMEOUT_S,
         **where: Unpack[Selection],
     ) -> RecordedRequest:
-        """Wait until so many matching requests have come and been answered, or lost their connections, since the
-        recording began, and return the last of these; `timeout` is in seconds of real time.
+        """Wait until this number of matching requests have come since the recording began and have a response, or have
+        lost their connections, and return the last of these; `timeout` is in seconds of real time.
 
-        Errors: TimeoutError, with the last requests there were; RuntimeError when the recording has ended before, and
-        inside a running event loop: await `wait_request_async` there.
+        Errors: TimeoutError, with the last requests; RuntimeError when the recording has ended before, and inside a
+        running event loop: await `wait_request_async` there.
         """
         check_may_block("wait_request_async")
         _check_may_come(count, timeout)
@@ -240,11 +240,11 @@ class Recording:
         return await with_timeout(wait_until(reached, self._listeners), timeout_s, instead)
 
     def last(self, count: int) -> list[RecordedRequest]:
-        """The last requests, `count` at most. Broker's loop only."""
+        """The last requests, at most `count`. Broker's loop only."""
         return list(self._requests)[-count:]
 
     def chart(self) -> str:
-        """A sequence chart in text: who asked what when, of which broker, and what came back."""
+        """A sequence chart in text: clients, brokers, requests and responses by time."""
         from barnabas.testing.chart import text_chart
 
         return text_chart(self.requests())
@@ -258,7 +258,7 @@ class Recording:
     # --- on the broker's loop ---------------------------------------------------------------------
 
     def begin(self, request: Request, size: int, now_ms: int) -> RecordedRequest | None:
-        """Record a request that a client has sent."""
+        """Record a client's request."""
         if request.is_of_broker and not self._from_brokers:
             return None
         request.look_up()
@@ -269,7 +269,7 @@ class Recording:
         return recorded
 
     def grow(self, recorded: RecordedRequest, size: int) -> None:
-        """More of a request or its answer is kept: the oldest give way."""
+        """A request has grown, or its response is added: drop the oldest requests beyond the limit."""
         if recorded.is_dropped:
             return
         recorded.size += size
@@ -281,7 +281,7 @@ class Recording:
             self.dropped += 1
 
     def changed(self) -> None:
-        """Tell whoever waits."""
+        """Notify waits."""
         for listener in list(self._listeners):
             listener()
 
@@ -290,8 +290,9 @@ class Recording:
         return next((server.clock.now_ms() for server in self._interception.owner.live_servers()), 0)
 
     def _matcher(self, api: Api | Collection[Api] | None, where: Mapping[str, Any]) -> Matcher:
-        """What was asked, brokers' requests too. Errors: ValueError, TypeError: what no request can be, or of a broker
-        that a cluster does not have, was never asked, which would look like an answer."""
+        """A matcher for recorded requests, including those of brokers. Errors: ValueError, TypeError: an impossible
+        request, or a broker that a cluster does not have, would match nothing, which would look like a result.
+        """
         matcher = Matcher(api, {"from_brokers": True, **where})
         matcher.check_can_match()
         self._interception.owner._check_brokers(matcher.brokers)
@@ -316,14 +317,14 @@ def _check_may_come(count: int, timeout: float) -> None:
 
 
 class Recordable:
-    """A broker, or a cluster, of whose clients' requests a test may ask."""
+    """A broker, or a cluster, whose clients' requests a test can record."""
 
     _interception: Interception
     _recording: Recording | None = None
 
     def recorded(self, *, from_brokers: bool = False) -> Recording:
-        """Record what clients ask from now on until the `with` block ends (`with broker.recorded() as seen:`), or until
-        `stop()` of what is returned; with `from_brokers` also what brokers of a cluster ask each other.
+        """Record the requests of clients from now on until the `with` block ends (`with broker.recorded() as seen:`),
+        or until `stop()` of the result; with `from_brokers` also requests between brokers of a cluster.
 
         Errors: RuntimeError when the broker was never started, or was stopped since.
         """
@@ -331,7 +332,7 @@ class Recordable:
         return self._recording
 
     def requests(self, api: Api | Collection[Api] | None = None, **where: Unpack[Selection]) -> list[RecordedRequest]:
-        """What clients asked, as far as it matches, in the recording that began last: `recorded()` begins one.
+        """The matching requests of clients in the latest recording: `recorded()` begins one.
 
         Errors: RuntimeError when nothing was ever recorded; ValueError, TypeError as of faults.
         """
@@ -345,8 +346,7 @@ class Recordable:
         timeout: float = TIMEOUT_S,
         **where: Unpack[Selection],
     ) -> RecordedRequest:
-        """Wait until so many matching requests have come and been answered, see `Recording.wait_request`; of the
-        recording that began last.
+        """Wait for matching requests in the latest recording, see `Recording.wait_request`.
 
         Errors: TimeoutError; RuntimeError when nothing was ever recorded, or inside a running event loop: await
         `wait_request_async` there.
@@ -366,7 +366,7 @@ class Recordable:
 
     @property
     def _last_recording(self) -> Recording | None:
-        """The recording that began last, whether it goes on or not; None when nothing was ever recorded."""
+        """The latest recording, whether it has ended or not; None if there was none."""
         return self._recording
 
     def _recording_or_error(self) -> Recording:

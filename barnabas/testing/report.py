@@ -1,5 +1,4 @@
-"""What a broker, or a cluster, has to say when a test fails: what it holds, who is there, what was asked last, its
-log."""
+"""The report of a broker, or a cluster, for a failed test: its contents, clients, last requests, and log."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from barnabas.testing.topic import Record
 
 ENTRIES_MAX: Final = 20
-"""Lines of one kind."""
+"""The maximum number of lines of one kind."""
 
 RECORDS_MAX: Final = 5
 REQUESTS_MAX: Final = 10
@@ -30,26 +29,26 @@ LOG_LINES_MAX: Final = 10
 VALUE_LENGTH_MAX: Final = 80
 DEPARTED_MAX: Final = 10
 PATIENCE_S: Final = 5.0
-"""How long a broker's event loop may be busy before it is left alone."""
+"""The time to wait for a busy event loop of a broker."""
 
 last_lines: Final = log_lines.LineKeeper()
 
-# --- who could report -----------------------------------------------------------------------------
+# --- the brokers to report ------------------------------------------------------------------------
 
 _started_by: WeakKeyDictionary[Owner, str] = WeakKeyDictionary()
 _departed: deque[tuple[str, tuple[str, str]]] = deque(maxlen=DEPARTED_MAX)
-"""By which test brokers were stopped in an exception, and what they said."""
+"""The reports of brokers that an exception stopped, with their tests."""
 
 
 _before_test: WeakKeyDictionary[Recording, int] = WeakKeyDictionary()
-"""How many requests recordings had when the test that runs began."""
+"""The number of requests in recordings at the start of the running test."""
 
 _over_before_test: WeakSet[Recording] = WeakSet()
-"""Recordings that say nothing of the test that runs."""
+"""Recordings that ended before the running test."""
 
 
 def test_begins() -> None:
-    """What clients asked so far is no news of the test that begins."""
+    """Requests of clients before this point do not belong to the test that begins."""
     for owner in list(_started_by):
         if (recording := owner._last_recording) is not None:
             _before_test[recording] = recording.dropped + len(recording)
@@ -58,20 +57,21 @@ def test_begins() -> None:
 
 
 def started(owner: Owner) -> None:
-    """A broker or a cluster runs; by the test of which it is started, if there is one."""
+    """A broker or a cluster runs; record the running test that started it, if there is one."""
     last_lines.attach()
     _started_by[owner] = current_test()
 
 
 def failing(owner: Owner) -> None:
-    """An exception is about to stop a broker or a cluster: what it has to say is kept for the report of the test."""
+    """An exception is about to stop a broker or a cluster: keep its report for the report of the test."""
     if CURRENT_TEST in os.environ:
         _departed.append((current_test(), _section(owner)))
 
 
 def sections(test: str, used: Iterable[object]) -> list[tuple[str, str]]:
-    """Titles and texts of what the brokers say that a test has started or used, in any thread. `used` are values of
-    fixtures, and may have brokers in them."""
+    """Titles and texts of the reports of brokers that a test has started or used, in any thread. `used` are values of
+    fixtures, which may contain brokers.
+    """
     values = [each for value in used for each in (value if isinstance(value, tuple | list) else (value,))]
     found = [section for by, section in _departed if by == test]
     _departed.clear()
@@ -99,7 +99,7 @@ def _section(owner: Owner) -> tuple[str, str]:
     return f"{owner!r}".strip("<>"), text[0] if text else f"has not answered for {PATIENCE_S:g} s"
 
 
-# --- what there is to say -------------------------------------------------------------------------
+# --- contents of a report -------------------------------------------------------------------------
 
 
 def describe(owner: Owner) -> str:
@@ -118,7 +118,7 @@ def describe(owner: Owner) -> str:
 
 
 def describe_records(records: Sequence[Record]) -> list[str]:
-    """The last records of a topic, a line each."""
+    """The last records of a topic, one per line."""
     left_out = [f"  ... {len(records) - RECORDS_MAX} before these"] if len(records) > RECORDS_MAX else []
     return left_out + [
         f"  {record.topic}-{record.partition} offset {record.offset}: key {_short(record.key)}, value "
@@ -133,7 +133,7 @@ def _part(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _topics(owner: Owner) -> Iterable[str]:
-    """What partitions hold by the word of their leaders, and who these are where there are replicas."""
+    """The contents of partitions according to their leaders, and the leaders of partitions with several replicas."""
     known = {
         (topic.name, index): state
         for server in owner.live_servers()
@@ -185,7 +185,7 @@ def _requests(recording: Recording | None) -> list[str]:
 
 
 def _last_of_test(recording: Recording | None, count: int) -> list[RecordedRequest]:
-    """The last requests, `count` at most; of those that came since the test began that runs, if one does."""
+    """The last requests, at most `count`; only those since the start of the running test, if there is one."""
     if recording is None:
         return []
     own = recording.dropped + len(recording) - _before_test.get(recording, 0)
@@ -193,7 +193,7 @@ def _last_of_test(recording: Recording | None, count: int) -> list[RecordedReque
 
 
 def _chart(recording: Recording | None) -> list[str]:
-    """The sequence chart of the last requests; nothing where none were recorded."""
+    """The sequence chart of the last requests; empty if none were recorded."""
     from barnabas.testing.chart import text_chart
 
     requests = _last_of_test(recording, CHART_REQUESTS_MAX)
@@ -208,5 +208,5 @@ def _short(value: bytes | None) -> str:
 
 
 def explained(error: TimeoutError, owner: Owner, more: Iterable[str] = ()) -> TimeoutError:
-    """An error with the state of its broker or cluster added to its text (`describe`). On the broker's event loop."""
+    """The error with the state of its broker or cluster added to its text (`describe`). On the broker's event loop."""
     return TimeoutError("\n".join([str(error), *more, describe(owner)]))

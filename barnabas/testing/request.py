@@ -1,4 +1,4 @@
-"""A request of a client, as a test sees it: when it matches faults, and when requests are recorded."""
+"""A client's request for tests: for matching with faults, and for recordings."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ BETWEEN_BROKERS: Final = frozenset({4, 5, 6, 7, 17, WRITE_TXN_MARKERS, 36, 56, 6
 AlterPartition, AllocateProducerIds."""
 
 OF_BROKERS_ALONE: Final = BETWEEN_BROKERS - {WRITE_TXN_MARKERS}
-"""What no tool asks for either: WriteTxnMarkers ends transactions that hang."""
+"""APIs that tools do not use either; WriteTxnMarkers is one that they use, to end hanging transactions."""
 
 
 class Request:
-    """What one client asked: `api` is Kafka's name ("Produce"), `message` the decoded request with all its fields.
+    """A client's request: `api` is Kafka's name ("Produce"), `message` the decoded request with all its fields.
 
-    `connection` is the number of the connection at its broker, `principal` who is at its other end ("User:ANONYMOUS"),
-    `broker` the broker id of who was asked.
+    `connection` is the number of the connection at its broker, `principal` its authenticated principal
+    ("User:ANONYMOUS"), `broker` the id of the broker that received it.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Request:
         decode = codec.decoder(self._api.request_class, self.version)
         self.message: Any = decode(frame, header.body_position, elements_max)[0]
         self.taken: list[Callable[[entries.Subject], bool]] = []
-        """Which of its entries each fault has taken that leaves none of them to the next one."""
+        """The entries that each fault has taken over, which later faults ignore."""
 
     def __repr__(self) -> str:
         about = ", ".join(
@@ -71,22 +71,22 @@ class Request:
 
     @cached_property
     def subjects(self) -> list[entries.Subject]:
-        """What the request is about: for each of its entries the topic, group and so on that it names."""
+        """The subjects of the request: for each of its entries the topic, group and so on that it names."""
         found = entries.subjects(self.message, self.version, self.topic_name)
         if self.api == "Fetch":
             found += self._of_session()
         return found
 
     def look_up(self) -> None:
-        """Find out what it is about, while names of topics and sessions are those that it was sent with."""
+        """Determine the subjects while topic names and sessions are those at the time of the request."""
         _ = self.subjects
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The name of the topic that has an id at the broker."""
+        """The name of the topic with this id at the broker."""
         return self._server.metadata.topic_name(TopicId(topic_id))
 
     def _of_session(self) -> list[entries.Subject]:
-        """What a Fetch is about without naming it (KIP-227)."""
+        """The partitions of a Fetch that are only in its session (KIP-227)."""
         if not self.message.session_id or self.message.session_epoch <= 0:
             return []
         sessions = self._server.replica_fetch_sessions if self.is_of_broker else self._server.fetch_sessions
@@ -101,12 +101,12 @@ class Request:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The names of all topics that it is about."""
+        """The names of all its topics."""
         return frozenset(subject[entries.TOPIC] for subject in self.subjects if entries.TOPIC in subject)
 
     @property
     def partitions(self) -> frozenset[tuple[str, int]]:
-        """The partitions that the request is about."""
+        """Its partitions."""
         return frozenset(
             (subject[entries.TOPIC], subject[entries.PARTITION])
             for subject in self.subjects
@@ -115,18 +115,18 @@ class Request:
 
     @property
     def groups(self) -> frozenset[str]:
-        """The consumer groups that it is about."""
+        """Its consumer groups."""
         return frozenset(subject[entries.GROUP] for subject in self.subjects if entries.GROUP in subject)
 
     @property
     def transactional_ids(self) -> frozenset[str]:
-        """The transactional ids that it is about."""
+        """Its transactional ids."""
         name = entries.TRANSACTIONAL_ID
         return frozenset(subject[name] for subject in self.subjects if name in subject)
 
     @property
     def is_of_broker(self) -> bool:
-        """Whether another broker of the cluster asks, not a client."""
+        """Whether another broker of the cluster sent it, not a client."""
         is_known = self._is_session_broker or self.message.API_KEY in BETWEEN_BROKERS
         return is_known or self.replica_id is not None
 
@@ -140,7 +140,7 @@ class Request:
 
 
 def read_request(server: Server, connection: Connection, frame: bytes | bytearray | memoryview) -> Request | None:
-    """The request in a frame; None where the broker will not understand it either."""
+    """The request in a frame; None if the broker will not be able to parse it either."""
     try:
         return Request(server, connection, frame, headers.parse_request_header(frame))
     except (ProtocolError, KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""Requests to a broker in this process, without a socket: its own handlers check and serve them."""
+"""Requests to a broker in this process, without a socket: its own handlers validate and serve them."""
 
 import inspect
 from typing import Any
@@ -14,7 +14,7 @@ NO_CONNECTION_ID = -1
 
 
 async def ask(server: Server, request: Any, version: int) -> Any:
-    """The response to a request message, as a client of that version would get it. Broker's loop only."""
+    """The response to a request message, as a client of that version would receive it. Broker's loop only."""
     context = RequestContext(
         services=server.services,
         session=Session(None, server.config.listeners[0].name, NO_CONNECTION_ID, client_host="127.0.0.1"),

@@ -1,5 +1,6 @@
-"""Who leads a partition, who coordinates a group, who is the controller, and whether all is in sync: a broker that is
-alone is all of that by itself, as soon as it runs."""
+"""Leaders of partitions, coordinators of groups, the controller, and whether replicas are in sync: a single broker has
+all roles itself, as soon as it runs.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +24,18 @@ T = TypeVar("T")
 CREATE_AGAIN_S: Final = 1.0
 POLL_S: Final = 0.02
 FIRST_POLL_S: Final = 0.001
-"""How soon it is looked again whether all have heard: mostly they have a few ms later."""
+"""The first interval of checks whether all brokers know a change: usually they do a few ms later."""
 
 IN_SYNC_S: Final = 2 * TIMEOUT_S
 
 
 class Roles(Contents):
-    """What a test may ask of the roles of brokers, and wait for; part of `Broker` and `Cluster`. `timeout` is in
-    seconds of real time; it ends in a TimeoutError that says what there is instead."""
+    """The roles of brokers for tests, and waits for them; part of `Broker` and `Cluster`. `timeout` is in seconds of
+    real time; it ends in a TimeoutError with the actual state.
+    """
 
     _followers_may_lag = False
-    """Where the clock is one that a test moves: brokers ask each other again by it."""
+    """True if a test moves the clock: followers retry fetches by it."""
 
     def controller(self, timeout: float = TIMEOUT_S) -> int:
         """The number of the broker that is the controller; waits until there is one."""
@@ -44,7 +46,7 @@ class Roles(Contents):
         return self.call(find())
 
     def leader(self, topic: str | Topic, partition: int = 0, timeout: float = TIMEOUT_S) -> int:
-        """The number of the broker that leads a partition, by its own word; waits until one does.
+        """The number of the broker that considers itself the leader of a partition; waits until one does.
 
         Errors: TimeoutError; ApiError UNKNOWN_TOPIC_OR_PARTITION for a partition that the topic does not have.
         """
@@ -55,7 +57,7 @@ class Roles(Contents):
             if led is not None:
                 return led.server.node_id
             known = [found for server in self.live_servers() if (found := server.metadata.topic(name)) is not None]
-            if known:  # of brokers that have heard different things the one that knows most
+            if known:  # of brokers with different states the one that knows most
                 check_partition(max(known, key=lambda found: len(found.partitions)), partition)
             return None
 
@@ -64,10 +66,11 @@ class Roles(Contents):
     def coordinator(
         self, *, group: str | None = None, transactional_id: str | None = None, timeout: float = TIMEOUT_S
     ) -> int:
-        """The number of the broker that coordinates a consumer group, or the transactions of a transactional id, by its
-        own word; waits until one does. The first question has brokers create the internal topic, as a client's has.
+        """The number of the broker that considers itself the coordinator of a consumer group, or of the transactions of
+        a transactional id; waits until one does. The first call makes brokers create the internal topic, as a client's
+        request does.
 
-        Errors: ValueError unless one of the two is said.
+        Errors: ValueError unless one of the two is given.
         """
         if (group is None) == (transactional_id is None):
             raise ValueError("say whose coordinator is asked for: group=... or transactional_id=...")
@@ -95,15 +98,17 @@ class Roles(Contents):
         return self.call(self._until(find, timeout, f"no broker coordinates {key}"))
 
     def wait_in_sync(self, timeout: float = IN_SYNC_S) -> None:
-        """Wait until every partition is led and all its replicas are in its ISR, as its leader knows, and every broker
-        that runs has heard."""
+        """Wait until every partition has a leader and all its replicas are in its ISR, according to its leader, and
+        every running broker knows it.
+        """
         self.call(self._until_in_sync(timeout))
 
     def wait_heard(self, timeout: float = IN_SYNC_S) -> None:
-        """Wait until every broker that runs has heard what the controller decided, and has done it: all know who lives
-        and who leads, coordinators have read their logs, and replicas of brokers that run are in sync, where no
-        fault hinders them. What starts, stops, kills, elects and creates here waits for that by itself; this is for
-        what others have asked for."""
+        """Wait until every running broker knows the controller's decisions, and has executed them: all know the live
+        brokers and the leaders, coordinators have loaded their logs, and replicas of running brokers are in sync,
+        unless a fault hinders them. Methods here that start, stop, kill, elect and create wait for that themselves;
+        this is for actions of others.
+        """
         self.call(self._until_heard(timeout))
 
     async def _until_heard(self, timeout_s: float) -> None:
@@ -114,8 +119,9 @@ class Roles(Contents):
             raise report.explained(error, cast("Owner", self)) from None
 
     async def _settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
-        """As `wait_heard`, on the event loop, of these topics or of all; but for `in_faults` not while a fault keeps
-        brokers from each other. Errors: TimeoutError."""
+        """As `wait_heard`, on the event loop, for these topics or for all; without `in_faults` not while a fault
+        separates brokers. Errors: TimeoutError.
+        """
         until_s = asyncio.get_running_loop().time() + IN_SYNC_S
         pause_s = FIRST_POLL_S
         while (in_faults or not self._is_hindered()) and (missing := self._open_end(topics)) is not None:
@@ -130,7 +136,7 @@ class Roles(Contents):
         return unsettled(self.live_servers(), topics, in_sync=in_sync)
 
     def _is_hindered(self) -> bool:
-        """Whether a fault may keep brokers from each other."""
+        """Whether a fault may hinder the communication between brokers."""
         return any(fault.hinders_brokers() for fault in cast("Owner", self).faults)
 
     async def _until_in_sync(self, timeout_s: float = IN_SYNC_S) -> None:
@@ -141,7 +147,7 @@ class Roles(Contents):
             raise report.explained(error, cast("Owner", self)) from None
 
     def _lagging(self) -> list[str]:
-        """The partitions that are not well, as each broker knows them: their leaders do before all are told."""
+        """The partitions that are not in sync, as each broker knows them: leaders know it before all others do."""
         told = {
             (server.node_id, topic.name, index): state
             for server in self.live_servers()
@@ -161,14 +167,15 @@ class Roles(Contents):
         ]
 
     async def _until(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
-        """What is found in the end, also at other brokers than there are now. Raises TimeoutError; ValueError and
-        TypeError for a time that is none."""
+        """The result of `find`, once it is not None, also after brokers were replaced. Raises TimeoutError; ValueError
+        and TypeError for an invalid timeout.
+        """
         check_wait(timeout_s)
-        with outliving():  # it asks whoever there is, each time
+        with outliving():  # it uses the current brokers each time
             return await self._found(find, timeout_s, what)
 
     async def _found(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
-        """What is found in the end. Raises TimeoutError."""
+        """The result of `find`, once it is not None. Raises TimeoutError."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         while (found := find()) is None:

@@ -1,4 +1,4 @@
-"""Which requests a fault, or a look at what was recorded, is for, and how often a fault comes over them."""
+"""The selection of requests for a fault, or in a recording, and the number of a fault's hits."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Api = str | int | type[Message]
 
 SEED_MAX: Final = 2**32
 VALUES_TOLD_MAX: Final = 5
-"""How many values of a keyword a fault's description names."""
+"""The maximum number of values of a keyword in a fault's description."""
 
 
 class Selection(TypedDict, total=False):
-    """Which requests are meant: all that is given must be so; a collection means any of it.
+    """A selection of requests: all given keywords must match; a collection matches any of its values.
 
-    `topic`, `partition`, `group`, `transactional_id`: what the request is about, if but one of its entries; a fault
-    that answers with an error leaves the other entries alone. `version` is the API's, `connection` its number at the
-    broker (`Request.connection`), `broker` the broker id. `predicate` is asked last, on the broker's event loop: it
-    must not block. `from_brokers` adds what brokers of a cluster ask each other.
+    `topic`, `partition`, `group`, `transactional_id`: the subject of the request, of at least one of its entries; a
+    fault that returns an error does not affect the other entries. `version` is the API's, `connection` its number at
+    the broker (`Request.connection`), `broker` the broker id. `predicate` is called last, on the broker's event loop:
+    it must not block. `from_brokers` adds requests between brokers of a cluster.
 
-    A cluster refuses the id of a broker that it does not have. A single broker takes any, so that a test may go from
-    one broker to several: what is for another broker is for nobody there.
+    A cluster refuses the id of a broker that it does not have. A single broker accepts any, so that a test may switch
+    from one broker to several: a selection for another broker matches nothing there.
     """
 
     version: int | Collection[int]
@@ -50,10 +50,10 @@ class Selection(TypedDict, total=False):
 
 
 class Matching(Selection, total=False):
-    """Which requests a fault is for, see `Selection`, and how often it comes.
+    """The selection of requests for a fault, see `Selection`, and its hits.
 
-    Of the requests that match, the first `after` pass; then each `every`-th is hit, with `probability` (by a random
-    number from `seed`; `repr` of the fault shows it), `times` at most.
+    Of the matching requests, the first `after` pass; then each `every`-th is hit, with `probability` (by a random
+    number from `seed`; `repr` of the fault shows it), at most `times`.
     """
 
     times: int
@@ -74,7 +74,7 @@ _OF_ENTRIES: Final = {
 
 
 class Limits:
-    """How often a fault comes over what it is for; counts both."""
+    """The limits of a fault's hits; counts matches and hits."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Limits:
         self.is_random = probability < 1
 
     def described(self) -> list[str]:
-        """What differs from always, as a test says it, and the seed of random numbers."""
+        """The limits that differ from the defaults, in a test's notation, and the seed of random numbers."""
         told = {"times": self.times, "after": self._after, "every": self._every, "probability": self._probability}
         usual = {"times": None, "after": 0, "every": 1, "probability": 1}
         seed = [f"seed={self.seed}"] if self.is_random else []
@@ -109,11 +109,11 @@ class Limits:
 
     @property
     def is_over(self) -> bool:
-        """Whether the fault has come as often as it may."""
+        """Whether the fault has had its maximum of hits."""
         return self.hits == self.times
 
     def is_hit(self) -> bool:
-        """Count one more request, connection or call that the fault is for, and say whether it comes over this one."""
+        """Count one more request, connection or call that matches, and return whether it is hit."""
         if self.is_over:
             return False
         self.matches += 1
@@ -125,14 +125,14 @@ class Limits:
 
 
 class Matcher:
-    """Whether a request is one that a fault, or a look at what was recorded, is for. Errors: ValueError for an API that
-    Kafka does not have, and where nothing, or a number below 0, is named; TypeError for a keyword that is none, or a
-    value that such keywords do not have."""
+    """Matches requests for a fault or a look-up in a recording. Errors: ValueError for an API that Kafka does not have,
+    and for an empty collection or a negative number; TypeError for an unknown keyword, or a value of the wrong type.
+    """
 
     def __init__(
         self, api: Api | Collection[Api] | None, where: Mapping[str, Any], others: Collection[str] = ()
     ) -> None:
-        """`others` are keywords that may be said besides, for who has none of either."""
+        """`others` are additional keywords that the caller accepts, for error messages."""
         self.api_keys = api_keys(api)
         self._predicate: Callable[[Request], bool] | None = where.get("predicate")
         self.is_of_brokers = bool(where.get("from_brokers", False))
@@ -149,11 +149,11 @@ class Matcher:
 
     @property
     def brokers(self) -> Collection[int]:
-        """The broker ids that are named; none where all are meant."""
+        """The selected broker ids; empty if all are."""
         return self._of_request.get("broker", ())
 
     def check_can_match(self) -> None:
-        """Refuse what no request can be. Errors: ValueError."""
+        """Refuse a selection that no request can match. Errors: ValueError."""
         served = {*served_apis(), *apis_between_brokers()}
         known = [messages_of(key) for key in sorted(served if self.api_keys is None else served & self.api_keys)]
         if not known:
@@ -176,7 +176,7 @@ class Matcher:
                 raise ValueError(f"no request of {told} has the version {_described(versions)}{known_ones}")
 
     def described(self) -> list[str]:
-        """What is asked of requests beyond their API, as a test says it."""
+        """The selection besides the API, in a test's notation."""
         of_entries = {name: self._of_entries[role] for name, role in _OF_ENTRIES.items() if role in self._of_entries}
         told = [f"{name}={_described(values)}" for name, values in (of_entries | self._of_request).items()]
         if self._predicate is not None:
@@ -184,12 +184,12 @@ class Matcher:
         return told + ["from_brokers=True"] * self.is_of_brokers
 
     def is_asked(self, request: Request) -> bool:
-        """Whether this is a request of the API, whatever else it must be."""
+        """Whether this is a request of the API, regardless of the other keywords."""
         is_of_api = self.api_keys is None or request.message.API_KEY in self.api_keys
         return is_of_api and (self.is_of_brokers or not request.is_of_broker)
 
     def matches(self, request: Request) -> bool:
-        """Whether this request is meant; asks the predicate last."""
+        """Whether this request matches; calls the predicate last."""
         return (
             self.is_asked(request)
             and all(getattr(request, name) in values for name, values in self._of_request.items())
@@ -198,15 +198,15 @@ class Matcher:
         )
 
     def names(self, subject: entries.Subject) -> bool:
-        """Whether an entry of a matching request is one that is meant, where not all are."""
+        """Whether an entry of a matching request is selected, if not all are."""
         return not self._of_entries or self._names(subject)
 
     def is_at(self, broker: int) -> bool:
-        """Whether requests at a broker are meant."""
+        """Whether requests at a broker are selected."""
         return broker in self._of_request.get("broker", (broker,))
 
     def is_meant(self, subject: entries.Subject) -> bool:
-        """Whether an entry of a matching request, or of its answer, is meant, as far as it tells."""
+        """Whether an entry of a matching request, or of its response, is selected, as far as its fields show."""
         return all(role not in subject or subject[role] in values for role, values in self._of_entries.items())
 
     def _names(self, subject: entries.Subject) -> bool:
@@ -222,8 +222,9 @@ _KEYWORDS: Final = tuple(Matching.__annotations__)
 
 
 def api_keys(api: Api | Collection[Api] | None) -> frozenset[int] | None:
-    """The keys of APIs, by what they may be named by; None for all. Errors: ValueError, with the name that may have
-    been meant, and where none is named."""
+    """The keys of APIs, from any of their notations; None for all. Errors: ValueError, with the closest name, and for
+    an empty collection.
+    """
     if api is None:
         return None
     if isinstance(api, str | int | type):
@@ -256,7 +257,7 @@ def _described(values: Collection[Any]) -> str:
 
 
 def _collection(keyword: str, value: Any) -> Collection[Any]:
-    """What a keyword's value means, which may be one or several. Errors: TypeError; ValueError for none."""
+    """The values of a keyword, which may be one or several. Errors: TypeError; ValueError for none."""
     is_one = isinstance(value, str | bytes) or not isinstance(value, Iterable)
     values = frozenset(_value(keyword, each) for each in ([value] if is_one else value))
     if not values:
@@ -270,7 +271,7 @@ def _value(keyword: str, value: Any) -> Any:
         return value
     if keyword == "topic":
         return topic_name(value)
-    if isinstance(value, str) or (keyword == "client_id" and value is None):  # clients need not say who they are
+    if isinstance(value, str) or (keyword == "client_id" and value is None):  # the client id is optional
         return value
     raise TypeError(f"{keyword} is a text, not {value!r:.100}")
 

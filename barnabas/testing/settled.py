@@ -1,5 +1,6 @@
-"""Whether the brokers of a cluster have heard what its controller decided, and have done it: all of them know who lives
-and who leads, coordinators have read their logs, and who follows is in sync."""
+"""Whether the brokers of a cluster know the controller's decisions, and have executed them: all of them know the live
+brokers and the leaders, coordinators have loaded their logs, and followers are in sync.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def unsettled(servers: Sequence[Server], topics: Collection[str] | None = None, *, in_sync: bool = True) -> str | None:
-    """What these brokers, all that live, have not heard or done yet; None where all is as the controller has decided.
+    """A decision that these brokers, all live ones, do not know or have not executed yet; None if there is none.
 
-    `topics` are those that are looked at, instead of all and of who lives; without `in_sync` who follows may lag.
+    `topics` restricts the check to these topics, without the list of live brokers; without `in_sync` followers may lag.
     """
     return next(_open_ends(servers, topics, in_sync), None) if servers else None
 
@@ -46,7 +47,7 @@ def _open_ends(servers: Sequence[Server], topics: Collection[str] | None, in_syn
 
 
 def _lives(servers: Sequence[Server], controlling: Server) -> Iterator[str]:
-    """Who is alive, and the controller, as each broker knows them."""
+    """The live brokers, and the controller, as each broker knows them."""
     registered = controlling.controller.context.cluster.brokers
     living = sorted(server.node_id for server in servers)
     if sorted(registered) != living:
@@ -60,7 +61,7 @@ def _lives(servers: Sequence[Server], controlling: Server) -> Iterator[str]:
 
 
 def _known(server: Server, topic: TopicState) -> Iterator[str]:
-    """What a broker's clients are told of a topic."""
+    """A topic in a broker's metadata."""
     known = server.metadata.topic(topic.name)
     if known is None or known.topic_id != topic.topic_id:
         yield f"broker {server.node_id} does not know {topic.name}"
@@ -101,7 +102,7 @@ def _obeyed(server: Server, topic: TopicState, cluster: ClusterState) -> Iterato
 
 
 def _followed(topic: TopicState, cluster: ClusterState) -> Iterator[str]:
-    """Replicas that live and are not in sync, but for those that a reassignment adds: these may take long."""
+    """Live replicas that are not in sync, except those that a reassignment adds: these may take long."""
     for index, state in topic.partitions.items():
         lagging = _lagging(topic, index, state, cluster)
         if lagging and state.leader != NO_LEADER:
@@ -117,5 +118,5 @@ def _lagging(topic: TopicState, index: int, state: PartitionState, cluster: Clus
 
 
 def runtime(server: Server, topic: str) -> CoordinatorRuntime[Any]:
-    """Who coordinates by an internal topic."""
+    """The coordinator runtime of an internal topic."""
     return server.groups.runtime if topic == GROUP_METADATA_TOPIC else server.transactions.runtime

@@ -1,8 +1,8 @@
-"""A prepared state of a broker: its files as a clean stop leaves them, so that they can be put back over and over.
+"""A prepared state of a broker: its files after a clean shutdown, for repeated restores.
 
-Log files are only ever appended to, so a large one is not copied: the snapshot has a link to the very file that the
-broker goes on writing, and notes how long it was. To put it back is to cut off what came since, unless another snapshot
-needs that, too. All other files are copied.
+Log files are append-only, so a large one is not copied: the snapshot has a link to the very file that the broker
+continues to write, and records its length. A restore truncates it to that length, unless another snapshot needs the
+rest. All other files are copied.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ LINKED_BYTES_MIN: Final = 256 * 1024
 
 
 class Snapshot:
-    """What `Broker.snapshot()` returns, for `Broker.restore()`. It is gone when its broker stops, or with
-    `remove()`."""
+    """The result of `Broker.snapshot()`, for `Broker.restore()`. Removed when its broker stops, or by `remove()`."""
 
     def __init__(self, directory: Path, clock_offset_ms: int, topics: Collection[str]) -> None:
         self.directory = directory
         self.clock_offset_ms = clock_offset_ms
         self.topics = topics
-        """The topics that it has."""
+        """Its topics."""
         self.linked: dict[tuple[int, int], int] = {}
-        """How long each linked file was, by its device and inode."""
+        """The length of each linked file, by its device and inode."""
         self._directories: list[str] = []
         self._files: list[str] = []
 
@@ -36,7 +35,7 @@ class Snapshot:
 
     @property
     def is_removed(self) -> bool:
-        """Whether the snapshot's files are gone."""
+        """Whether the snapshot's files are removed."""
         return not self.directory.exists()
 
     def remove(self) -> None:
@@ -64,8 +63,9 @@ class Snapshot:
             shutil.copyfile(source, target)
 
     def put_back(self, target: Path, others: Collection[Snapshot]) -> None:
-        """Make `target`, which does not exist yet, what was taken. Nobody may use files that came from this snapshot
-        before. Raises OSError."""
+        """Restore the files to `target`, which does not exist yet. Files of this snapshot's former restores must not be
+        in use. Raises OSError.
+        """
         target.mkdir()
         for name in self._directories:
             os.mkdir(target / name)

@@ -1,6 +1,7 @@
-"""Faults of what a broker keeps, rather than of single requests: a member that expires, a producer that is fenced, a
-transaction that hangs. Each happens as it does in real life, by what the broker does itself in that case, so that its
-state stays sound."""
+"""Faults of a broker's state, rather than of single requests: a member that expires, a producer that is fenced, a
+transaction that hangs. Each happens as in real life, by the broker's own functions for that case, so that its state
+stays consistent.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NOBODY: Final = 0
-"""A token that the coordinator replaces by its own."""
+"""A placeholder that the coordinator replaces by its own."""
 
 PHANTOM: Final = "barnabas.testing"
 RETRY_S: Final = 0.01
@@ -58,7 +59,7 @@ _PASSING: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
-"""Why a marker may not be written yet."""
+"""The reasons why a marker cannot be written yet."""
 
 _NOT_COORDINATED: Final = frozenset(
     {
@@ -67,15 +68,16 @@ _NOT_COORDINATED: Final = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
     }
 )
-"""Why none of the brokers coordinates a group, or a transaction, yet."""
+"""The errors of brokers while none of them coordinates a group, or a transaction, yet."""
 
 ASKED_FOR_LEADERS: Final = ("Metadata", "DescribeTopicPartitions")
 ASKED_OF_LEADERS: Final = ("Produce", "Fetch", "ListOffsets", "OffsetForLeaderEpoch", "DeleteRecords")
 
 
 class HangingTransaction(StateFault):
-    """A transaction that was left open in a partition, and that no coordinator knows of, until it is aborted by
-    `remove()`, as `kafka-transactions.sh abort` does. Its hits are requests of committed records of the partition."""
+    """A transaction that was left open in a partition, unknown to any coordinator, until `remove()` aborts it, as
+    `kafka-transactions.sh abort` does. Its hits are read_committed requests to the partition.
+    """
 
     def __init__(
         self, among: FaultList, topic: str, partition: int, producer_id: int, abort: Callable[[], None]
@@ -91,9 +93,9 @@ class HangingTransaction(StateFault):
 
 
 class OfflinePartition(StateFault):
-    """A partition that nobody leads, until `remove()` has it led again, by the broker that led it before if that can,
-    or something else has, as the start of a broker. Its hits are requests that are about it and need its leader, or ask
-    who that is."""
+    """A partition without a leader, until `remove()` has one elected, the former leader if possible, or another action
+    does, such as the start of a broker. Its hits are requests for it that need its leader, or ask for it.
+    """
 
     def __init__(
         self, among: FaultList, topic: str, partition: int, former_leader: int, lead_again: Callable[[], None]
@@ -115,32 +117,32 @@ class OfflinePartition(StateFault):
 
 
 def is_offline(faults: Iterable[Fault], topic: str, partition: int) -> bool:
-    """Whether one of these faults has nobody lead a partition."""
+    """Whether one of these faults has removed the leader of a partition."""
     found = (each for each in faults if isinstance(each, OfflinePartition))
     return any((each.topic, each.partition) == (topic, partition) for each in found)
 
 
 def check_is_online(faults: Iterable[Fault], topic: str, partition: int) -> None:
-    """Errors: ApiError LEADER_NOT_AVAILABLE for a partition that nobody leads because of one of these faults."""
+    """Errors: ApiError LEADER_NOT_AVAILABLE for a partition that has no leader because of one of these faults."""
     if is_offline(faults, topic, partition):
         told = f"{topic}-{partition} is offline by a fault: remove() it first"
         raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, told)
 
 
 class StateFaults(FaultList):
-    """The verbs that change what a broker, or a cluster, keeps; part of `Faults`. They need it to run.
+    """The methods that change the state of a broker, or a cluster; part of `Faults`. They need it to run.
 
-    Errors of all: ApiError with Kafka's error where there is no such group, member, transactional id or partition;
+    Errors of all: ApiError with Kafka's error if there is no such group, member, transactional id or partition;
     RuntimeError when no broker runs.
     """
 
     # --- leaders ----------------------------------------------------------------------------------
 
     def move_leader(self, topic: str | Topic, partition: int = 0, *, to: int | None = None) -> int:
-        """Have another broker of a cluster lead a partition, or broker `to`: one that is in sync. All brokers know on
-        return. Returns the broker that leads now.
+        """Elect another broker of a cluster as the leader of a partition, or broker `to`: one that is in sync. All
+        brokers know it on return. Returns the new leader.
 
-        Errors: ApiError ELIGIBLE_LEADERS_NOT_AVAILABLE, where no other broker can lead it.
+        Errors: ApiError ELIGIBLE_LEADERS_NOT_AVAILABLE, if no other broker can lead it.
         """
         topic = topic_name(topic)
         return self._elect(topic, partition, elections.another(to))
@@ -148,10 +150,11 @@ class StateFaults(FaultList):
     def move_coordinator(
         self, *, group: str | None = None, transactional_id: str | None = None, to: int | None = None
     ) -> int:
-        """Have another broker of a cluster, or broker `to`, coordinate a consumer group, or the transactions of a
-        transactional id, and all those of the same partition of the internal topic. Returns the broker that does.
+        """Make another broker of a cluster, or broker `to`, the coordinator of a consumer group, or of the transactions
+        of a transactional id, and of all others in the same partition of the internal topic. Returns the new
+        coordinator.
 
-        Errors: as of `move_leader`; ValueError unless one of the two is said.
+        Errors: as of `move_leader`; ValueError unless one of the two is given.
         """
         if (group is None) == (transactional_id is None):
             raise ValueError("say whose coordinator is to move: group=... or transactional_id=...")
@@ -165,8 +168,9 @@ class StateFaults(FaultList):
         return self.move_leader(topic, self._call(partition()), to=to)
 
     def raise_leader_epoch(self, topic: str | Topic, partition: int = 0) -> int:
-        """Elect the leader of a partition anew: clients that know the leader epoch of before are told that it is over
-        (FENCED_LEADER_EPOCH). Returns the leader epoch."""
+        """Elect the leader of a partition again: requests of clients with the former leader epoch fail with
+        FENCED_LEADER_EPOCH. Returns the new leader epoch.
+        """
         topic = topic_name(topic)
         self._elect(topic, partition, elections.the_same)
 
@@ -176,9 +180,10 @@ class StateFaults(FaultList):
         return self._call(epoch())
 
     def partition_offline(self, topic: str | Topic, partition: int = 0) -> OfflinePartition:
-        """Have nobody lead a partition, as when all its replicas are away, until the fault is removed: metadata says
-        LEADER_NOT_AVAILABLE, and who asks for it all the same hears NOT_LEADER_OR_FOLLOWER. Its brokers keep what they
-        have. Somebody leads it also when a broker is started, which ends the fault."""
+        """Remove the leader of a partition, as if all its replicas were absent, until the fault is removed: metadata
+        has LEADER_NOT_AVAILABLE, and other requests for it fail with NOT_LEADER_OR_FOLLOWER. Its brokers keep their
+        data. The start of a broker also elects a leader, which ends the fault.
+        """
         topic = topic_name(topic)
         former: list[int] = []
 
@@ -187,7 +192,7 @@ class StateFaults(FaultList):
             return elections.nobody(state, able)
 
         def lead_again() -> None:
-            if self._interception.owner.live_servers():  # else who starts has an election anyway
+            if self._interception.owner.live_servers():  # else the next start elects a leader anyway
                 with suppress(ApiError):  # its topic was deleted
                     self._elect(topic, partition, elections.whoever_can(former[0]))
 
@@ -195,7 +200,7 @@ class StateFaults(FaultList):
         return self._add(OfflinePartition(self, topic, partition, former[0], lead_again))
 
     def _elect(self, topic: str, partition: int, choose: elections.Choose) -> int:
-        """Have an election; returns who leads, as all brokers know. Errors: TimeoutError."""
+        """Run an election; returns the leader, once all brokers know it. Errors: TimeoutError."""
 
         async def elect() -> int:
             owner = self._interception.owner
@@ -211,9 +216,9 @@ class StateFaults(FaultList):
     # --- records ----------------------------------------------------------------------------------
 
     def age_records(self, topic: str | Topic, duration: Duration, partition: int | None = None) -> None:
-        """Have retention take the records of a topic, or of one partition, for so much older than they are, a timedelta
-        or ms, once and now: what `retention.ms` would have deleted after that time is deleted, on all brokers, while
-        the time of the brokers, and the timestamps of what is left, stay as they are.
+        """Apply retention once, now, as if the records of a topic, or of one partition, were older by this duration, a
+        timedelta or ms: records that `retention.ms` would have deleted after that time are deleted, on all brokers,
+        while the brokers' time, and the timestamps of the remaining records, do not change.
 
         Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION.
         """
@@ -237,8 +242,9 @@ class StateFaults(FaultList):
     # --- groups -----------------------------------------------------------------------------------
 
     def expire_member(self, group: str, member_id: str | None = None) -> list[str]:
-        """Have the session of a member of a consumer group run out now, or those of all members, as if no heartbeat had
-        come for so long: the group rebalances without it. Returns the members' ids."""
+        """Expire the session of a member of a consumer group now, or those of all members, as if no heartbeat had
+        arrived within the timeout: the group rebalances without them. Returns the members' ids.
+        """
 
         async def expire() -> list[str]:
             runner = await self._group(group)
@@ -254,7 +260,7 @@ class StateFaults(FaultList):
         return self._call(expire())
 
     def rebalance(self, group: str) -> None:
-        """Start a rebalance of a consumer group, as a member does that joins and goes at once. Needs members."""
+        """Start a rebalance of a consumer group, like a member that joins and leaves at once. Needs members."""
 
         async def join_and_leave() -> None:
             runner = await self._group(group)
@@ -289,10 +295,10 @@ class StateFaults(FaultList):
         self._call(join_and_leave())
 
     def lose_offsets(self, group: str, topic: str | Topic) -> None:
-        """Have a consumer group's committed offsets of a topic forgotten, as after `offsets.retention.minutes`: its
-        consumers go on, until somebody asks where they were.
+        """Delete a consumer group's committed offsets of a topic, as after `offsets.retention.minutes`: its consumers
+        continue, until they fetch their committed offsets.
 
-        Errors: ApiError GROUP_ID_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION where it has committed none of the topic.
+        Errors: ApiError GROUP_ID_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION if it has committed none of the topic.
         """
         topic = topic_name(topic)
 
@@ -322,8 +328,9 @@ class StateFaults(FaultList):
     # --- transactions -----------------------------------------------------------------------------
 
     def fence_producer(self, transactional_id: str) -> None:
-        """Fence a transactional producer, as another one with its transactional id does: what it has open is aborted,
-        and it is told that it is fenced."""
+        """Fence a transactional producer, as another one with its transactional id does: its open transaction is
+        aborted, and its next request fails because it is fenced.
+        """
 
         async def fence() -> None:
             from barnabas.broker.coordinators.transactions.events import InitProducerId
@@ -335,8 +342,8 @@ class StateFaults(FaultList):
         self._call(fence())
 
     def abort_transaction(self, transactional_id: str) -> None:
-        """Abort an open transaction behind its producer's back, as when its time is over: under a new epoch, so that
-        whatever the producer asks for next, records of other partitions too, is refused (INVALID_PRODUCER_EPOCH).
+        """Abort an open transaction without its producer, as after its timeout: under a new epoch, so that the
+        producer's next request, including records for other partitions, is refused (INVALID_PRODUCER_EPOCH).
 
         Errors: ApiError INVALID_TXN_STATE when none is open.
         """
@@ -358,8 +365,9 @@ class StateFaults(FaultList):
 
     def hang_transaction(self, topic: str | Topic, partition: int = 0) -> HangingTransaction:
         """Leave a transaction open in a partition that no coordinator will ever end, as brokers before Kafka 3.6 could
-        (KIP-890), until the fault is removed: consumers with isolation.level=read_committed come no further. One record
-        is written for it, which nobody sees who reads committed records."""
+        (KIP-890), until the fault is removed: consumers with isolation.level=read_committed do not progress. One record
+        is written for it, which is invisible to read_committed consumers.
+        """
         topic = topic_name(topic)
 
         async def hang() -> tuple[int, TopicId]:
@@ -377,8 +385,9 @@ class StateFaults(FaultList):
         return self._add(HangingTransaction(self, topic, partition, producer_id, abort))
 
     def _abort_hanging(self, topic: str, topic_id: TopicId, partition: int, producer_id: int) -> None:
-        """Abort a transaction that was left open, as soon as somebody leads its partition; nothing where its topic was
-        deleted. Errors: ApiError, TimeoutError."""
+        """Abort a transaction that was left open, as soon as its partition has a leader; does nothing if its topic was
+        deleted. Errors: ApiError, TimeoutError.
+        """
         owner = self._interception.owner
 
         async def abort() -> None:
@@ -414,7 +423,7 @@ class StateFaults(FaultList):
         )
         servers = self._interception.owner.live_servers()
         if servers and not any(TRANSACTION_STATE_TOPIC in server.metadata for server in servers):
-            raise unknown  # before the first transaction nobody coordinates any
+            raise unknown  # before the first transaction there is no coordinator
 
         def find(server: Server) -> tuple[Transaction, Server] | None:
             try:
@@ -440,7 +449,7 @@ class StateFaults(FaultList):
         return self._first(leads)
 
     def _first(self, find: Callable[[Server], T]) -> T:
-        """What the first broker finds that can; else the error of the last one."""
+        """The result of the first broker that does not raise; else the error of the last one."""
         error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker runs")
         for server in self._interception.owner.live_servers():
             try:
@@ -450,8 +459,9 @@ class StateFaults(FaultList):
         raise error
 
     async def _coordinated(self, find: Callable[[Server], T]) -> T:
-        """What a coordinator finds, as soon as there is one: who was just elected, or started, reads its log first.
-        Errors: ApiError, that of the last broker where nobody coordinates it for half a minute."""
+        """The result of a coordinator, as soon as there is one: a new one loads its log first. Errors: ApiError, that
+        of the last broker if there is no coordinator within half a minute.
+        """
         for _ in range(RETRIES_MAX):
             try:
                 return self._first(find)
@@ -480,8 +490,8 @@ async def _reply(reply: Any) -> Any:
 
 
 async def _settled(ask: Callable[[], Awaitable[Any]]) -> None:
-    """Ask a transaction's coordinator until it is no longer at work on another step of the same transaction; for half a
-    minute: where its log, or a partition, cannot be written, that step does not end.
+    """Repeat a request to a transaction's coordinator until no other step of the same transaction is in progress; for
+    half a minute: if its log, or a partition, cannot be written, that step does not end.
 
     Errors: ApiError, CONCURRENT_TRANSACTIONS then.
     """

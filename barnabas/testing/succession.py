@@ -1,5 +1,6 @@
-"""One broker after the other on the same event loop, ports and connections: how a broker of a test gets another state
-in a few milliseconds. Nothing else of the former one is taken over, so the next is as sound as any that starts."""
+"""Successive brokers on the same event loop, ports and connections: a broker of a test gets another state within a few
+milliseconds. Nothing else of the former one is kept, so the next one is as consistent as any new broker.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +18,17 @@ if TYPE_CHECKING:
     from barnabas.testing.kept_network import KeptNetwork
 
 ANSWERING_TURNS_MAX: Final = 20
-"""Turns of the event loop in which whoever waits in a request is answered; who is not by then is cut off."""
+"""The turns of the event loop in which waiting requests get a response; the remaining ones are cut off."""
 
 TOPIC_IS_DELETED: Final = -2
-"""The leader epoch that outdoes all others (KIP-516's `EpochDuringDelete`)."""
+"""The leader epoch that exceeds all others (KIP-516's `EpochDuringDelete`)."""
 
 
 async def end(server: Server, network: KeptNetwork, *, is_clean: bool) -> None:
-    """End a broker, as a crash would unless that is to be clean, while its clients stay connected: requests that wait
-    (long polls, joins of groups) are answered, by partitions that are not led here any more, and coordinators that have
-    left. Connections in the middle of a request for all that are cut."""
+    """End a broker, like a crash unless `is_clean`, while its clients stay connected: waiting requests (long polls,
+    joins of groups) get a response from partitions that are not led here any more, and from unloaded coordinators.
+    Connections that are still in the middle of a request are closed.
+    """
     network.keep()
     _keep_connections(server, network)
     if len(server.connections):

@@ -1,4 +1,4 @@
-"""A topic of a broker under test: what is in it, and a short way to put something into it."""
+"""A topic of a broker under test: its records, and a short way to append some."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from barnabas.testing.interception import Owner
 
 PRODUCE_VERSION = 12
-"""The last one that names topics by name."""
+"""The last one with topic names."""
 
 PRODUCE_TIMEOUT_MS = 30_000
 DELETE_RECORDS_VERSION = 2
@@ -37,13 +37,13 @@ READ_BYTES = 4 * 1024 * 1024
 TIMESTAMP_MAX = 2**63 - 1
 
 _DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT_OF_RANGE})
-"""What a read of a topic ends in when that is deleted, and perhaps created again, meanwhile."""
+"""The errors of reading a topic that is deleted, and perhaps created again, meanwhile."""
 
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 
 class Record(NamedTuple):
-    """A record as it lies in a topic. `timestamp` is in ms; header names may repeat."""
+    """A record in a topic. `timestamp` is in ms; header names may repeat."""
 
     topic: str
     partition: int
@@ -55,7 +55,7 @@ class Record(NamedTuple):
 
 
 class Led(NamedTuple):
-    """A partition at the broker that leads it."""
+    """A partition at its leader."""
 
     server: Server
     partition: Partition
@@ -85,7 +85,7 @@ class Topic:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions it has. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION."""
+        """The number of its partitions. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION."""
 
         async def count() -> int:
             return len(self._owner._known_topic(self.name).partitions)
@@ -93,8 +93,8 @@ class Topic:
         return self._owner.call(count())
 
     def records(self, partition: int | None = None, *, missing_ok: bool = False) -> list[Record]:
-        """All committed records that the topic (or one partition) holds now, by partition and offset, decompressed.
-        With `missing_ok` a topic that does not exist (yet) holds none.
+        """All committed records of the topic (or one partition), by partition and offset, decompressed. With
+        `missing_ok` the result for a topic that does not exist (yet) is empty.
 
         Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION; of a cluster also LEADER_NOT_AVAILABLE for a partition that is
         offline.
@@ -114,11 +114,11 @@ class Topic:
         return any(self.name in server.metadata for server in self._owner.live_servers())
 
     def wait_records(self, count: int, *, timeout: float = TIMEOUT_S) -> list[Record]:
-        """Wait until the topic holds at least `count` committed records, and return all of them.
+        """Wait until the topic has at least `count` committed records, and return all of them.
 
         The topic may be created meanwhile. `timeout` is in seconds of real time.
 
-        Errors: TimeoutError, with what was there; RuntimeError inside a running event loop, which this would block:
+        Errors: TimeoutError, with the actual records; RuntimeError inside a running event loop, which this would block:
         await `wait_records_async` there.
         """
         check_may_block("wait_records_async")
@@ -131,9 +131,9 @@ class Topic:
         return await self._owner.call_async(self._wait_records(count, timeout))
 
     async def _wait_records(self, count: int, timeout_s: float) -> list[Record]:
-        """Look, wait for as many offsets as there are records missing, look again: not every offset is a record, so
-        only a look can tell, also of what there is when the time is over. Looks are not cut short by the timeout, waits
-        are."""
+        """Read, wait for as many offsets as records are missing, and repeat: not every offset is a record, so only
+        reading shows the number, also after the timeout. The timeout ends waits, not reads.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         owner = self._owner
@@ -142,7 +142,7 @@ class Topic:
         is_over = False
 
         def is_of_another_broker() -> None:
-            ends.clear()  # whatever is there now is new
+            ends.clear()  # everything there now is new
             changed.set()
 
         with outliving(is_of_another_broker) as brokers:
@@ -157,7 +157,7 @@ class Topic:
                     if brokers.changes == changes:
                         raise
                 if brokers.changes != changes:
-                    continue  # these are of a broker that has ended meanwhile
+                    continue  # these belong to a broker that has ended meanwhile
                 if records is not None and len(records) >= count:
                     return records
                 held = len(records or ())
@@ -172,11 +172,11 @@ class Topic:
                     is_over = True
 
     def wait_silence(self, duration: Duration, *, timeout: float = TIMEOUT_S) -> list[Record]:
-        """Wait until no record was committed for `duration`, a timedelta or ms, and return what the topic holds then;
-        nothing where there is no such topic. Each record begins the time anew. It is the broker's, as of
-        `faults.delay`: `clock.advance` shortens it. `timeout` is in seconds of real time.
+        """Wait until no record was committed for `duration`, a timedelta or ms, and return the topic's records then;
+        none if the topic does not exist. Each record restarts the time. It is the broker's, as for `faults.delay`:
+        `clock.advance` shortens it. `timeout` is in seconds of real time.
 
-        Errors: TimeoutError, with what was there; ValueError, TypeError for a duration that is none; RuntimeError
+        Errors: TimeoutError, with the actual records; ValueError, TypeError for an invalid duration; RuntimeError
         inside a running event loop, which this would block: await `wait_silence_async` there.
         """
         check_may_block("wait_silence_async")
@@ -201,7 +201,7 @@ class Topic:
         return await self._records_if_any() or []
 
     async def _until_silent(self, duration_ms: int) -> None:
-        """Other brokers than before begin the time anew, too: what they hold is new."""
+        """A replacement of brokers restarts the time, too: their records are new."""
         changed = asyncio.Event()
         seen, until_ms = None, 0
         with outliving(changed.set) as brokers, TopicChanges(self._owner, self.name, changed) as changes:
@@ -217,8 +217,9 @@ class Topic:
                 await changes.wait(until_ms - now_ms)
 
     async def _records_if_any(self) -> list[Record] | None:
-        """The records of the partitions that are led now, or None when there is no such topic or it went while it was
-        read. On the broker's loop; no thread waits for that, as others need threads, too."""
+        """The records of the partitions that have a leader now, or None when the topic does not exist or was deleted
+        meanwhile. On the broker's loop; no thread waits for it, as others need threads, too.
+        """
         records: list[Record] = []
         try:
             self._owner._known_topic(self.name)
@@ -242,14 +243,14 @@ class Topic:
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> Record:
-        """Append one record and return it as it lies in the topic. Text is encoded as UTF-8.
+        """Append one record and return it as it is in the topic. Text is encoded as UTF-8.
 
-        Without `partition`, records with a key go where Java's and librdkafka's (murmur2) partitioners put them, others
-        to one partition after the other. `timestamp` is in ms, by default what the broker's clock says.
+        Without `partition`, records with a key go to the partition of Java's and librdkafka's (murmur2) partitioners,
+        others to one partition after the other. `timestamp` is in ms, by default the broker's time.
 
         Errors: TypeError for a value, a key or headers that are neither text nor bytes: serialize them first, as
-        producers do; TypeError, ValueError for a timestamp that is none; ApiError UNKNOWN_TOPIC_OR_PARTITION (this does
-        not create topics), MESSAGE_TOO_LARGE, INVALID_RECORD and what else Produce knows.
+        producers do; TypeError, ValueError for an invalid timestamp; ApiError UNKNOWN_TOPIC_OR_PARTITION (this does not
+        create topics), MESSAGE_TOO_LARGE, INVALID_RECORD and other errors of Produce.
         """
         if timestamp is not None:
             _check_timestamp(timestamp)
@@ -281,12 +282,12 @@ class Topic:
         return _record(self.name, partition, record._replace(offset=answer.base_offset, timestamp=timestamp))
 
     def delete_records(self, offset: int | None = None, *, partition: int = 0) -> None:
-        """Delete the records of a partition below an offset, or all that it holds: its log start offset moves there.
-        Consumers whose next offset is below it are told OFFSET_OUT_OF_RANGE.
+        """Delete the records of a partition below an offset, or all: its log start offset moves there. Consumers whose
+        next offset is below it get OFFSET_OUT_OF_RANGE.
 
-        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE beyond what is committed, POLICY_VIOLATION for
-        a topic that is compacted only, INVALID_TOPIC_EXCEPTION for an internal one, REQUEST_TIMED_OUT after 30 s in
-        which a follower did not follow. TypeError for an offset that is none.
+        Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE beyond the high watermark, POLICY_VIOLATION for
+        a topic that is compacted only, INVALID_TOPIC_EXCEPTION for an internal one, REQUEST_TIMED_OUT if a follower
+        does not follow within 30 s. TypeError for an invalid offset.
         """
         if offset is not None:
             _check_whole(offset, "offset is a whole number")
@@ -310,7 +311,7 @@ class Topic:
 
 
 def topic_name(topic: str | Topic) -> str:
-    """The name of a topic, which may be given by a handle on it. Errors: TypeError."""
+    """The name of a topic, given by name or by a handle. Errors: TypeError."""
     if isinstance(topic, Topic):
         return topic.name
     if isinstance(topic, str):
@@ -319,10 +320,10 @@ def topic_name(topic: str | Topic) -> str:
 
 
 class CommittedBatches:
-    """Tells batches that a consumer with isolation.level=read_committed would see from the others.
+    """Distinguishes batches that a consumer with isolation.level=read_committed would see from the others.
 
-    `aborted` are the aborted transactions of the range that is read, as (producer id, first offset). Batches are asked
-    about in the order of their offsets.
+    `aborted` are the aborted transactions of the range, as (producer id, first offset). Batches have to be passed in
+    the order of their offsets.
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
@@ -344,7 +345,7 @@ class CommittedBatches:
 
 
 class _Reading:
-    """How far the committed records of a range have been read; the next read is at `offset`."""
+    """The progress of reading the committed records of a range; the next read is at `offset`."""
 
     def __init__(self, range_: _Range, aborted: Iterable[tuple[int, int]]) -> None:
         self._range = range_
@@ -356,7 +357,7 @@ class _Reading:
         return self.offset >= self._range.end
 
     def records(self, topic: str, data: FetchData | ColdRead) -> list[Record]:
-        """The records in what was read at `offset`; reads the disk where that was not done yet."""
+        """The records in the data read at `offset`; reads the disk if that was not done yet."""
         if isinstance(data, ColdRead):
             data = data.load()
         headers = list(iter_headers(data.records))
@@ -366,7 +367,7 @@ class _Reading:
             for record in iter_records(data.records, header)
             if self.offset <= record.offset < self._range.end
         ]
-        self.offset = headers[-1].next_offset if headers else self._range.end  # there are none: deleted meanwhile
+        self.offset = headers[-1].next_offset if headers else self._range.end  # none: deleted meanwhile
         return records
 
 

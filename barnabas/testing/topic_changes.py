@@ -1,4 +1,4 @@
-"""What changes what a topic holds: appends, leaders that come and go, topics that are created and deleted."""
+"""Changes of a topic's records: appends, changes of leaders, creation and deletion of topics."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from barnabas.testing.contents import Contents
 
 Ends = dict[tuple[TopicId, int], int]
-"""Where the committed records of partitions end, by topic id and index."""
+"""The ends of partitions' committed records, by topic id and index."""
 
 
 class TopicChanges:
-    """Sets `changed` with everything that may change what a topic holds, as long as its `with` block lasts. Broker's
-    loop only."""
+    """Sets `changed` at every event that may change a topic's records, during its `with` block. Broker's loop only."""
 
     def __init__(self, owner: Contents, topic: str, changed: asyncio.Event) -> None:
         self._owner = owner
@@ -43,7 +42,7 @@ class TopicChanges:
             partition.remove_listener(self._has_progressed)
 
     def partitions(self) -> list[Partition]:
-        """The partitions that are led now; they, and the brokers that run, are listened to from now on."""
+        """The partitions that have a leader now; this listens to them, and to the running brokers, from now on."""
         for server in self._owner.live_servers():
             server.metadata.listeners[self._changed.set] = None
             self._servers.add(server)
@@ -54,8 +53,8 @@ class TopicChanges:
         return partitions
 
     async def wait(self, time_ms: int | None = None) -> None:
-        """Wait until something has changed, or it is time to look again, or, if given, so much of the brokers' time is
-        over."""
+        """Wait until something has changed, or a check is due, or, if given, this much of the brokers' time has passed.
+        """
         servers = self._owner.live_servers() if time_ms is not None else []
         alarms = [server.timers.call_later(time_ms or 0, self._changed.set) for server in servers]
         try:
@@ -71,7 +70,7 @@ class TopicChanges:
 
 
 def partitions_if_any(owner: Contents, topic: str) -> list[Partition]:
-    """The partitions that are led, none of a topic that does not exist (yet) or is about to go."""
+    """The partitions that have a leader, none for a topic that does not exist (yet) or is being deleted."""
     try:
         led = [owner._led(topic, index) for index in sorted(owner._known_topic(topic).partitions)]
     except ApiError:
@@ -80,15 +79,15 @@ def partitions_if_any(owner: Contents, topic: str) -> list[Partition]:
 
 
 def ends_of(partitions: Iterable[Partition]) -> Ends:
-    """Where the committed records of partitions end now."""
+    """The current ends of partitions' committed records."""
     return {(partition.topic_id, partition.index): partition.log.last_stable_offset for partition in partitions}
 
 
 async def wait_for_offsets(owner: Contents, topic: str, ends: Ends, count: int, changed: asyncio.Event) -> None:
-    """Wait until the topic exists and at least `count` offsets are committed that were not when `ends` was taken; looks
-    whenever `changed` is set.
+    """Wait until the topic exists and at least `count` offsets are committed beyond `ends`; checks whenever `changed`
+    is set.
 
-    A topic that was deleted and created anew has other partitions, so all of its offsets are new.
+    A topic that was deleted and created again has other partitions, so all of its offsets are new.
     """
 
     def added(partition: Partition) -> int:
@@ -97,7 +96,7 @@ async def wait_for_offsets(owner: Contents, topic: str, ends: Ends, count: int, 
 
     with TopicChanges(owner, topic, changed) as changes:
         while True:
-            await asyncio.sleep(0)  # where a timeout that is over ends this, however fast the topic grows
+            await asyncio.sleep(0)  # lets a timeout end this, however fast the topic grows
             changed.clear()
             partitions = changes.partitions()
             if partitions and sum(map(added, partitions)) >= count:

@@ -1,4 +1,4 @@
-"""Waiting for something in the broker to change, without polling."""
+"""Waits for changes in the broker, without polling."""
 
 import asyncio
 import math
@@ -14,7 +14,7 @@ TIMEOUT_VARIABLE: Final = "BARNABAS_TESTING_TIMEOUT_S"
 
 
 def default_timeout_s(environment: Mapping[str, str]) -> float:
-    """How long a test waits unless it says for how long, in seconds of real time. Raises ValueError."""
+    """The default timeout of a test's waits, in seconds of real time. Raises ValueError."""
     text = environment.get(TIMEOUT_VARIABLE, "30")
     try:
         timeout_s = float(text)
@@ -31,12 +31,13 @@ Listeners = set[Callable[[], None]]
 
 
 class NothingMoreComes(RuntimeError):
-    """What is waited for cannot come any more."""
+    """The awaited event is impossible now."""
 
 
 class Brokers:
-    """The brokers that follow each other while a task waits for something: `has_one` is set but while one ends and the
-    next begins, `changes` is how often that came about."""
+    """The successive brokers during a task's wait: `has_one` is set except between two brokers, `changes` counts the
+    replacements.
+    """
 
     def __init__(self, look_again: Callable[[], None]) -> None:
         self.has_one = asyncio.Event()
@@ -45,7 +46,7 @@ class Brokers:
         self._look_again = look_again
 
     def ends(self) -> None:
-        """A broker is about to end, and what it still shows means nothing."""
+        """A broker is about to end, and its state means nothing any more."""
         self.has_one.clear()
         self.changes += 1
 
@@ -60,8 +61,9 @@ _outliving: WeakKeyDictionary[asyncio.Task[Any], Brokers] = WeakKeyDictionary()
 
 @contextmanager
 def outliving(look_again: Callable[[], None] = lambda: None) -> Iterator[Brokers]:
-    """Wait on, in the task that runs, when another broker takes the place of the one that there is: `look_again` is
-    called when it has. Tasks that do not say so are ended then (`BrokerThread.replace`)."""
+    """Continue the wait of the current task when the broker is replaced: `look_again` is called after it. Tasks without
+    this are ended then (`BrokerThread.replace`).
+    """
     task = asyncio.current_task()
     assert task is not None
     outer = _outliving.get(task)
@@ -75,12 +77,12 @@ def outliving(look_again: Callable[[], None] = lambda: None) -> Iterator[Brokers
 
 
 def brokers_of(task: asyncio.Task[Any]) -> Brokers | None:
-    """Whom to tell of other brokers than a task has begun with; None where it does not outlive its broker."""
+    """The object to notify of replacements of brokers; None for a task that does not outlive its broker."""
     return _outliving.get(task)
 
 
 def _is_heard(arrived: "asyncio.Future[Any]") -> None:
-    """Whoever waits may have no time left just then, and hear of no error; that is none to be told."""
+    """Retrieve an error that a wait did not, because its time was over: it is no error to be logged."""
     if not arrived.cancelled():
         arrived.exception()
 
@@ -90,10 +92,10 @@ async def wait_until(
     listeners: Listeners | Callable[[], Iterable[Listeners]],
     recheck_s: float | None = None,
 ) -> T:
-    """Return what `reached` returns once that is not None; it is asked within every change that the listeners hear of,
-    so that a state which lasts but a moment is not missed. With `recheck_s` it is asked so often in any case, and so is
-    who has listeners; both are also when another broker takes the place of the one that there is. Raises what `reached`
-    raises of NothingMoreComes."""
+    """Return the result of `reached` once it is not None; it is called within every change that the listeners report,
+    so that a short-lived state is not missed. With `recheck_s` it is also called at that interval, and the listeners
+    are looked up again; both also happen when the broker is replaced. Raises the NothingMoreComes of `reached`.
+    """
     arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     arrived.add_done_callback(_is_heard)
     told: list[Listeners] = []
@@ -104,7 +106,7 @@ async def wait_until(
         try:
             found = reached()
         except NothingMoreComes as error:
-            arrived.set_exception(error)  # for who waits, not for who tells of a change
+            arrived.set_exception(error)  # for the waiting task, not for the code that reports a change
         else:
             if found is not None:
                 arrived.set_result(found)
@@ -134,7 +136,7 @@ async def wait_until(
 
 
 async def with_timeout(waiting: Coroutine[Any, Any, T], timeout_s: float, found: Callable[[], str]) -> T:
-    """The result of `waiting`; raises TimeoutError that says what was found instead."""
+    """The result of `waiting`; raises TimeoutError with the actual state."""
     try:
         async with asyncio.timeout(timeout_s):
             return await waiting
@@ -143,8 +145,8 @@ async def with_timeout(waiting: Coroutine[Any, Any, T], timeout_s: float, found:
 
 
 def check_wait(timeout: object, count: object = 1, *, least: int = 1) -> None:
-    """Refuse, before anything waits, what is no time (in seconds), and no number of at least so many. Errors:
-    ValueError, TypeError."""
+    """Refuse an invalid time (in seconds) before the wait, and a number below `least`. Errors: ValueError, TypeError.
+    """
     if not isinstance(timeout, int | float) or isinstance(timeout, bool):
         raise TypeError(f"timeout is a number of seconds, not {timeout!r:.100}")
     if not timeout >= 0:
@@ -153,7 +155,7 @@ def check_wait(timeout: object, count: object = 1, *, least: int = 1) -> None:
 
 
 def check_count(name: str, value: object, least: int) -> None:
-    """Refuse what is no number of something. Errors: ValueError, TypeError."""
+    """Refuse an invalid number. Errors: ValueError, TypeError."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} is a whole number, not {value!r:.100}")
     if value < least:
@@ -161,7 +163,7 @@ def check_count(name: str, value: object, least: int) -> None:
 
 
 def check_may_block(alternative: str) -> None:
-    """Refuse to wait in a thread whose event loop may have to run what is waited for. Raises RuntimeError."""
+    """Refuse to wait in a thread whose event loop may have to run the awaited work. Raises RuntimeError."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
