@@ -53,8 +53,7 @@ class TopicChanges:
         return partitions
 
     async def wait(self, time_ms: int | None = None) -> None:
-        """Wait until something has changed, or a check is due, or, if given, this much of the brokers' time has passed.
-        """
+        """Wait until something has changed, a check is due, or this much of the brokers' time (if given) has passed."""
         servers = self._owner.live_servers() if time_ms is not None else []
         alarms = [server.timers.call_later(time_ms or 0, self._changed.set) for server in servers]
         try:

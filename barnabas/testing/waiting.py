@@ -145,8 +145,7 @@ async def with_timeout(waiting: Coroutine[Any, Any, T], timeout_s: float, found:
 
 
 def check_wait(timeout: object, count: object = 1, *, least: int = 1) -> None:
-    """Refuse an invalid time (in seconds) before the wait, and a number below `least`. Errors: ValueError, TypeError.
-    """
+    """Refuse an invalid time in seconds, and a number below `least`, before the wait. Errors: ValueError, TypeError."""
     if not isinstance(timeout, int | float) or isinstance(timeout, bool):
         raise TypeError(f"timeout is a number of seconds, not {timeout!r:.100}")
     if not timeout >= 0:
