@@ -1,6 +1,6 @@
-"""The two tiers of the tests, `make test` and `make test-full`: their parts are run, and told in one table.
+"""The two tiers of the tests, `make test` and `make test-full`: runs their parts and reports all results in one table.
 
-`tiers.py` says which parts a tier has and `run.py` runs them. Two pytest plugins: `recorder.py` writes down what became
-of each test, `workers.py` puts files that run beside each other into their order. `outcomes.py` reads the record, and
+`tiers.py` defines the parts of each tier and `run.py` runs them. There are two pytest plugins: `recorder.py` records
+the outcome of each test, and `workers.py` orders the files that run in parallel. `outcomes.py` reads the record, and
 `report.py` prints the table. The rule is in `tests/README.md`.
 """

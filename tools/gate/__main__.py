@@ -15,7 +15,7 @@ INTERRUPTED: Final = 130
 
 
 def main(words: Sequence[str]) -> int:
-    """Returns the exit status: 0 all is well, 1 something failed, 5 there was no test, 130 it was interrupted."""
+    """Return the exit status: 0 for success, 1 for a failure, 5 without any test, 130 after an interrupt."""
     parser = argparse.ArgumentParser("python -m tools.gate", description=__doc__, allow_abbrev=False)
     parser.add_argument("tier", choices=sorted(TIERS), help="gate: what each change must pass; full: all at length")
     parser.add_argument("--anew", action="store_true", help="full: begin anew where a run was interrupted")
@@ -33,12 +33,14 @@ def main(words: Sequence[str]) -> int:
         print(line)
     if run.status == NO_TESTS:
         print("No test ran: the arguments of pytest choose none.", file=sys.stderr)
-    (folder / "tree").unlink()  # it is complete: the next run begins anew
+    (folder / "tree").unlink()  # it is complete: the next run starts from the beginning
     return run.status
 
 
 def chance(is_full: bool) -> list[str]:
-    """Property tests have the same examples each time in the gate, and others, by a seed that is told, in full."""
+    """The options for Hypothesis: the same examples each time in the gate; in full, new ones from a seed that is
+    printed.
+    """
     if not is_full:
         return []
     seed = random.randrange(2**32)
@@ -47,7 +49,7 @@ def chance(is_full: bool) -> list[str]:
 
 
 def hash_seed(is_full: bool) -> str:
-    """The order of sets, likewise."""
+    """The seed for the order of sets: fixed in the gate; in full, a random one that is printed."""
     seed = str(random.randrange(2**32)) if is_full else "0"
     print(f"PYTHONHASHSEED={seed}")
     return seed

@@ -1,7 +1,7 @@
-"""A pytest plugin: a file all of whose tests the marker expression leaves out is not even read.
+"""A pytest plugin: does not read a file if the marker expression deselects all of its tests.
 
-`make check` leaves out nearly one file in three. To import them, with the clients and frameworks that only they use,
-would take seconds of each worker.
+`make check` deselects nearly one file in three. Importing these, with the clients and frameworks that only they use,
+would take each worker seconds.
 """
 
 import ast
@@ -12,20 +12,20 @@ from typing import Final
 import pytest
 
 NONE_OF: Final = re.compile(r"not \w+(?: and not \w+)*")
-"""An expression that is false for each test of a module that has one of the marks, whatever marks the test has."""
+"""An expression that is false for each test of a module with one of these marks, whatever other marks the test has."""
 MARKS_OF_MODULE: Final = re.compile(r"^pytestmark = (\[\n.*?^\]|[^\n]+)", re.MULTILINE | re.DOTALL)
-"""On a line, or as a list on several, as ruff formats them."""
+"""On one line, or as a list on several lines, in ruff's format."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if not NONE_OF.fullmatch(config.option.markexpr) or collection_path.suffix != ".py":
-        return None  # as pytest would have it
+        return None  # leave the decision to pytest
     named = set(re.findall(r"not (\w+)", config.option.markexpr))
     return True if named & module_marks(collection_path.read_text()) else None
 
 
 def module_marks(source: str) -> set[str]:
-    """The names of the marks that a test file's `pytestmark` spells out; those of a variable are not looked for."""
+    """The names of the marks spelled out in a test file's `pytestmark`; marks in a variable are not resolved."""
     found = MARKS_OF_MODULE.search(source)
     if found is None:
         return set()

@@ -1,4 +1,4 @@
-"""What became of each test, from the lines of `recorder.py`."""
+"""The outcome of each test, from the lines of `recorder.py`."""
 
 import json
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ class Outcome:
     is_live: bool = False
     has_ended: bool = False
     text: str = ""
-    """The failures as pytest shows them, or what a test that passed has printed where that was asked for."""
+    """The failures as pytest prints them, or the output of a passed test if that was requested."""
     seeds: list[str] = field(default_factory=list)
 
     def add(self, line: dict[str, Any]) -> None:
-        """Count a phase in."""
+        """Add a phase."""
         self.seconds += line["seconds"]
         self.is_live = self.is_live or line["live"]
         self.has_ended = self.has_ended or line["phase"] in ("teardown", "collect")
@@ -38,12 +38,12 @@ class Outcome:
 
 
 def read_outcomes(file: Path) -> dict[str, Outcome]:
-    """By test, those that have ended."""
+    """The outcomes of the finished tests, by test."""
     return {name: outcome for name, outcome in _read(file).items() if outcome.has_ended}
 
 
 def read_unfinished(file: Path) -> list[str]:
-    """The tests that began and came to no end: those at which a run broke off."""
+    """The tests that began and did not end, at which a run broke off."""
     return [name for name, outcome in _read(file).items() if not outcome.has_ended]
 
 
@@ -58,7 +58,7 @@ def _read(file: Path) -> dict[str, Outcome]:
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """A run that was killed may leave half a line at the end."""
+    """The recorded lines. A run that was killed may leave half a line at the end."""
     if not file.exists():
         return
     for line in file.read_text().splitlines():

@@ -1,8 +1,8 @@
-"""A pytest plugin: what became of each test, as lines of JSON, and what else the machine did while it failed.
+"""A pytest plugin: records the outcome of each test as lines of JSON, and the machine's load during a failure.
 
-`--record FILE` appends a line when a test starts, and one for each phase that says something: a phase of a failed test
-holds the whole failure, so that the table at the end can show it again. `--recorded FILE` leaves out the tests whose
-outcome stands in that file, which is how an interrupted run goes on.
+`--record FILE` appends a line when a test starts, and one for each phase with a result. For a failed test it contains
+the whole failure, so that the final table can show it again. `--recorded FILE` deselects the tests whose outcome is in
+that file; an interrupted run is continued in this way.
 """
 
 import json
@@ -18,7 +18,7 @@ from tools.gate.outcomes import read_outcomes
 
 LIVE: Final = "live"
 SEED: Final = re.compile(r"\bseed\b\W{0,3}(\d+)|@seed\((\d+)\)|@reproduce_failure\([^)]*\)", re.IGNORECASE)
-"""What tests print of their seeds, and Hypothesis of its."""
+"""The seeds that tests and Hypothesis print."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A worker tells the run that started it by properties of the report."""
+    """Mark live tests in the report's properties, which a worker passes on to the main process."""
     report = yield
     if item.get_closest_marker(LIVE) and (LIVE, True) not in report.user_properties:
         report.user_properties.append((LIVE, True))
@@ -54,7 +54,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 class Recorder:
-    """Writes the lines; lives in the process that has an overview of all workers."""
+    """Writes the lines, in the main process, which receives the reports of all workers."""
 
     def __init__(self, file: Path, has_passed: bool) -> None:
         self._has_passed = has_passed
@@ -77,7 +77,7 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             report.sections.append(("the machine meanwhile", self._meanwhile(report.nodeid)))
-        # What was captured stands in the report of each phase, also of those before.
+        # The captured output is in the report of each phase, also that of earlier phases.
         is_told = report.failed or (self._has_passed and report.when == "teardown")
         self._write(
             test=report.nodeid,
@@ -106,12 +106,12 @@ class Recorder:
 
 
 def full_text(report: pytest.TestReport) -> str:
-    """The failure as pytest shows it, with all that was captured."""
+    """The failure as pytest prints it, with all captured output."""
     return "\n".join([report.longreprtext, *(f"--- {title}\n{text}" for title, text in report.sections)])
 
 
 def seeds(report: pytest.TestReport) -> list[str]:
-    """What a failed test has printed of its seeds."""
+    """The seeds printed by a failed test."""
     return list(dict.fromkeys(_printed_seeds(full_text(report))))
 
 

@@ -1,4 +1,4 @@
-"""The table at the end of a run: what passed, what failed, what was run again, with seeds and both outputs."""
+"""The table at the end of a run: passed, failed and repeated tests, with seeds and the output of both attempts."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tools.gate.outcomes import PASSED, SKIPPED
 from tools.gate.run import FLAKY_MAX, PartRun, Run
 
 TEXT_LINES_MAX: Final = 150
-"""Of a failure that is shown again; the record has all of it."""
+"""The lines shown again for a failure; the record contains all of them."""
 SLOW_FILES: Final = 15
 
 
@@ -53,7 +53,7 @@ def _notes(each: PartRun) -> Iterator[str]:
 
 
 def _flaky_outputs(each: PartRun) -> Iterator[str]:
-    """Both outputs of a test that passed the second time, and of one that failed twice."""
+    """Both outputs of a test that passed the second time, or failed twice."""
     for name, second in each.again.items():
         yield f"\n===== {name}: the first time"
         yield from each.outcomes[name].text.splitlines()[-TEXT_LINES_MAX:]

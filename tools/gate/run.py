@@ -1,4 +1,4 @@
-"""Runs the parts of a tier, whatever fails in one of them, and what failed of the live tests once more."""
+"""Runs all parts of a tier, also after a failure, and runs failed live tests once more."""
 
 import contextlib
 import hashlib
@@ -20,39 +20,39 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 TESTS_FAILED: Final = 1
 NO_TESTS: Final = 5
 ORDINARY: Final = (0, TESTS_FAILED, NO_TESTS)
-"""pytest's statuses of a run that came to its end."""
+"""pytest's exit statuses for a complete run."""
 FLAKY_MAX: Final = 2
-"""More tests than these that pass only when they run again fail the run."""
+"""The run fails if more tests than this pass only in the second attempt."""
 AGAIN_MAX: Final = 10
-"""Of more live tests that fail none is run again: that is no luck."""
-# A test is interrupted after ten minutes (pyproject.toml). What does not even hear that, such as a client's library,
-# ends its process after fifteen, with what each thread was at: a run ends, whatever hangs.
+"""If more live tests than this fail, none is run again: so many failures are not chance."""
+# A test is interrupted after ten minutes (pyproject.toml). If even that has no effect, as inside a client's native
+# library, its process ends after fifteen minutes and prints the stack of each thread. So every run ends.
 ENDS: Final = ("-o", "faulthandler_timeout=900", "-o", "faulthandler_exit_on_timeout=true")
 
 
 @dataclass
 class PartRun:
-    """What became of a part."""
+    """The results of a part."""
 
     part: Part
     status: int = 0
     seconds: float = 0.0
     processor_seconds: float = 0.0
     resumed: int = 0
-    """The tests whose outcome an earlier, interrupted run has left."""
+    """The number of tests whose outcome is taken from an earlier, interrupted run."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
     again: dict[str, Outcome] = field(default_factory=dict)
-    """The live tests that failed, when they ran once more."""
+    """The outcomes of the second attempt of failed live tests."""
 
     @property
     def broke_off(self) -> bool:
-        """Whether pytest ended otherwise than by the end of its tests."""
+        """Whether pytest stopped before the end of its tests."""
         return self.status not in ORDINARY
 
     @property
     def flaky(self) -> list[str]:
-        """The tests that passed when they ran once more."""
+        """The tests that passed in the second attempt."""
         return [name for name, outcome in self.again.items() if outcome.outcome == PASSED]
 
     @property
@@ -66,7 +66,7 @@ class PartRun:
 
 
 class Run:
-    """The parts of a tier, run in `root`: `folder` gets a record and JUnit XML for each."""
+    """The parts of a tier, run in `root`; `folder` gets a record and JUnit XML for each."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Run:
     def _pytest(self, part: Part, arguments: Sequence[str]) -> int:
         command = [sys.executable, "-m", "pytest", "-p", "tools.gate.recorder", *ENDS, *arguments]
         variables = {**os.environ, **self._environment, **part.environment}
-        # Tests start hundreds of processes: what Python has compiled is kept for the next.
+        # Tests start hundreds of processes: compiled bytecode is kept for the next.
         variables.pop("PYTHONDONTWRITEBYTECODE", None)
         self._say(f"\n{part.name}: pytest -m '{part.markers}' {' '.join(part.paths)}")
         return subprocess.run(command, cwd=self._root, env=variables, check=False).returncode
@@ -132,7 +132,7 @@ class Run:
         return self._folder / f"{part.name.replace(' ', '-')}.{ending}"
 
     def _junit_file(self, part: Part) -> Path:
-        """One that does not exist: a run that goes on leaves what the interrupted one wrote."""
+        """A file that does not exist yet: a continued run does not overwrite the file of the interrupted one."""
         number, file = 1, self._file(part, "xml")
         while file.exists():
             number += 1
@@ -145,14 +145,14 @@ class Run:
 
     @property
     def status(self) -> int:
-        """0 when all is well, 5 (pytest's) when there was no test at all."""
+        """0 for success, 5 (pytest's) if there was no test at all."""
         if any(each.failed or each.broke_off for each in self.parts) or len(self.flaky) > FLAKY_MAX:
             return TESTS_FAILED
         return 0 if any(each.outcomes for each in self.parts) else NO_TESTS
 
 
 def record_folder(root: Path, tier: str, is_resumable: bool, arguments: Sequence[str]) -> Path:
-    """Where a run keeps its records: empty, unless it goes on where one of the same tree was interrupted."""
+    """The folder for a run's records: empty, unless it continues an interrupted run of the same tree."""
     folder = root / "artifacts" / "tests" / tier
     mark = folder / "tree"
     tree = tree_hash(root, arguments)
@@ -164,10 +164,10 @@ def record_folder(root: Path, tier: str, is_resumable: bool, arguments: Sequence
 
 
 def tree_hash(root: Path, arguments: Sequence[str]) -> str:
-    """Names the files of a checkout as they are, with what is not committed, and what pytest was asked for."""
+    """A hash of the files of a checkout, including uncommitted ones, and of pytest's arguments."""
 
     def git(*words: str) -> bytes:
-        with contextlib.suppress(FileNotFoundError):  # a machine without git: one tree is as good as another
+        with contextlib.suppress(FileNotFoundError):  # a machine without git: all trees count as the same
             return subprocess.run(["git", *words], cwd=root, capture_output=True, check=False).stdout
         return b""
 

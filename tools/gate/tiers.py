@@ -1,6 +1,6 @@
-"""The parts of each tier: which tests, beside how many others, in which environment.
+"""The parts of each tier: their tests, number of workers and environment.
 
-A test's markers say where it belongs (`tests/README.md`); nothing here names a test.
+A test's markers decide its part (`tests/README.md`); no test is named here.
 """
 
 from collections.abc import Mapping
@@ -10,21 +10,21 @@ from types import MappingProxyType
 from typing import Final
 
 WORKERS: Final = 6
-"""Many tests wait for something most of the time: six of them keep two processors busy."""
+"""Many tests wait most of the time: six workers keep two processors busy."""
 ON_ZOOKEEPER: Final = MappingProxyType({"BARNABAS_COMPAT_TARGET": "barnabas-zookeeper"})
 WITHOUT_UVLOOP: Final = MappingProxyType({"PYTHONPATH": str(Path(__file__).with_name("without_uvloop"))})
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the tests, run by one pytest."""
+    """A selection of tests, run by one pytest."""
 
     name: str
     markers: str
     """pytest's marker expression."""
     paths: tuple[str, ...]
     workers: int = 0
-    """Processes of pytest-xdist; 0 is none, so that nothing runs beside a test."""
+    """Processes of pytest-xdist; 0 for none, so that no other test runs at the same time."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -36,10 +36,10 @@ GATE: Final = (
     Part("on ZooKeeper", "store and not full and not alone", ("compat_tests",), 2, ON_ZOOKEEPER),
 )
 FULL: Final = (
-    # Property tests have other examples than in the gate.
+    # Property tests use other examples than in the gate.
     Part("at length", "(full or hypothesis) and not alone", EVERYWHERE, WORKERS),
     Part("alone", "alone", EVERYWHERE),
-    # What stays the same with another metadata store: Spark's own work, and what takes long.
+    # Left out, as it does not depend on the metadata store: Spark's own work, and tests that take long.
     Part("on ZooKeeper", "not full and not alone and not spark", ("compat_tests",), WORKERS, ON_ZOOKEEPER),
     Part("without uvloop", "not full and not alone", ON_A_LOOP, WORKERS, WITHOUT_UVLOOP),
 )

@@ -1,11 +1,11 @@
-"""A pytest plugin for tests that run beside each other: in which order the files run, which of them one worker runs
-after each other, and what Python's search for garbage leaves out.
+"""A pytest plugin for tests that run in parallel: the order of the files, the files that share a worker, and the
+objects that garbage collection skips.
 
-Of the tests of a folder some wait most of the time and others compute. So the files are put into an order that has
-nothing to do with their folders, the same each time: beside those that wait, others use the processors.
+Some folders contain tests that mostly wait, others tests that compute. Therefore the files are put into a fixed order
+that is independent of their folders: while some wait, others use the processors.
 
 The tests with Spark's session come first, on one worker: starting Spark takes ten seconds of a processor, and its Java
-is quicker with each test that it has run. Every other file is given to the next worker that has nothing to do.
+gets faster with each test. Every other file goes to the next idle worker.
 """
 
 import gc
@@ -21,7 +21,7 @@ SPARK: Final = "compat_tests/spark/"
 
 
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
-    """A worker gets a file at a time, but all files of Spark at once."""
+    """Assigns one file at a time to a worker, but all files of Spark at once."""
 
     def _split_scope(self, nodeid: str) -> str:
         return SPARK if nodeid.startswith(SPARK) else file_of(nodeid)
@@ -32,7 +32,7 @@ def file_of(nodeid: str) -> str:
 
 
 def place(nodeid: str) -> tuple[bool, bytes]:
-    """Orders files."""
+    """The sort key of a file."""
     return not nodeid.startswith(SPARK), hashlib.sha256(file_of(nodeid).encode()).digest()
 
 
@@ -43,7 +43,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is made meanwhile stays: to look through it for garbage would take a tenth of the time."""
+    """Turn garbage collection off during collection: its objects stay, and searching them would take a tenth of the
+    time.
+    """
     gc.disable()
     try:
         return (yield)
@@ -52,7 +54,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """The twelve thousand tests stay: looked through for garbage at each turn they would take a tenth of the time."""
+    """Exclude the twelve thousand tests from garbage collection: searching them each time would take a tenth of the
+    time.
+    """
     gc.freeze()
 
 

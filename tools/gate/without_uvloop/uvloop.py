@@ -1,3 +1,3 @@
-"""Stands before the real one on the path of a process that shall find no uvloop, as on platforms that have none."""
+"""Hides the real uvloop on a process's path, to test platforms without uvloop."""
 
 raise ImportError("this process has no uvloop")
