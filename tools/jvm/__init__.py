@@ -1,1 +1,1 @@
-"""What tests and demonstrations need of a Java machine: its compiler, libraries, several tools in one process."""
+"""Java for tests and demonstrations: its compiler, libraries, several tools in one process."""

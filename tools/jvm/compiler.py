@@ -9,7 +9,7 @@ DEBIAN_PACKAGE: Final = "openjdk-17-jdk-headless"
 
 
 def find_compiler() -> Path:
-    """The `javac` of the `java` to use. Raises JavaMissing, also where that came without one."""
+    """The `javac` of the `java` to use. Raises JavaMissing, also for a Java without a compiler."""
     compiler = find_java().resolve().with_name("javac")
     if not compiler.exists():
         raise JavaMissing(f"{find_java()} has no compiler beside it (Debian: apt-get install {DEBIAN_PACKAGE})")

@@ -7,11 +7,11 @@ from barnabas.spark_examples.ivy import Library, fetch
 from barnabas.spark_examples.java import cache_folder
 
 VERSION: Final = "1.14.4"
-"""The version of JUnit's platform, which runs tests of JUnit 5."""
+"""The version of JUnit's platform for tests with JUnit 5."""
 
 
 def junit_classpath() -> str:
-    """For `java -cp`; fetched from Maven Central, where Ivy compares checksums, if it is not there yet.
+    """The class path for `java -cp`. Missing jars are downloaded from Maven Central, with Ivy's check of checksums.
 
     Raises FetchFailed.
     """

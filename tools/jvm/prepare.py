@@ -1,8 +1,8 @@
-"""Puts in place all that the tests need beyond Python packages, so that none of them downloads anything: Java, Kafka's
-and Spark's jars, the flights of the Spark examples, Debian's programs (below), clients in other languages.
+"""Installs everything that the tests need beyond Python packages, so that they download nothing: Java, Kafka's and
+Spark's jars, the flights of the Spark examples, Debian's programs (below), clients in other languages.
 
-Without Java it ends with a message that says what to install; without one of Debian's programs, Node.js or Go the tests
-that use it are skipped.
+Without Java it ends with a message about the missing package. Without one of Debian's programs, Node.js or Go, the
+tests that use it are skipped.
 """
 
 import shutil
@@ -21,12 +21,12 @@ from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, connect_r
 from tools.wiregen import jars
 
 DEBIAN_PROGRAMS = {"curl": "curl", "jq": "jq", "kcat": "kcat", "fiu-ctrl": "fiu-utils", "strace": "strace"}
-"""What else the tests use, and the package that has it; fiu-ctrl and strace make system calls fail."""
+"""Other programs for the tests, and the Debian package of each; fiu-ctrl and strace make system calls fail."""
 COMPAT_TESTS = Path(__file__).resolve().parents[2] / "compat_tests"
 
 
 def main() -> None:
-    """Prepare this machine; a second time it only looks."""
+    """Prepare this machine; a second run only checks."""
     try:
         find_java()
         for version in (ORACLE_VERSION, ZOOKEEPER_ERA_VERSION):

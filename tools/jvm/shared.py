@@ -1,9 +1,10 @@
-"""Many runs of Kafka's command-line tools in one Java process, as starting one for each would take most of the time.
+"""Runs Kafka's command-line tools one after another in one Java process, because starting one for each run would take
+most of the time.
 
-The tools are unmodified: their `main` is called with their arguments, standard streams are files, and
-`org.apache.kafka.common.utils.Exit`, through which they end, reports the status and keeps the shutdown hooks, which run
-when `main` is left. argparse4j, which reads the arguments of some, ends the process itself when it refuses them: that
-is the tool's end too, and the next one gets a new process.
+The tools are unmodified: their `main` is called with their arguments, and standard streams are files. Tools exit
+through `org.apache.kafka.common.utils.Exit`, which reports the status and keeps the shutdown hooks; these run when
+`main` returns. argparse4j, the argument parser of some tools, ends the process itself for invalid arguments: that ends
+the tool, too, and the next run gets a new process.
 """
 
 import logging
@@ -35,7 +36,7 @@ _END_TIMEOUT_S = 10
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """How a tool ended and what it printed."""
+    """The exit status of a tool and its output."""
 
     status: int
     out: str
@@ -48,7 +49,7 @@ class ToolRun:
 
 
 class _ExitProcedure:
-    """Stands in for `System.exit`: notes the first status and unwinds the tool."""
+    """Replaces `System.exit`: records the first status and unwinds the tool."""
 
     class Java:
         implements = ("org.apache.kafka.common.utils.Exit$Procedure",)
@@ -57,14 +58,14 @@ class _ExitProcedure:
         self.status: int | None = None
 
     def execute(self, status: int, message: str | None) -> None:
-        """Called by Java in place of ending the process."""
+        """Called by Java instead of ending the process."""
         if self.status is None:
             self.status = status
-        raise SystemError(f"exit {status}")  # whatever it is, Java sees an exception and leaves the tool
+        raise SystemError(f"exit {status}")  # Java receives an exception, of whatever kind, and leaves the tool
 
 
 class _ShutdownHooks:
-    """Stands in for `Runtime.addShutdownHook`: keeps what a tool wants to have done at its end."""
+    """Replaces `Runtime.addShutdownHook`: keeps the hooks that a tool registers."""
 
     class Java:
         implements = ("org.apache.kafka.common.utils.Exit$ShutdownHookAdder",)
@@ -77,19 +78,19 @@ class _ShutdownHooks:
         self._hooks.append(runnable)
 
     def run(self) -> None:
-        """Do it."""
+        """Run the hooks."""
         hooks, self._hooks = self._hooks, []
         for hook in hooks:
             hook.run()
 
     def forget(self) -> None:
-        """They ended with their process."""
+        """Drop the hooks, which ended with their process."""
         self._hooks = []
 
 
 class _Client(GatewayClient):  # type: ignore[misc]
-    """Raises Java's exceptions itself. Where a Spark was started in this Python process, PySpark looks up every
-    exception that py4j would raise in Spark's Java, whichever Java it came from.
+    """Raises Java's exceptions itself. If a Spark was started in this Python process, PySpark looks up every exception
+    of py4j in Spark's Java, even one from another Java process.
     """
 
     def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
@@ -109,7 +110,7 @@ class SharedJvm:
     """A Java process with Kafka's classes that runs one tool after another; a context manager."""
 
     java: Any
-    """Its classes, by their packages."""
+    """The root of its Java packages."""
 
     def __init__(self, version: str = ORACLE_VERSION) -> None:
         self._runtime = kafka_runtime(version)
@@ -121,7 +122,7 @@ class SharedJvm:
     def _start(self) -> None:
         command = self._runtime.java_command("Main")
         options = [option for option in command[1:-3] if option not in SMALL_JVM]
-        # The process ends when its standard input does: without a reference the garbage collector would close that.
+        # The process ends with its standard input: without a reference the garbage collector would close that.
         port, self._process = launch_gateway(
             classpath=self._runtime.classpath,
             javaopts=["-Xmx384m", *SMALL_JVM[1:], *options],
@@ -140,11 +141,11 @@ class SharedJvm:
         self.java.java.lang.System.setErr(self._print_stream(self._err))
 
     def _print_stream(self, path: Path) -> Any:
-        appending = self.java.java.io.FileOutputStream(str(path), True)  # so that emptying the file is enough
+        appending = self.java.java.io.FileOutputStream(str(path), True)  # so truncation suffices
         return self.java.java.io.PrintStream(appending, True, "UTF-8")
 
     def _take_over_exit(self) -> None:
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it reports the exception that ends a tool
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs the exception that ends a tool
         server = self._gateway.java_gateway_server
         python_port = self._gateway.get_callback_server().get_listening_port()
         server.resetCallbackClient(server.getCallbackClient().getAddress(), python_port)
@@ -154,7 +155,8 @@ class SharedJvm:
         exit_class.setShutdownHookAdder(self._hooks)
 
     def run(self, main_class: str, arguments: Sequence[str], *, stdin: str = "") -> ToolRun:
-        """Call a tool's `main`; an exception that leaves it is status 1 and on `err`, as in a process of its own."""
+        """Call a tool's `main`. An uncaught exception gives status 1 and is printed to `err`, as in a separate process.
+        """
         self._exit.status = None
         self._in.write_text(stdin)
         for path in (self._out, self._err):
@@ -186,7 +188,7 @@ class SharedJvm:
     def _ended(self) -> int:
         """The status of a process that a tool has ended.
 
-        Raises subprocess.TimeoutExpired when it has not.
+        Raises subprocess.TimeoutExpired if it is still running.
         """
         status = int(self._process.wait(_END_TIMEOUT_S))
         self._hooks.forget()
@@ -195,7 +197,7 @@ class SharedJvm:
         return status
 
     def _forget_process(self) -> None:
-        """Wait for its end. What it prints is read by a thread of py4j's, so that nobody else may (`communicate`)."""
+        """Wait for the end of the process. A thread of py4j reads its output, so `communicate` must not be used."""
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait(_END_TIMEOUT_S)

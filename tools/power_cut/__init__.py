@@ -1,1 +1,1 @@
-"""Power cuts: a file system of its own for the broker, which stops at an instant and forgets what was not synced."""
+"""Power cuts: the broker runs on a separate file system, which stops suddenly and loses unsynced data."""

@@ -19,7 +19,7 @@ from tools.soak.workload import Amount, PlainProducer, Workers
 
 PAGE_BYTES = 4096
 ONLY_PRODUCERS: Workers = ((PlainProducer, 2),)
-"""For a broker that loses what it acknowledged: transactions would hang, for their coordinator forgot them."""
+"""For a broker that loses acknowledged data: transactions would hang, because their coordinator lost them."""
 
 
 def power_cuts(
@@ -32,8 +32,8 @@ def power_cuts(
     least: Amount = NOTHING,
     quiet: bool = False,
 ) -> Result:
-    """A soak with `cuts` power cuts and one at its end; where a loss is expected, with producers alone. Before about
-    half of them the journal is committed; before the others, names and sizes are as old as the pages.
+    """A soak with `cuts` power cuts and one at its end; if losses are expected, with producers only. Before about half
+    of the cuts the journal is committed; before the others, names and sizes are as old as the pages.
 
     Raises CannotMount.
     """
@@ -67,7 +67,7 @@ def power_cuts(
 
 
 def write_back_some(disk: CuttableDisk, directory: Path, chance: random.Random) -> None:
-    """Let a part of what nobody has synced reach the disk: a stretch of pages of every other segment."""
+    """Write a part of the unsynced data to the disk: a range of pages of every other segment."""
     for segment in sorted(directory.glob("*/*.log")):
         with suppress(FileNotFoundError):  # compaction has replaced it
             size = segment.stat().st_size
@@ -77,7 +77,7 @@ def write_back_some(disk: CuttableDisk, directory: Path, chance: random.Random) 
 
 
 def main() -> int:
-    """Run both and tell; exit status 0 when nothing was found with the flush and something was lost without."""
+    """Run both soaks and print the results; exit status 0 if there was no loss with the flush and some loss without."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cuts", type=int, default=20)
     parser.add_argument("--cut-every", type=float, default=3, metavar="SECONDS", help="on average (default 3)")

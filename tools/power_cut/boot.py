@@ -1,6 +1,6 @@
-"""A broker on a machine that was booted with this id: `python -m tools.power_cut.boot ID serve ...`.
+"""A broker on a machine with this boot id: `python -m tools.power_cut.boot ID serve ...`.
 
-Where only one file system loses its power, the kernel is not booted anew, and its own id stays what it was.
+If only one file system loses its power, the kernel is not booted again and its own boot id does not change.
 """
 
 import sys

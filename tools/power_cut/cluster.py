@@ -1,8 +1,8 @@
 """Power cuts of one of three brokers that do not sync before they acknowledge, as by default.
 
-Its unsynced records are lost on one machine and acknowledged all the same: the others have them. A broker that comes
-back after another boot says so, and leads nothing that another one was in sync for (`former_session.py`), also where it
-is the first to come back. With the boot's id unchanged it does, and records are lost: the control.
+A power cut loses its unsynced records, although they were acknowledged: the other brokers have them. A broker that
+returns with another boot id reports that, and leads no partition that another broker is in sync with
+(`former_session.py`), even if it returns first. As a control, with an unchanged boot id it leads, and records are lost.
 """
 
 import random
@@ -25,19 +25,20 @@ from tools.soak.workload import Amount
 
 SESSION_S: Final = 4.0
 OTHERS_DOWN_S: Final = SESSION_S + 2
-"""For how long the others are down where all are: their sessions are over before."""
+"""The time for which the other brokers are down when all are: long enough for their sessions to expire."""
 
 
 class OneMachine:
-    """Broker 0 of a cluster, whose data are on a disk of its own. `has_boots` says whether its boot's id is another one
-    after a power cut."""
+    """Broker 0 of a cluster, with its data on a separate disk. `has_boots` decides whether its boot id changes with a
+    power cut.
+    """
 
     def __init__(self, disk: CuttableDisk, *, has_boots: bool) -> None:
         self._disk = disk
         self._boots = count(1) if has_boots else iter(lambda: 1, None)
 
     def make_broker(self, overrides: Mapping[str, str], port: int) -> ServerProcess:
-        """Any broker of the cluster."""
+        """Create any broker of the cluster."""
         data_dir = self._disk.path / "data" if overrides["broker.id"] == "0" else None
         broker = BarnabasProcess(overrides, listen=f"127.0.0.1:{port}", data_dir=data_dir)
         if data_dir is not None:
@@ -49,7 +50,7 @@ class OneMachine:
         broker.module = f"tools.power_cut.boot:boot-{next(self._boots)}"
 
     def lose_power(self, cluster: ClusterOfProcesses, chance: random.Random) -> None:
-        """Cut the power, and have it back; the broker is not started."""
+        """Cut the power and restore it; the broker is not started."""
         broker = cluster.brokers[0]
         write_back_some(self._disk, broker.log_dir, chance)
         if chance.random() < 0.5:
@@ -60,12 +61,12 @@ class OneMachine:
         self._boot(broker)
 
     def fail_alone(self, cluster: ClusterOfProcesses, chance: random.Random, _topic: str) -> None:
-        """The machine goes down and comes back."""
+        """The machine loses power and returns."""
         self.lose_power(cluster, chance)
         cluster.brokers[0].start()
 
     def fail_with_all(self, cluster: ClusterOfProcesses, chance: random.Random, _topic: str) -> None:
-        """The machine goes down, the processes of the others are killed, and it is the first that is back."""
+        """The machine loses power, the processes of the others are killed, and this machine returns first."""
         first, *others = cluster.brokers
         for broker in others:
             send_signal(broker.pid, SIGKILL)
@@ -83,9 +84,9 @@ class OneMachine:
 def power_cuts_of_one(
     cuts: int, *, seed: int, has_boots: bool = True, least: Amount = NOTHING
 ) -> tuple[Result, Counter[str], str]:
-    """So many power cuts of one machine under load, and one more with all brokers down when the load is over; what came
-    of it as `soak_cluster` has it. Where records are to be lost, because the boot's id does not change, only producers
-    work: transactions would hang, for their coordinator forgot them.
+    """Cut the power of one machine repeatedly under load, and once more with all brokers down after the load. Returns
+    the results as `soak_cluster` does. If records are to be lost, because the boot id does not change, only producers
+    run: transactions would hang, because their coordinator lost them.
 
     Raises CannotMount.
     """
@@ -98,7 +99,7 @@ def power_cuts_of_one(
             workers=WORKERS if has_boots else ONLY_PRODUCERS,
             overrides={
                 "zookeeper.session.timeout.ms": str(round(SESSION_S * 1000)),
-                "replica.lag.time.max.ms": "30000",  # nobody leaves the ISR because the machine is busy
+                "replica.lag.time.max.ms": "30000",  # no broker leaves the ISR because the machine is busy
             },
             kinds={"cut": machine.fail_alone, "kill": machine.fail_with_all},
             make_broker=machine.make_broker,

@@ -1,9 +1,9 @@
-"""An ext4 file system in an image file that loses its power on demand.
+"""An ext4 file system in an image file that can lose its power.
 
-`cut` stops it in the way of an emergency shutdown (EXT4_IOC_SHUTDOWN without flushing the journal, which xfstests uses
-for the same purpose): from that instant nothing more gets from the page cache to the image, the running journal commit
-stays unfinished, and writes fail. `mount` then does what a machine does that comes back: the journal is replayed, and
-what is found is what had reached the device. Needs root, loop devices and mkfs.ext4.
+`cut` stops it like an emergency shutdown (EXT4_IOC_SHUTDOWN without flushing the journal, which xfstests uses for the
+same purpose): from that moment on, nothing gets from the page cache to the image, the running journal commit stays
+unfinished, and writes fail. `mount` then acts like a rebooted machine: the journal is replayed, and the files contain
+the data that had reached the device. Needs root, loop devices and mkfs.ext4.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, 
 
 
 class CannotMount(Exception):
-    """This machine does not let us mount an image; the message says what it refused."""
+    """This machine does not allow mounting an image; the message contains the reason."""
 
 
 class CuttableDisk:
@@ -58,7 +58,7 @@ class CuttableDisk:
         shutil.rmtree(self._folder)
 
     def cut(self) -> None:
-        """Lose power now. Nobody can write any more; readers may still see what is in memory."""
+        """Lose power now. All writes fail from now on; readers may still see data in memory."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, _SHUTDOWN, _WITHOUT_FLUSHING_THE_JOURNAL)
@@ -66,14 +66,14 @@ class CuttableDisk:
             os.close(descriptor)
 
     def turn_read_only(self) -> None:
-        """Have the kernel take the file system for damaged: it lets nobody write any more, though files are open."""
+        """Make the kernel treat the file system as damaged: all writes fail from now on, also to open files."""
         _run("mount", "-o", "remount,errors=remount-ro", str(self.path))
         device = next(line.split()[0] for line in _mounts() if line.split()[1] == str(self.path))
         Path(f"/sys/fs/ext4/{Path(device).name}/trigger_fs_error").write_text("by a test")
 
     def write_back(self, path: Path, start: int, size: int) -> None:
-        """Have the kernel write these bytes of a file to the image now, as it may at any time: pages that nobody has
-        synced, in no order.
+        """Make the kernel write these bytes of a file to the image now, as it may at any time: unsynced pages, in no
+        order.
         """
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -83,7 +83,7 @@ class CuttableDisk:
             os.close(descriptor)
 
     def commit(self) -> None:
-        """Have the journal written, as it is every few seconds: names, sizes, and which blocks belong to whom."""
+        """Write the journal, as happens every few seconds: names, sizes, and the allocation of blocks."""
         descriptor = os.open(self.path / "journal-commit", os.O_RDWR | os.O_CREAT)
         try:
             os.write(descriptor, b"x")
@@ -92,7 +92,7 @@ class CuttableDisk:
             os.close(descriptor)
 
     def mount(self) -> None:
-        """Power is back: mount what the device has. Nobody may hold a file open that was opened before the cut."""
+        """Restore power: mount the content of the device. No file that was opened before the cut may still be open."""
         if self.path.is_mount():
             _run("umount", str(self.path))
         _run("mount", "-t", "ext4", "-o", "loop", str(self._image), str(self.path))
