@@ -1,4 +1,4 @@
-"""The real command, `python -m barnabas serve`, in a process of its own: for tests, demonstrations and benchmarks."""
+"""The real command, `python -m barnabas serve`, in a separate process, for tests, demonstrations and benchmarks."""
 
 import contextlib
 import json
@@ -19,8 +19,8 @@ READY_LINE = re.compile(r"ready: PLAINTEXT://(?P<address>\S+) node\.id=(?P<node_
 class BarnabasProcess(ServerProcess):
     """`python -m barnabas serve` on a free port and an empty data directory; a context manager.
 
-    `overrides` are Kafka's configuration keys. Stopped and started again it keeps its port and its data; `module` may
-    be another one then.
+    `overrides` are Kafka's configuration keys. After a stop, the process can be started again on the same port and
+    data, also with another `module`.
     """
 
     title = "barnabas"
@@ -33,9 +33,9 @@ class BarnabasProcess(ServerProcess):
         module: str = "barnabas",
         data_dir: Path | None = None,
     ) -> None:
-        """`module` is what Python runs instead of `barnabas`, with one argument of its own after a colon.
+        """`module` is the Python module to run instead of `barnabas`; one argument for it may follow after a colon.
 
-        A `data_dir` of the caller's own is left alone at the end.
+        A `data_dir` passed by the caller is not removed at the end.
         """
         super().__init__(data_dir)
         self._overrides = dict(overrides or {})
@@ -68,13 +68,13 @@ class BarnabasProcess(ServerProcess):
             return False
         self._address, self.node_id = ready["address"], int(ready["node_id"])
         if self._listen.endswith(":0"):
-            self._listen = self._address  # after a restart clients find the broker where it was
+            self._listen = self._address  # after a restart clients find the broker at the same address
         return True
 
 
 class BarnabasZooKeeper(ServerProcess):
-    """`python -m barnabas zookeeper` on a free port, with a file; a context manager. Killed and started again it keeps
-    its port and its file.
+    """`python -m barnabas zookeeper` on a free port, with a database file; a context manager. After a kill, the process
+    can be started again on the same port and file.
     """
 
     title = "barnabas zookeeper"
@@ -96,9 +96,9 @@ class BarnabasZooKeeper(ServerProcess):
 
 
 class BarnabasBrokers(ServerProcess):
-    """`python -m barnabas serve --brokers N` on free ports; a context manager. Stopped and started again, each broker
-    keeps its port and its data; there may be more or fewer then, by `count`. All have heard of each other when it is
-    started.
+    """`python -m barnabas serve --brokers N` on free ports; a context manager. After a stop and a new start, each
+    broker has the same port and data; `count` may change the number of brokers then. The start returns when all brokers
+    know each other.
     """
 
     title = "barnabas brokers"
@@ -127,17 +127,17 @@ class BarnabasBrokers(ServerProcess):
         return [int(text) for text in self.ready_line.split()[2].removeprefix("node.id=").split(",")]
 
     def start(self, *, heard: bool = True) -> None:
-        """As `ServerProcess.start`; with `heard` all brokers have heard of each other, and are in sync, on return."""
+        """Like `ServerProcess.start`; with `heard`, all brokers know each other and are in sync on return."""
         super().start()
         if heard:
             self.wait_settled()
 
     def wait_settled(self, *topics: str) -> None:
-        """Wait until all brokers live, and have heard what the controller decided; and know these topics."""
+        """Wait until all brokers live, have applied the controller's decisions, and know these topics."""
         wait_settled(self.addresses, topics)
 
     def broker_pid(self, node_id: int) -> int:
-        """The process of a broker, as the parent has noted it; 0 while there is none."""
+        """The process id of a broker, from the parent's note; 0 while it has no process."""
         pid: int = json.loads((self.log_dir / "brokers.json").read_text())[str(node_id)]["pid"]
         return pid
 
@@ -146,12 +146,14 @@ class BarnabasBrokers(ServerProcess):
         os.kill(self.broker_pid(node_id), signal.SIGKILL)
 
     def kill_parent(self) -> None:
-        """`kill -9` of the parent alone: the brokers go on."""
+        """`kill -9` of the parent alone: the brokers keep running."""
         super().kill()
 
     def kill(self) -> None:
-        """`kill -9` of all, the parent first, which would start brokers again. Where it never was ready, of its own
-        children alone: what is noted may be the brokers of another parent, which has the directory."""
+        """`kill -9` of all processes, the parent first, because it would start brokers again. If this parent never
+        became ready, only its own children are killed: the noted processes may belong to another parent that uses the
+        directory.
+        """
         if self.ready_line:
             super().kill()
             pids = self._noted_pids()
@@ -163,13 +165,13 @@ class BarnabasBrokers(ServerProcess):
                 os.kill(pid, signal.SIGKILL)
 
     def _noted_pids(self) -> list[int]:
-        """The processes of the brokers, as the latest parent has noted them."""
+        """The process ids of the brokers, from the latest parent's note."""
         note = self.log_dir / "brokers.json"
         noted = json.loads(note.read_text()) if note.exists() else {}
         return [each["pid"] for each in noted.values() if each["pid"]]
 
     def _show_stacks(self, process: subprocess.Popen[bytes]) -> None:
-        """Of the brokers as well, which end with it."""
+        """Also print the stacks of the brokers, which end with the parent."""
         for pid in self._children(process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGABRT)
@@ -177,7 +179,7 @@ class BarnabasBrokers(ServerProcess):
         super()._show_stacks(process)
 
     def _children(self, parent_pid: int) -> list[int]:
-        """The processes that the parent has forked. It stands still from here on, and forks no more."""
+        """The child processes of the parent. The parent is stopped (SIGSTOP) from here on and forks no more."""
         os.kill(parent_pid, signal.SIGSTOP)
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
@@ -201,8 +203,9 @@ class BarnabasBrokers(ServerProcess):
 
 
 class BarnabasControl(BarnabasProcess):
-    """`python -m barnabas serve --control` on free ports; a context manager. `url` is where it is asked for faults and
-    other brokers."""
+    """`python -m barnabas serve --control` on free ports; a context manager. `url` is the address of the control API
+    for faults and other brokers.
+    """
 
     title = "barnabas control"
 

@@ -1,9 +1,9 @@
-"""A whole broker on a shuffled loop (`shuffled_loop.py`), with clients that remember what they were told.
+"""A whole broker on a shuffled loop (`shuffled_loop.py`), with clients that remember every response.
 
-Topics come, grow, are configured, lose records and go; producers, transactions with and without patience, members of
-groups and readers use them meanwhile, and flushes take their time. `simulate` returns what should not have been: a
-failure told, an error logged, records that were acknowledged and are not there, a transaction that is there in part or
-was aborted before its time, a commit that went back, a partition without a leader, a stop that was not clean.
+Topics are created, extended, configured, truncated and deleted. Meanwhile producers, transactions with long and short
+timeouts, group members and readers use them, and flushes take time. `simulate` returns the violations: a reported
+failure, a logged error, acknowledged records that are missing, a transaction that is visible in part or was aborted too
+early, a committed offset that moved back, a partition without a leader, a shutdown that was not clean.
 """
 
 import asyncio
@@ -49,7 +49,9 @@ TRANSACTION_TIMEOUT_MS = 2_000
 SLEEPER = "sleeper"
 SLEEPERS = 16
 SLEEP_S = 3.5
-"""Producers of this name all leave their transactions open until the next multiple of this: many time out at a time."""
+"""All producers with this name leave their transactions open until the next multiple of this time, so that many time
+out at once.
+"""
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 
@@ -71,25 +73,25 @@ FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 @dataclass(eq=False)
 class Topic:
-    """One life of a topic, and what was acknowledged in it: values by partition and offset."""
+    """One topic between its creation and deletion, and its acknowledged records: values by partition and offset."""
 
     name: str
     partitions: int
     acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict)
     committed: dict[str, int] = field(default_factory=dict)
-    """The last offset that was acknowledged for partition 0, by group."""
+    """The last acknowledged offset of partition 0, by group."""
 
 
 @dataclass(eq=False)
 class Transaction:
-    """What a producer wrote, and how it was told that it ended: None as long as it was not."""
+    """The records that a producer wrote in a transaction, and its reported end: None until it was reported."""
 
     is_committed: bool | None = None
     written: list[tuple[Topic, int, int, bytes]] = field(default_factory=list)
 
 
 class Simulation:
-    """One run. `draw` decides what the clients do."""
+    """One run. `draw` decides the clients' actions."""
 
     def __init__(self, broker: Broker, draw: random.Random, seconds: float) -> None:
         self.broker = broker
@@ -102,7 +104,7 @@ class Simulation:
         self.counts: dict[str, int] = {}
         self._values = 0
 
-    # --- what clients need --------------------------------------------------------------------------
+    # --- shared by the clients ----------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
@@ -122,7 +124,7 @@ class Simulation:
         return b"%d" % self._values
 
     async def ask(self, request: Any, version: int) -> tuple[ErrorCode, Any]:
-        """The one error of an answer, and the answer."""
+        """The error code of a response, and the response."""
         answer = await ask(self.broker, request, version)
         if isinstance(request, AddPartitionsToTxnRequest):
             (topic,) = answer.results_by_topic_v3_and_below
@@ -130,7 +132,7 @@ class Simulation:
         return ErrorCode.of(answer.error_code), answer
 
     async def until_served(self, request: Callable[[], Awaitable[tuple[ErrorCode, Any]]]) -> tuple[ErrorCode, Any]:
-        """Ask again as long as the answer is that it may be different soon."""
+        """Retry as long as the error is a retriable one."""
         while True:
             error, answer = await request()
             if error not in (
@@ -226,7 +228,7 @@ class Simulation:
     async def transaction(
         self, name: str, producer: tuple[int, int], sequences: dict[tuple[str, int], int], version: int
     ) -> tuple[int, int] | None:
-        """One transaction; the producer afterwards, None if it has to be initialised again."""
+        """Run one transaction. Returns the producer afterwards; None if it has to be initialised again."""
         topic = self.any_topic()
         if topic is None:
             await self.pause(0.5)
@@ -243,7 +245,7 @@ class Simulation:
             await self.pause(self.draw.choice([0.1, 0.5, 1.0]))
             error, after = await self.end(transaction, name, producer, version, is_commit=written is ErrorCode.NONE)
             if error is ErrorCode.NONE:
-                if written is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:  # of the next life of a topic, with markers only
+                if written is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:  # of the topic created again, with markers only
                     return None
                 return after if version == 2 else producer
         elapsed_ms = (self.loop.time() - began_s) * 1000
@@ -274,8 +276,9 @@ class Simulation:
                 error, _ = await self.until_served(partial(self.ask, add, 3))
                 if error is not ErrorCode.NONE:
                     return error
-            # By name, as a client counts: what is written to one life of a topic may arrive in the next, and a number
-            # that is used there again is a retry, which is answered and not written (TransactionManager, KIP-98).
+            # By name, as a client counts: a batch for one topic may arrive at the next topic of the same name, and a
+            # sequence number used again there is a retry, which is acknowledged and not written (TransactionManager,
+            # KIP-98).
             sequence = sequences.get((topic.name, partition), 0)
             while True:
                 error, offset, value = await self.produce(
@@ -403,7 +406,7 @@ class Simulation:
             *(self.reader() for _ in range(3)),
         ]
         await asyncio.gather(*clients)
-        # What was left open is aborted, and what was under way is done.
+        # Open transactions are aborted, and running work ends.
         await asyncio.sleep(TRANSACTION_TIMEOUT_MS / 1000 + 10)
         self.check()
 
@@ -421,7 +424,7 @@ class Simulation:
                     self.wrong.append(f"{known.name}-{index} has no leader here: {state}")
 
     def read_all(self, topic: Topic) -> dict[tuple[int, int], tuple[bytes, bool]]:
-        """Values by partition and offset, and whether they were aborted."""
+        """Values by partition and offset, and whether their transactions were aborted."""
         found = {}
         for index in range(topic.partitions):
             partition = self.broker.replicas.partition(topic.name, index)
@@ -446,7 +449,7 @@ class Simulation:
 
     @staticmethod
     def is_aborted(log: Any, header: Any) -> bool:
-        """Whether a reader of committed data would leave the batch out."""
+        """Whether a read_committed reader would skip the batch."""
         if not header.is_transactional:
             return False
         covering = log.aborted_transactions(header.base_offset, header.base_offset + 1)
@@ -505,7 +508,8 @@ def _errors_logged(wrong: list[str]) -> Iterator[None]:
 def simulate(
     seed: int, data_dir: Path, *, seconds: float, job_s_max: float | None = None, **configs: str
 ) -> tuple[list[str], dict[str, int]]:
-    """Run once, in `data_dir`, for so many seconds of the loop's time; what was wrong, and how often what happened.
+    """Run once, in `data_dir`, for `seconds` of the loop's time. Returns the violations, and the number of occurrences
+    of each event.
 
     A thread's job takes up to `job_s_max` of these seconds; by default the seed decides. `configs` are keys of the
     broker, with underscores for dots.
@@ -553,7 +557,9 @@ def simulate(
 
 
 class _LoopWorker:
-    """The metadata store's worker: a thread of the shuffled loop, as one of the store's own would keep no turns."""
+    """The metadata store's worker: a thread of the shuffled loop, because the order of a real thread could not be
+    repeated.
+    """
 
     def __init__(self) -> None:
         self._in_order = InOrder()
@@ -564,4 +570,4 @@ class _LoopWorker:
         return loop.run_in_executor(self._in_order, work)
 
     def stop(self) -> None:
-        """There is no thread of its own."""
+        """Do nothing: there is no separate thread."""

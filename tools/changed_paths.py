@@ -1,8 +1,9 @@
-"""The broker, and a record of what it changes in file systems: `python -m tools.changed_paths FILE serve ...`.
+"""The broker, with a record of the paths that it changes in file systems: `python -m tools.changed_paths FILE serve
+...`.
 
-FILE gets a line of JSON, [event, path], for each path that the process opens for writing, makes, renames, links or
-removes, by Python's audit events: also what is closed or gone soon after. Not what libraries do by themselves: of
-SQLite only the database is noted. Other processes are noted by the program that they run.
+FILE gets a line of JSON, [event, path], for each path that the process opens for writing, creates, renames, links or
+removes, according to Python's audit events. This includes files that are closed or removed soon after. Changes made
+inside libraries are not recorded: for SQLite only the database is noted. For other processes their program is noted.
 """
 
 import json
@@ -30,11 +31,11 @@ PATHS: Final = {
     "sqlite3.connect": (0,),
     "subprocess.Popen": (0,),
 }
-"""Which arguments of an audit event are paths."""
+"""The positions of the paths among the arguments of each audit event."""
 
 
 class Record:
-    """An audit hook that writes to a file."""
+    """An audit hook that writes events to a file."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -45,7 +46,7 @@ class Record:
             return
         for position in positions:
             path = arguments[position]
-            if not isinstance(path, int):  # a descriptor was opened before
+            if not isinstance(path, int):  # an open descriptor, whose opening was noted already
                 self._write(event, os.fsdecode(path))  # type: ignore[arg-type]
 
     def _write(self, event: str, path: str) -> None:
@@ -58,6 +59,6 @@ def _is_for_writing(flags: object) -> bool:
 
 
 if __name__ == "__main__":
-    sys.dont_write_bytecode = True  # that is Python's doing, and not concerned
+    sys.dont_write_bytecode = True  # bytecode is written by Python, not by the broker
     sys.addaudithook(Record(sys.argv[1]))
     barnabas(sys.argv[2:])

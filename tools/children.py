@@ -1,8 +1,8 @@
-"""Processes that tests start and wait for: what hangs is named, with its stacks and what it printed last.
+"""Processes that tests start and wait for. A process that hangs is reported with its stacks and its last output.
 
-`run` is `subprocess.run` with the one limit of all waits. `finish` does the same for a process that was started before.
-A Python child prints the stack of each thread on SIGABRT (faulthandler, which `environment` turns on), a Java child on
-SIGQUIT.
+`run` is `subprocess.run` with the common limit of all waits. `finish` does the same for a process that was started
+before. On SIGABRT, a Python child prints the stack of each thread (faulthandler, which `environment` turns on); on
+SIGQUIT, a Java child does.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any, Final
 from tools.waiting import PATIENCE_S
 
 STACKS_S: Final = 10.0
-"""How long a process that hangs has to print its stacks."""
+"""The time in which a hanging process must print its stacks."""
 LAST_LINES: Final = 80
 
 
@@ -74,7 +74,7 @@ def finish(
     try:
         out, err = process.communicate(timeout=stacks_s)
     except subprocess.TimeoutExpired as late:
-        # A grandchild may hold the pipes open: what was read by then has to do.
+        # A grandchild may hold the pipes open: the output read so far must suffice.
         process.kill()
         out, err = late.stdout, late.stderr
         for pipe in (process.stdout, process.stderr):
@@ -87,10 +87,7 @@ def finish(
 
 
 def wait(process: subprocess.Popen[Any], *, timeout_s: float = PATIENCE_S, stacks_s: float = STACKS_S) -> int:
-    """Wait for a process to end, and return its status; its pipes are left as they are.
-
-    Raises ChildHangs after `timeout_s`, when the process has been killed.
-    """
+    """Wait for a process to end, and return its status. Its pipes are not read or closed."""
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -99,8 +96,9 @@ def wait(process: subprocess.Popen[Any], *, timeout_s: float = PATIENCE_S, stack
 
 
 def ask_for_stacks(process: subprocess.Popen[Any]) -> None:
-    """Have a process print the stacks of its threads to its stderr (Python, which ends) or stdout (Java, which goes
-    on)."""
+    """Make a process print the stacks of its threads: Python to stderr, after which it ends, and Java to stdout, after
+    which it continues.
+    """
     is_java = os.path.basename(os.fsdecode(_program(process))) == "java"
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGQUIT if is_java else signal.SIGABRT)

@@ -1,9 +1,9 @@
-"""Faults of a simulated cluster that wait for their moment: those that chance alone hardly ever brings about.
+"""Faults of a simulated cluster at specific moments, which random faults hardly ever meet.
 
-What replication and controllers have to withstand is mostly a matter of milliseconds: between a write to the metadata
-store and its answer, a command and its arrival. An ambush sees the write (it is at the store), and has something fail
-right then. A seed decides which kinds lie in wait, often none, so that other faults are seen by themselves. They do
-nothing that the faults of `cluster_simulation.py` could not do, too.
+Most difficult situations for replication and controllers last milliseconds: between a write to the metadata store and
+its response, or between a command and its arrival. An ambush observes the write (it is at the store) and causes a fault
+right then. A seed decides which kinds are active, often none, so that other faults also occur alone. The faults
+themselves are those that `cluster_simulation.py` also causes at random.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 LAG_S_MAX: Final = 5.0
 
 Kind: TypeAlias = Callable[[PartitionState | None, PartitionState, int], bool]
-"""Called with a state before and after a write, and the controller: whether something fails now."""
+"""Called with a partition's state before and after a write, and the controller's id. Returns whether a fault was
+caused.
+"""
 
 REST_S: Final = 2.0
-"""How long at least between two of them: the cluster has to come to terms with one before it can show the next."""
+"""The minimum time between two ambushes: the cluster must recover from one before the next."""
 
 
 class Ambushes:
-    """The ambushes of one run. `changed` and `controller_elected` are called with what the store has just written."""
+    """The ambushes of one run. `changed` and `controller_elected` are called with each write that the store has just
+    applied.
+    """
 
     def __init__(self, simulation: ClusterSimulation, draw: random.Random) -> None:
         self._simulation = simulation
@@ -52,7 +56,7 @@ class Ambushes:
         return [_name_of(kind) for kind in self._kinds] + ["damage without controller"] * self._damages
 
     def look(self) -> None:
-        """Called now and then, when nothing special happens."""
+        """Called periodically, independent of writes."""
         if self._damages and self._draw.random() < 0.3:
             self._damage_without_controller()
 
@@ -72,7 +76,9 @@ class Ambushes:
         self._rests_until_s = self._now_s + REST_S + self._draw.expovariate(1.0)
 
     def controller_elected(self) -> None:
-        """There is a controller epoch more. The commands with which it begins take longer than what it is asked."""
+        """A new controller epoch was written. The controller's initial commands are delayed more than the requests to
+        it.
+        """
         node_id = self._simulation.store.controller_id()
         if not self._slows_new_controller or node_id is None:
             return
@@ -82,7 +88,7 @@ class Ambushes:
                 self._slow_commands(node_id, other, self._now_s + 1.0)
 
     def _slow_commands(self, controller: int, other: int, until_s: float) -> None:
-        """Those that follow the first, by which a broker hears of its new controller."""
+        """Delay all commands after the first, from which a broker learns of its new controller."""
         network, running = self._simulation.network, self._simulation.brokers[other].running
         if running is not None and running[1].metadata.controller_id == controller:
             way = (self._name(controller), self._name(other))
@@ -91,23 +97,25 @@ class Ambushes:
         elif self._now_s < until_s:
             self._soon(lambda: self._slow_commands(controller, other, until_s), 0.000_3)
 
-    # --- kinds: whether it is their moment ----------------------------------------------------------
+    # --- kinds: whether the fault was caused ----------------------------------------------------------
 
     def _keep_joined_from_fetching(self, before: PartitionState | None, state: PartitionState, controller: int) -> bool:
-        """A broker is in the ISR by the store, and its leader is not told so for a while: what that has meanwhile does
-        not get there."""
+        """A broker was added to the ISR in the store, and its leader learns of that only after a while. New records of
+        the leader do not reach the broker meanwhile.
+        """
         joined = _joined(before, state)
         lag_s = int(self._simulation.configs["replica.lag.time.max.ms"]) / 1000
         if not joined or state.leader < 0 or lag_s > LAG_S_MAX:
-            return False  # who has caught up so shortly before is waited for in any case
+            return False  # the leader waits for a follower that has caught up so recently anyway
         self._slow(STORE, self._name(controller), 3 * lag_s, 3 * lag_s)
         for member in joined:
             self._cut(self._name(state.leader), self._name(member), 3 * lag_s)
         return True
 
     def _restart_elected(self, before: PartitionState | None, state: PartitionState, controller: int) -> bool:
-        """A leader is killed when it knows that it is one, but the controller has not heard that it does. Its next life
-        is there before the controller knows that, and tells it what was meant for the last."""
+        """A leader is killed when it has learned of its election, but the controller has not received its response. Its
+        new process runs before the controller notices, and receives the commands for the former one.
+        """
         if not _is_elected(before, state) or state.leader == controller or not self._is_up(state.leader):
             return False
         length_s = self._draw.uniform(0.4, 1.0)
@@ -121,7 +129,9 @@ class Ambushes:
         return True
 
     def _write_late(self, before: PartitionState | None, state: PartitionState, controller: int) -> bool:
-        """What a controller writes comes to the store when there is another one, which it does not know of."""
+        """A controller's write arrives at the store when another controller is elected, which the writer does not know
+        of yet.
+        """
         if not _is_altered(before, state):
             return False
 
@@ -134,8 +144,9 @@ class Ambushes:
         return True
 
     def _break_commands(self, before: PartitionState | None, state: PartitionState, controller: int) -> bool:
-        """The controller's connections break while its commands are on their way, again and again; before they are sent
-        again it has something new to tell of most partitions, as it loses a broker."""
+        """The controller's connections break repeatedly while its commands are under way. Before they are sent again,
+        it loses a broker, so that most partitions have a new state.
+        """
         if before is None or before.leader_epoch == state.leader_epoch:
             return False
         others = [node_id for node_id in range(len(self._simulation.brokers)) if node_id != controller]
@@ -149,7 +160,9 @@ class Ambushes:
     def _delay_commands_of_new_controller(
         self, before: PartitionState | None, state: PartitionState, _controller: int
     ) -> bool:
-        """Leaders ask a new controller for another ISR, and hear of that before they hear the state as it was."""
+        """Leaders send a new controller another AlterPartition, and receive the response before the initial commands
+        with the former state.
+        """
         if not _is_altered(before, state):
             return False
         self._slows_new_controller = True
@@ -157,8 +170,9 @@ class Ambushes:
         return True
 
     def _damage_without_controller(self) -> None:
-        """A broker comes back with a damaged log while there is no controller that could take it out of the ISR. The
-        others keep what it has lost."""
+        """A broker restarts with a damaged log while no controller is there to remove it from the ISR. The others still
+        have the lost records.
+        """
         simulation = self._simulation
         controller = simulation.store.controller_id()
         if controller is None or simulation.damaged is not None or not all(each.is_up for each in simulation.brokers):
@@ -169,12 +183,12 @@ class Ambushes:
         self._told("damage without controller")
         simulation.keep_calm()
         for each in simulation.brokers:
-            if each is not broker:  # it takes a moment to fetch again, so that this is seen
+            if each is not broker:  # it does not fetch for a moment, so that the damage has an effect
                 self._slow(each.name, broker.name, 6.0, 0.3)
         self._kill(controller, 2.0)
         self._kill(broker.node_id, 0.1)
 
-    # --- what fails ---------------------------------------------------------------------------------
+    # --- the faults ---------------------------------------------------------------------------------
 
     @property
     def _now_s(self) -> float:
@@ -187,7 +201,7 @@ class Ambushes:
         return self._simulation.brokers[node_id].is_up
 
     def _soon(self, call: Callable[[], object], after_s: float = 0.0) -> None:
-        """After what the store does now, whose answer is on its way then."""
+        """Call this after the store's current work, when its response is under way."""
         self._simulation.network.call_at(self._now_s + after_s, call)
 
     def _slow(self, sender: str, receiver: str, duration_s: float, mean_s: float) -> None:
@@ -214,7 +228,7 @@ def _name_of(kind: Kind) -> str:
 
 
 def _is_altered(before: PartitionState | None, state: PartitionState) -> bool:
-    """Whether a leader has asked for another ISR."""
+    """Whether this write is an AlterPartition of the leader."""
     return before is not None and before.leader_epoch == state.leader_epoch and set(before.isr) != set(state.isr)
 
 

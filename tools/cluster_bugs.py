@@ -1,9 +1,9 @@
-"""Bugs of replication, put into the broker on purpose, and the simulation that has to find each of them:
-`make simulate PLANT=NAME`, or `python -m tools.cluster_bugs NAME`.
+"""Bugs of replication, planted in the broker on purpose, to check that the simulation finds each of them: `make
+simulate PLANT=NAME`, or `python -m tools.cluster_bugs NAME`.
 
-A simulation that finds nothing wrong says something only if it would find what is. Each bug here is one that loses
-records, or a guarantee, of a cluster; the simulation (`cluster_simulation.py`) runs seed after seed until one of its
-checks finds it. What differs from the broker is a few lines each: `BUGS` has them by name, and why they are wrong.
+A simulation without findings is only meaningful if it would find real bugs. Each bug here loses records, or breaks a
+guarantee of a cluster. The simulation (`cluster_simulation.py`) runs seed after seed until one of its checks finds it.
+Each bug changes a few lines of the broker; `BUGS` lists them by name, and their docstrings explain the damage.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from barnabas.wire.names import TopicId
 from tools.cluster_simulation import simulate
 
 SECONDS: Final = 20.0
-"""How long faults last in each run: what is to be found comes soon, or not in this seed."""
+"""The duration of the faults in each run: a seed either finds the bug soon or does not find it."""
 
 
 class Change(NamedTuple):
-    """What is another thing in a broker with the bug."""
+    """An attribute that a bug replaces in the broker."""
 
     owner: Any
     name: str
@@ -59,26 +59,30 @@ class Change(NamedTuple):
 
 
 def ack_before_the_isr_has_it() -> list[Change]:
-    """acks=all is answered when the leader alone has the records. Whoever is elected when it dies has not: they are
-    lost."""
+    """acks=all is acknowledged when only the leader has the records. If it dies, they are missing on the new leader:
+    they are lost.
+    """
     return [Change(ReplicaManager, "when_acknowledgeable", lambda *_: None)]
 
 
 def high_watermark_is_own_end() -> list[Change]:
-    """A leader counts as committed what only it has. Consumers read, and producers were told of, records that are gone
-    with it."""
+    """A leader counts records as committed that only it has. Records that consumers have read and producers got
+    acknowledged are lost with it.
+    """
     return [Change(Followers, "high_watermark", lambda _self, own_offset, *_, **__: own_offset)]
 
 
 def committed_isr_for_maximal() -> list[Change]:
-    """Who is about to join the ISR is not waited for, though the controller may have stored that already, and elect it:
-    without the records that were acknowledged meanwhile."""
+    """The leader does not wait for a follower that is about to join the ISR. The controller may have stored the new ISR
+    already and elect that follower, without the records acknowledged meanwhile.
+    """
     return [Change(Followers, "maximal_isr", property(lambda self: self.isr))]
 
 
 def truncation_to_the_high_watermark() -> list[Change]:
-    """In a new epoch a follower cuts its log to where it knows it to be committed, and it hears of that late. If it is
-    elected before it has fetched the rest again, what all had acknowledged is lost (KIP-101)."""
+    """In a new epoch, a follower truncates its log to the high watermark it knows, which may be outdated. If it is
+    elected before it has fetched the rest again, acknowledged records are lost (KIP-101).
+    """
     follow = ReplicaManager._follow_leader
 
     def cut_and_follow(self: ReplicaManager, partition: Partition) -> None:
@@ -93,8 +97,9 @@ def truncation_to_the_high_watermark() -> list[Change]:
 
 
 def no_truncation_after_an_epoch_change() -> list[Change]:
-    """A follower does not say which epoch wrote the last of its log, so nobody tells it that it parts from the leader's
-    there: it keeps records that were never committed, between those that were."""
+    """A follower does not send the epoch of its last record, so no leader reports to it where the logs diverge. It
+    keeps uncommitted records among committed ones.
+    """
     position = Following.position
 
     def without_epoch(self: Following) -> Position:
@@ -104,8 +109,9 @@ def no_truncation_after_an_epoch_change() -> list[Change]:
 
 
 def joins_before_the_epochs_start() -> list[Change]:
-    """A new leader's high watermark may lie behind what was acknowledged; a follower that has all below that joins the
-    ISR, and is elected, without the rest."""
+    """A new leader's high watermark may be below acknowledged records. A follower that has only the records below it
+    joins the ISR, and is elected without the rest.
+    """
     begin = Followers.__init__
 
     def from_zero(self: Followers, *arguments: Any, **named: Any) -> None:
@@ -115,8 +121,9 @@ def joins_before_the_epochs_start() -> list[Change]:
 
 
 def shrinks_before_it_is_stored() -> list[Change]:
-    """A leader does not wait for a follower that it has only proposed to leave out. If the proposal never arrives, that
-    follower may be elected, and lacks what was acknowledged."""
+    """A leader stops waiting for a follower as soon as it has proposed to remove it from the ISR. If the proposal never
+    arrives, that follower may be elected, without acknowledged records.
+    """
 
     def maximal_isr(self: Followers) -> frozenset[int]:
         return self.isr if self.proposal is None else frozenset(self.proposal.isr)
@@ -125,8 +132,9 @@ def shrinks_before_it_is_stored() -> list[Change]:
 
 
 def old_partition_epoch_is_applied() -> list[Change]:
-    """A LeaderAndIsr that was on its way while AlterPartition was answered puts the old ISR back: the leader commits
-    without a member, and all that it proposes is out of date from then on."""
+    """A LeaderAndIsr that was under way during an AlterPartition restores the old ISR: the leader commits without one
+    member, and all its later proposals are outdated.
+    """
     become, told = PartitionState.become_leader_or_follower, Followers.told
 
     def obey(self: PartitionState, state: Any, log_end_offset: int) -> Any:
@@ -141,8 +149,9 @@ def old_partition_epoch_is_applied() -> list[Change]:
 
 
 def broker_epoch_is_unchecked() -> list[Change]:
-    """A broker that was started again obeys what was said to its former life: it leads on in an epoch whose last
-    records it may have lost, and followers that have them never notice (KIP-380)."""
+    """A restarted broker obeys commands to its former process. It leads on in an epoch whose last records it may have
+    lost, and followers that have them never notice (KIP-380).
+    """
     refusal = ControllerCommands._refusal
 
     def to_any_life(self: ControllerCommands, request: Any) -> Any:
@@ -153,8 +162,9 @@ def broker_epoch_is_unchecked() -> list[Change]:
 
 
 def controller_epoch_is_unchecked_in_one_write() -> list[Change]:
-    """A controller that was replaced still stores ISRs. The new one decides by what it has read before, and elects who
-    is in sync no more."""
+    """A replaced controller still stores ISRs. The new controller decides by the state it has read before, and elects a
+    replica that is no longer in sync.
+    """
 
     async def alter(context: Any, request: Any, asked: Any) -> None:
         plan, response = alter_partition.plan_alterations(
@@ -170,8 +180,9 @@ def controller_epoch_is_unchecked_in_one_write() -> list[Change]:
 
 
 def requests_to_a_broker_out_of_order() -> list[Change]:
-    """A controller sends the next command before the last has arrived. Where that is sent again, a broker ends with
-    what was true before: it sends clients to a leader that is none."""
+    """A controller sends the next command before the response to the previous one. If that one is retried, a broker
+    ends with an outdated state and names clients a leader that no longer leads.
+    """
 
     async def run(self: BrokerQueue) -> None:
         sending: set[asyncio.Task[None]] = set()
@@ -198,8 +209,9 @@ def requests_to_a_broker_out_of_order() -> list[Change]:
 
 
 def follower_asks_for_what_it_has_not_written() -> list[Change]:
-    """A follower asks beyond records that are not on its disk yet, which tells the leader that it has them: where all
-    lose their power, records that were acknowledged are on no disk."""
+    """A follower fetches beyond records that are not on its disk yet, so that the leader counts them as replicated. If
+    all machines lose power, acknowledged records are on no disk.
+    """
     begin = FetcherManager.__init__
 
     def without_flush(self: FetcherManager, *arguments: Any, **named: Any) -> None:
@@ -209,14 +221,16 @@ def follower_asks_for_what_it_has_not_written() -> list[Change]:
 
 
 def logs_are_made_with_default_configs() -> list[Change]:
-    """A broker does not read the settings of a topic before it makes a log: where the topic is kept for ever, or
-    compacted, records are deleted by the defaults."""
+    """A broker does not read a topic's configs before it creates a log. For a topic with unlimited retention or with
+    compaction, it deletes records by the defaults.
+    """
     return [Change(ControllerCommands, "_topics_without_log", lambda *_: [])]
 
 
 def marker_is_lost() -> list[Change]:
-    """A broker that takes no marker is passed over: the transaction counts as complete, and stays open in one
-    partition, whose readers wait for ever."""
+    """A broker that rejects a marker is skipped: the transaction counts as complete, but stays open in one partition,
+    whose readers wait for ever.
+    """
 
     def written(self: Any, _error: ErrorCode) -> None:
         if not self.written.done():
@@ -226,8 +240,9 @@ def marker_is_lost() -> list[Change]:
 
 
 def commit_of_an_old_epoch() -> list[Change]:
-    """A producer that was replaced may still end its successor's transaction: half of that is committed, and what comes
-    after it is on its own."""
+    """A fenced producer may still end its successor's transaction: the first half is committed, and the rest is a
+    separate transaction.
+    """
     run = machine._Decision.run
 
     def whoever_asks(self: machine._Decision, event: Any) -> Any:
@@ -239,8 +254,9 @@ def commit_of_an_old_epoch() -> list[Change]:
 
 
 def damaged_log_is_emptied_inside_the_isr() -> list[Change]:
-    """A broker throws a damaged log away while the controller, which it does not tell, counts on it: if it is elected
-    before it has fetched the records again, they are gone everywhere."""
+    """A broker deletes a damaged log without a report to the controller, which still counts it as in sync. If it is
+    elected before it has fetched the records again, they are lost everywhere.
+    """
     set_aside = ReplicaManager._set_useless_aside
 
     def at_once(self: ReplicaManager, topic: str, index: int, topic_id: TopicId, told: Any) -> None:
@@ -257,8 +273,9 @@ def damaged_log_is_emptied_inside_the_isr() -> list[Change]:
 
 
 def lost_log_begins_anew_inside_the_isr() -> list[Change]:
-    """A broker whose disk was replaced does not say so when it registers, and begins with an empty log where it counts
-    as one that has all records: if it leads, the others cut theirs to that."""
+    """A broker whose disk was replaced does not report that when it registers, and starts with an empty log while it
+    counts as in sync. If it is elected, the other replicas truncate theirs.
+    """
 
     def as_after_a_crash(self: Broker) -> bool:
         return self._note is not None and self._note.may_lack_records
@@ -270,8 +287,9 @@ def lost_log_begins_anew_inside_the_isr() -> list[Change]:
 
 
 def boot_id_is_ignored() -> list[Change]:
-    """A broker takes every former life for one that was killed: it does not say that its machine went down since, and
-    what it had acknowledged with that. If it comes back before the others that are in sync, it leads without it."""
+    """A broker treats every earlier stop as a killed process. It does not report that its machine was down since, and
+    that acknowledged records may be lost. If it returns before the other in-sync replicas, it leads without them.
+    """
     begin = SessionNote.__init__
 
     def on_one_boot(self: SessionNote, logs: Any, _boot_id: str, is_on_disk: Any) -> None:
@@ -281,8 +299,10 @@ def boot_id_is_ignored() -> list[Change]:
 
 
 def leader_that_committed_alone_is_not_marked() -> list[Change]:
-    """A controller does not write down that a leader which was left alone could commit so. When its log is lost, and
-    `min.insync.replicas` is two by then, it has who left the ISR last lead, without what was acknowledged since."""
+    """A controller does not record that a leader, as the last in-sync replica, could commit records alone. If its log
+    is lost, and `min.insync.replicas` is two by then, the replica that left the ISR last is elected, without these
+    records.
+    """
     deciding = (
         alter_partition,
         announcement,
@@ -325,7 +345,7 @@ BUGS: Final[dict[str, Callable[[], list[Change]]]] = {
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Brokers of this process have the bug of that name meanwhile."""
+    """Plant the bug of that name in the brokers of this process, for the time of the context."""
     changes = BUGS[name]()
     before = [vars(change.owner)[change.name] for change in changes]
     for change in changes:
@@ -338,7 +358,7 @@ def planted(name: str) -> Iterator[None]:
 
 
 def search(name: str, first: int, seeds: int, seconds: float) -> tuple[int, str] | None:
-    """Run seed after seed with a bug; the first that is found wrong, and what; None if none is."""
+    """Run seed after seed with a bug. Returns the first seed with a finding, and the finding; None if there is none."""
     for seed in range(first, first + seeds):
         outcome = simulate(seed, seconds, planted=planted(name))
         if outcome.wrong:
@@ -347,12 +367,12 @@ def search(name: str, first: int, seeds: int, seconds: float) -> tuple[int, str]
 
 
 def finders(name: str, first: int, seeds: int, seconds: float) -> list[int]:
-    """Those of the seeds that find a bug."""
+    """The seeds that find a bug."""
     return [seed for seed in range(first, first + seeds) if simulate(seed, seconds, planted=planted(name)).wrong]
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = ArgumentParser(description="Simulate a cluster with a planted bug, seed after seed until it is found.")
     parser.add_argument("name", choices=BUGS, help="the bug")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
@@ -360,7 +380,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"simulated seconds with faults ({SECONDS:g})")
     parser.add_argument("--all", action="store_true", help="try all of the seeds, and count those that find it")
     arguments = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":  # as cluster_simulation: the order of sets is a part of the story
+    if os.environ.get("PYTHONHASHSEED") != "0":  # as in cluster_simulation: the order of sets influences the run
         command = [sys.executable, "-m", "tools.cluster_bugs", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
     began_s = time.process_time()

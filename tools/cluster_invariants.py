@@ -1,14 +1,15 @@
-"""What is true of a simulated cluster at every moment, and seen only by who sees everything: the metadata store, and
-all brokers' logs at the same time.
+"""Invariants of a simulated cluster, which hold at every moment. They are checked against the metadata store and all
+brokers' logs at once.
 
-Clients notice a lost record only once the wrong broker has been elected. That it could be is seen here, at once:
+Clients notice a lost record only after the wrong broker has been elected. The invariants show at once that this could
+happen:
 
-- whoever the store has in an ISR has everything that was ever committed, and so may be elected;
-- one life of one broker leads in a leader epoch;
-- a controller that was replaced stores nothing;
-- what a broker knows of a partition is not replaced by what was true before;
-- a transaction that is complete is open nowhere;
-- in the end leaders know the ISR as it is stored, and logs have their topic's settings.
+- every replica in an ISR in the store has all records that were ever committed, and so may be elected;
+- only one process of one broker leads in a leader epoch;
+- a replaced controller stores nothing;
+- a broker's metadata of a partition is not replaced by an older state;
+- a complete transaction is open in no partition;
+- in the end, leaders know the stored ISR, and logs have their topic's configs.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _TOPIC: Final = znodes.topic_path("")
 
 
 class Invariants:
-    """Looks at what the store is given, at what leaders commit, and at all of it when `look` is called.
+    """Checks each write to the store, each commit of a leader, and everything when `look` is called.
 
-    `running()` gives the process and the server of each broker by its id, None for one that is down. `wrong` gets what
-    is found. A broker among those `lacking` what they had, which the controller has told nothing since, is not asked
-    for it yet. `committed` is called when a leader has committed something, with the state as the store has it.
+    `running()` returns the process and the server of each broker by its id, None for one that is down. Violations are
+    added to `wrong`. A broker in `lacking` has lost its records and has received no command since; it is not expected
+    to have them. `committed` is called with the stored state when a leader has committed something.
     """
 
     def __init__(
@@ -52,30 +53,34 @@ class Invariants:
         committed: Callable[[Partition, PartitionState | None], None],
     ) -> None:
         self.states: dict[TopicPartition, PartitionState] = {}
-        """The states of partitions as the store has them."""
+        """The partition states in the store."""
         self._topic_ids: dict[str, bytes | None] = {}
-        """Of the topics that the store has, or had last under each name."""
+        """The ids of the topics in the store, or the last ones, by name."""
         self._running = running
         self._wrong = wrong
         self._lacking = lacking
         self._has_committed = committed
         self._committed: dict[tuple[TopicPartition, object], int] = {}
-        """By partition and topic id: a topic may be another one of the same name."""
+        """By partition and topic id: a deleted topic may have been created again under the same name."""
         self._leaders: dict[tuple[str, int, object, int], tuple[int, Process]] = {}
         self._controller_epoch = 0
         self._roles: dict[tuple[int, str, int, object], tuple[Process, tuple[int, int]]] = {}
         self._watched: WeakSet[Process] = WeakSet()
-        """Processes whose metadata are looked at each time that they are told something, too: what is wrong for the
-        tenth of a second until a command is sent again would be seen by chance."""
+        """Processes whose metadata are checked after every command, too: an error that lasts a tenth of a second, until
+        a command is retried, would otherwise be seen only by chance.
+        """
         self._known: dict[tuple[int, str, int], tuple[Process, int]] = {}
         self.compacted: dict[tuple[str, int, bytes], int] = {}
-        """Up to where any replica of a partition, by its topic's id, has been compacted: whoever began its log later
-        has what was left of that."""
+        """The offset up to which any replica of a partition has been compacted, by topic id: a replica that started its
+        log later has copied the compacted records.
+        """
 
     def written(
         self, path: str, data: bytes, stat: Stat
     ) -> tuple[TopicPartition, PartitionState | None, PartitionState] | None:
-        """The store has taken what a znode is. A partition, what its state was before, and is now; None for others."""
+        """A znode was written in the store. Returns a partition with its states before and after; None for other
+        znodes.
+        """
         if path == znodes.CONTROLLER_EPOCH:
             self._controller_epoch = znodes.decode_controller_epoch(data)
         if path.startswith(_TOPIC) and "/" not in path.removeprefix(_TOPIC):
@@ -96,7 +101,7 @@ class Invariants:
         return key, before, state
 
     def look(self) -> None:
-        """Look who leads what, in which epoch, and whether the in-sync replicas have what is committed."""
+        """Check the leaders and their epochs, and that in-sync replicas have all committed records."""
         for node_id, running in enumerate(self._running()):
             if running is None:
                 continue
@@ -128,7 +133,7 @@ class Invariants:
             self.compacted[key] = max(self.compacted.get(key, 0), log.clean_offset)
 
     def _moved(self, partition: Partition) -> None:
-        """Called when something about a partition that is led is another thing: perhaps more is committed."""
+        """Called when the state of a led partition changes: more records may be committed."""
         process = current_process()
         if not partition.state.is_leader or (process is not None and process.is_dead):
             return
@@ -149,7 +154,7 @@ class Invariants:
             if member in self._lacking:
                 continue
             if partition is None or partition.log.topic_id != self._topic_ids[key[0]]:
-                continue  # a log of another topic of that name, which it has not heard of yet: it is set aside
+                continue  # a log of an earlier topic of that name; the broker sets it aside once it knows the new topic
             committed = self._committed.get((key, partition.log.topic_id), 0)
             if partition.log.log_end_offset < committed:
                 self._wrong.append(
@@ -158,11 +163,11 @@ class Invariants:
                 )
 
     def _check_metadata(self, node_id: int, process: Process, server: Broker) -> None:
-        """Check that what a broker knows of a partition is never replaced by what was true before."""
+        """Check that a broker's metadata of a partition are never replaced by an older state."""
         for topic, index in self.states:
             found = server.metadata.partition(topic, index)
             if found is not None:
-                name = (f"{topic} {server.metadata.topic_id(topic)!r}", index)  # there may be another one of the name
+                name = (f"{topic} {server.metadata.topic_id(topic)!r}", index)  # topics share names
                 before = self._known.get((node_id, *name))
                 if before is not None and before[0] is process and found.partition_epoch < before[1]:
                     self._wrong.append(
@@ -172,7 +177,7 @@ class Invariants:
                 self._known[node_id, *name] = process, found.partition_epoch
 
     def _check_roles(self, node_id: int, process: Process, server: Broker) -> None:
-        """Check that an older command does not undo what AlterPartition has said of a partition's role."""
+        """Check that an older command does not revert a partition's role after AlterPartition."""
         for partition in server.replicas.partitions():
             state = partition.state
             key = (node_id, partition.topic, partition.index, partition.log.topic_id)
@@ -186,7 +191,7 @@ class Invariants:
             self._roles[key] = process, epochs
 
     def _leads(self, node_id: int, server: Broker, key: TopicPartition) -> Partition | None:
-        """A partition that a broker leads, by its own word and the store's."""
+        """A partition that a broker leads, according to both itself and the store."""
         state, partition = self.states.get(key), server.replicas.partition(*key)
         is_led = (
             state is not None
@@ -198,7 +203,7 @@ class Invariants:
         return partition if is_led else None
 
     def _check_transactions(self) -> None:
-        """Check that a transaction which its coordinator calls complete is open in no partition."""
+        """Check that a transaction that is complete for its coordinator is open in no partition."""
         complete: dict[int, str] = {}
         is_open: list[tuple[int, Partition]] = []
         for node_id, running in enumerate(self._running()):
@@ -222,7 +227,7 @@ class Invariants:
                 )
 
     def is_known(self) -> bool:
-        """Whether every broker knows each of its partitions as the store has it."""
+        """Whether every broker knows each of its partitions as it is in the store."""
         for running in self._running():
             if running is None:
                 return False
@@ -238,7 +243,7 @@ class Invariants:
         return True
 
     def check_settings(self, topic: str, timestamp_type: str) -> None:
-        """Whether all logs of a topic have the setting that it was made with."""
+        """Whether all logs of a topic have the config with which it was created."""
         for node_id, running in enumerate(self._running()):
             for partition in () if running is None else running[1].replicas.partitions():
                 found = partition.log.config.message_timestamp_type

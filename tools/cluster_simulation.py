@@ -1,28 +1,28 @@
-"""A whole cluster in one process and in virtual time: brokers with disks of their own, a metadata store, clients, and a
+"""A whole cluster in one process and in virtual time: brokers with separate disks, a metadata store, clients, and a
 network between them, with faults of all of them; `make simulate SEED=7 SECONDS=600`.
 
-A seed decides everything: faults and how often they come, delays, what clients do, what a crash leaves on a disk, in
-which order callbacks run. The log of a run is the same byte by byte for the same seed. After SECONDS of faults these
-end, and the cluster has CONVERGENCE_S to be well again: all brokers registered, each partition led and in sync, every
-kind of client served. Wrong is
+A seed decides everything: the faults and their rates, delays, the clients' actions, the data on a disk after a crash,
+the order of callbacks. The log of a run is the same, byte by byte, for the same seed. After SECONDS, the faults end,
+and the cluster has CONVERGENCE_S to recover: all brokers registered, each partition led and in sync, every kind of
+client served. A run fails for
 
-- what `tools/soak/checker.py` finds in what the clients were told;
-- a record that a client read, and that is not there in the end;
-- what `cluster_invariants.py` sees at any moment: who is in sync without all that was committed, two leaders of one
-  partition in one leader epoch, what a deposed controller has stored;
+- violations that `tools/soak/checker.py` finds in the responses that clients received;
+- a record that a client has read and that is missing in the end;
+- violations of `cluster_invariants.py` at any moment: an in-sync replica without all committed records, two leaders of
+    one partition in one leader epoch, a write of a replaced controller;
 - logs of replicas that differ below the high watermark;
-- an error that a broker logs, or that ends it, other than for the loss of its session;
+- an error that a broker logs, or that ends it, except for the loss of its session;
 - a cluster that does not converge.
 
-Faults are those of TigerBeetle's VOPR, with its habit of drawing how often each comes from the seed: processes killed
-(what was written stays in the page cache), machines that lose power (what was not synced may be gone, and the next boot
-has another id: `simulated_power.py`), clean restarts, processes that stand still, sessions of the metadata store that
-expire, directions of the network that are cut, connections that break, slow networks, brokers that only clients reach,
-all brokers at once, a controller that is deposed while it lives, a turned bit in a log; clocks that jump, disks that
-are full or fail for a while (`simulated_machine.py`), writes to the metadata store of which nobody knows whether they
-were done; in some runs a disk that is replaced (`simulated_replacement.py`). `cluster_ambushes.py` adds some at the
-worst moment. In most runs `min.insync.replicas` is another one now and then (`simulated_settings.py`). With more than
-three brokers partitions move between them all the time (`simulated_moves.py`).
+The faults are those of TigerBeetle's VOPR, and as there the seed decides the rate of each: killed processes (written
+data stays in the page cache), machines that lose power (unsynced data may be lost, and the next boot has another id:
+`simulated_power.py`), clean restarts, paused processes, expired sessions of the metadata store, cut directions of the
+network, broken connections, slow networks, brokers that only clients reach, all brokers at once, a controller that is
+replaced while it runs, a flipped bit in a log, clocks that jump, disks that are full or fail for a while
+(`simulated_machine.py`), writes to the metadata store with an unknown result; in some runs a replaced disk
+(`simulated_replacement.py`). `cluster_ambushes.py` adds faults at the worst moments. In most runs `min.insync.replicas`
+changes from time to time (`simulated_settings.py`). With more than three brokers, partitions are reassigned
+continuously (`simulated_moves.py`).
 """
 
 from __future__ import annotations
@@ -89,22 +89,22 @@ SESSION_TIMEOUT_S: Final = 6.0
 TOPIC: Final = "events"
 PARTITIONS: Final = 3
 TIMESTAMP_TYPE: Final = "LogAppendTime"
-"""A setting of topics that is not the default: a broker that has not read a topic's settings is seen by it."""
+"""A topic config that differs from the default, to detect a broker that has not read the topic's configs."""
 
 PORT: Final = 9092
 TICK_S: Final = 0.25
 DAMAGED_BYTES_MIN: Final = 1_000
-"""How long a log is at least that gets damaged. Whole batches behind the damage say that no crash explains it."""
+"""The minimum size of a log that gets damaged. Whole batches after the damage prove that it was no crash."""
 
 LEADER_EPOCH_BYTES: Final = range(12, 16)
-"""Where the leader epoch stands in a batch's header."""
+"""The position of the leader epoch in a batch's header."""
 
 CALM_S: Final = 15.0
-"""How long nothing else happens to brokers once the log of one is damaged: so many may be down."""
+"""The time without other faults of brokers after a log of one was damaged: only so many brokers may be down."""
 
 GARBAGE_INTERVAL_S: Final = 60.0
 OPERATIONS_MAX: Final = 4_000
-"""How many operations a disk knows before it forgets those that no power cut undoes."""
+"""The number of operations after which a disk forgets those that no power cut can undo."""
 
 _FORESEEN: Final = (
     "its session with the metadata store is over",
@@ -113,10 +113,10 @@ _FORESEEN: Final = (
     "knows a newer controller",
     "is no longer the controller: it could not join the cluster again",
 )
-"""What brokers may log as errors."""
+"""Errors that brokers may log."""
 
 _BY_OTHERS: Final = "behind the controller's back"
-"""What a controller that was replaced may say of its successor's work, as long as it has not heard of that."""
+"""Errors that a replaced controller may log about its successor's work, before it learns of its replacement."""
 
 CLIENTS: Final = (
     (PlainProducer, 2),
@@ -128,7 +128,7 @@ CLIENTS: Final = (
     (TopicOwner, 1),
 )
 CLIENTS_OF_MORE: Final = ((Mover, 2),)
-"""Those that come where there are more brokers than a partition has replicas."""
+"""The clients that are added if there are more brokers than a partition has replicas."""
 
 REPLICAS_MAX: Final = 3
 
@@ -150,7 +150,7 @@ CONFIGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How often each fault comes, per second and broker (or pair of hosts), and how long it lasts on average."""
+    """The rate of each fault, per second and broker (or pair of hosts), and its average duration."""
 
     kill: float
     power_cut: float
@@ -183,7 +183,7 @@ class Rates:
 
     @classmethod
     def draw(cls, draw: random.Random) -> Rates:
-        """As a seed has it: each fault may be left out, so that others are seen by themselves."""
+        """Draw the rates from the seed. Each fault may be left out, so that others occur alone."""
 
         def rate(most: float) -> float:
             return 0.0 if draw.random() < 0.3 else draw.uniform(most / 10, most)
@@ -222,8 +222,9 @@ class Rates:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to. `write` gets a line for everything that happens, and keeps them in `log` by default; `digest`
-    is that of all of them."""
+    """The results of a run. `write` gets a line for each event, and by default keeps the lines in `log`; `digest` is
+    that of all lines.
+    """
 
     wrong: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -242,17 +243,17 @@ class Outcome:
 
 
 Progress: TypeAlias = Callable[[Outcome], None]
-"""Called now and then with what a run has come to so far."""
+"""Called periodically with the results so far."""
 
 
 class SimulatedBroker:
-    """One broker: its machine, its disk, and the process that runs there, if one does."""
+    """One broker: its machine, its disk, and its process, if one runs."""
 
     def __init__(self, simulation: ClusterSimulation, node_id: int) -> None:
         self.name = f"broker-{node_id}"
         self.server: Broker | None = None
         self.starting: Broker | None = None
-        """One that is not ready yet, but may be told already what it leads."""
+        """A process that is starting, but may already receive commands."""
         self.is_wanted = True
         self.process: Process | None = None
         self.host = simulation.network.host(self.name)
@@ -260,9 +261,9 @@ class SimulatedBroker:
         self.clock = MachineClock(simulation.clock)
         self.boots = 1
         self.min_insync_replicas = simulation.configs[MIN_INSYNC_REPLICAS]
-        """What its file said at its last start."""
+        """The value in its configuration file at the last start."""
         self.trouble: FullDisk | FailingDisk | None = None
-        """What is wrong with its disk now."""
+        """The current fault of its disk."""
         self._trouble_until_s = 0.0
         self._simulation = simulation
         self.node_id = node_id
@@ -271,7 +272,7 @@ class SimulatedBroker:
 
     @property
     def running(self) -> Running | None:
-        """The broker, from when it has opened its logs until it begins to stop; else None."""
+        """The broker, from the opening of its logs to the start of its shutdown; else None."""
         server = self.server
         if self.starting is not None and hasattr(self.starting, "transactions"):
             server = self.starting
@@ -286,7 +287,7 @@ class SimulatedBroker:
         return self.process is not None and self.process.is_paused
 
     def start(self) -> None:
-        """A new process, which may take its time, or fail, to start."""
+        """Start a new process, which may be slow, or fail, to start."""
         simulation = self._simulation
         simulation.tell(f"{self.name}: starts")
         self.host.power_up()
@@ -339,11 +340,11 @@ class SimulatedBroker:
         return Broker(config.load(options=options), environment, lambda reason: self._ends(process, reason))
 
     def _ends(self, process: Process, reason: str) -> None:
-        """The process ends by itself; somebody starts another one a second later."""
+        """The process ends by itself; another one is started a second later."""
         simulation = self._simulation
         if reason:
             simulation.tell(f"{self.name}: ends, {reason}")
-            # Nobody can cut a log whose checkpoints have no room, which a broker does not survive.
+            # A log cannot be truncated if there is no room for its checkpoints; a broker ends then.
             is_foreseen = "metadata store" in reason or self.trouble is not None
             if not is_foreseen:
                 simulation.wrong.append(f"{self.name} ended: {reason}")
@@ -354,13 +355,13 @@ class SimulatedBroker:
             self.kill(restart_after_s=1.0)
 
     def kill(self, *, restart_after_s: float) -> None:
-        """As `kill -9`: what was written is there, in the page cache at least, and the machine has not booted anew."""
+        """Like `kill -9`: written data stays in the page cache, and the machine has not booted again."""
         self._end(restart_after_s)
         self.host.end_process()
         self.disk.end_process()
 
     def cut_power(self, draw: random.Random, *, restart_after_s: float) -> None:
-        """The machine goes down: what was not synced may be gone, and the next boot has another id."""
+        """The machine loses power: unsynced data may be lost, and the next boot has another id."""
         self._end(restart_after_s)
         self.host.lose_power()
         self.boots += 1
@@ -368,7 +369,7 @@ class SimulatedBroker:
         self.disk.operations_max, self.disk.trouble = OPERATIONS_MAX, trouble
 
     def replace_disk(self) -> None:
-        """While it is down: it finds nothing when it comes back."""
+        """Empty the disk while the broker is down."""
         trouble, self.disk = self.disk.trouble, self._simulation.new_disk()
         self.disk.trouble = trouble
 
@@ -406,7 +407,7 @@ class SimulatedBroker:
         self._trouble_until_s = self._simulation.loop.time() + duration_s
 
     def _mend_disk(self) -> None:
-        """Have the disk work again, and the broker restarted, which may have given up parts of it."""
+        """Repair the disk, and restart the broker, which may have taken logs offline."""
         simulation, trouble = self._simulation, self.trouble
         assert trouble is not None
         simulation.tell(f"{self.name}: the disk is well again, which refused {trouble.refused} calls")
@@ -416,7 +417,7 @@ class SimulatedBroker:
             self.kill(restart_after_s=1.0)
 
     def go_on(self, *, at_once: bool = False) -> None:
-        """Do what is due: let a paused process go on, start one that ended again."""
+        """Do the due work: resume a paused process, or start an ended one again."""
         now_s = self._simulation.loop.time()
         if self.trouble is not None and (at_once or now_s >= self._trouble_until_s):
             self._mend_disk()
@@ -465,7 +466,9 @@ class ClusterSimulation:
         self.recorder = Recorder(self.tell)
         self.workers: list[Worker] = []
         self.damaged: str | None = None
-        """The partition whose log a bit has turned in, on one broker; "" once none may be: all were down at once."""
+        """The partition whose log was damaged on one broker; "" once none may be, because all brokers were down at
+        once.
+        """
         self.power = Power(self, random.Random(f"{seed} power"))
         self.settings = Settings(self, random.Random(f"{seed} settings"))
         self.invariants = Invariants(self._running, self.wrong, self.power.lacking, self.settings.committed)
@@ -536,7 +539,7 @@ class ClusterSimulation:
                 task.cancel()
             await asyncio.gather(creating, *running, return_exceptions=True)
             await self.store.close()
-            await asyncio.sleep(TICK_S)  # what was killed ends
+            await asyncio.sleep(TICK_S)  # killed processes end
 
     def _goes_on(self) -> bool:
         return not self.wrong and not self.power.ended_the_last_in_sync
@@ -581,7 +584,7 @@ class ClusterSimulation:
     # --- faults -------------------------------------------------------------------------------------
 
     def _written(self, path: str, data: bytes, stat: Stat) -> None:
-        """The metadata store has taken what a znode is: a moment to lie in wait for."""
+        """The metadata store has written a znode: a possible moment for an ambush."""
         self.settings.written(path, data)
         found = self.invariants.written(path, data, stat)
         if found is not None:
@@ -624,7 +627,7 @@ class ClusterSimulation:
 
     @property
     def is_calm(self) -> bool:
-        """Whether no broker fails by chance now: so many may be down, or lack records, already."""
+        """Whether no broker may get a random fault now, because enough of them are down or lack records."""
         return self.loop.time() < self.calm_until_s or bool(self.power.lacking)
 
     def _happens(self, rate: float) -> bool:
@@ -668,7 +671,7 @@ class ClusterSimulation:
                 broker.trouble_disk(FailingDisk(random.Random(draw.random()), probability), duration_s)
 
     def _fault_of_store(self) -> None:
-        """Break connections to the metadata store while something is written."""
+        """Break connections to the metadata store during writes."""
         rates, draw = self.rates, self.draw
         if self._loses_until_s <= self.loop.time() and self._happens(rates.lose):
             self._loses_until_s = self.loop.time() + draw.expovariate(1 / rates.lose_s)
@@ -695,19 +698,19 @@ class ClusterSimulation:
             self.fail_all(lambda broker: fail(broker, draw.uniform(0.5, 1.5) * down_s))
 
     def fail_all(self, fail: Callable[[SimulatedBroker], None]) -> None:
-        """All brokers are down at once: no log gets damaged in this run from now on."""
+        """Let all brokers fail at once; no log is damaged in this run from now on."""
         self.damaged = ""
         for broker in self.brokers:
             if broker.process is not None:
                 fail(broker)
 
     def controller(self) -> SimulatedBroker | None:
-        """The one that the metadata store names."""
+        """The controller according to the metadata store."""
         node_id = self.store.controller_id()
         return None if node_id is None else self.brokers[node_id]
 
     def _deafen_controller(self) -> None:
-        """What the metadata store tells the controller takes seconds; what that says arrives as ever."""
+        """Delay everything from the metadata store to the controller by seconds; the other direction is not delayed."""
         controller = self.controller()
         if controller is not None:
             way = (STORE, controller.name)
@@ -715,7 +718,7 @@ class ClusterSimulation:
             self.slow(way, self.draw.expovariate(1 / self.rates.slow_s), self.draw.choice((0.1, 1.0)))
 
     def _isolate(self, name: str, duration_s: float) -> None:
-        """Clients reach a broker that nobody else does."""
+        """Let only clients reach a broker."""
         self._fault("isolated", name)
         for other in (*(each.name for each in self.brokers), STORE):
             if other != name:
@@ -731,13 +734,13 @@ class ClusterSimulation:
         self.network.set_delay(*way, mean_s)
 
     def _steps(self) -> int:
-        """After how many steps of a process something happens to it: it may be in the middle of anything."""
+        """The number of steps of a process before a fault: it may be in the middle of anything."""
         return int(self.draw.choice((1, 10, 100, 1000)) * self.draw.random()) + 1
 
     def kill(self, broker: SimulatedBroker, down_s: float) -> None:
         self._fault("killed", broker.name)
         broker.kill(restart_after_s=down_s)
-        # Only where the others live, and go on to: the last that a controller has left in an ISR has to lead.
+        # Only if the others live, and stay alive: the last replica in an ISR has to lead.
         others_live = all(other.is_up for other in self.brokers if other is not broker)
         if self.damaged is None and others_live and self.draw.random() < self.rates.damage and self.damage(broker):
             self.keep_calm()
@@ -745,9 +748,10 @@ class ClusterSimulation:
             self.replacement.crashed(broker)
 
     def damage(self, broker: SimulatedBroker) -> bool:
-        """A bit of a log turns, where others have the records, too. Once in a run: nothing is lost by it. Whether there
-        was a log for it. Only of what a start after a crash looks at, the last segment, and not of a leader epoch,
-        which no checksum is over: nobody could know."""
+        """Flip a bit of a log whose records other brokers have, too. It happens once in a run, so nothing is lost by
+        it. Returns whether there was such a log. The bit is in the last segment, because a start after a crash checks
+        only that, and not in a leader epoch, which no checksum covers, so that nothing could detect the damage.
+        """
         for index in self.draw.sample(range(PARTITIONS), PARTITIONS):
             name = f"{TOPIC}-{index}"
             state = self.invariants.states.get((TOPIC, index))
@@ -762,7 +766,7 @@ class ClusterSimulation:
 
     @staticmethod
     def _last_segment(broker: SimulatedBroker, log: str) -> str | None:
-        """The path of the file in which the newest records of a log are, if there are any."""
+        """The path of the file with the newest records of a log, if there are any."""
         directory = f"/{broker.name}/{log}"
         if not broker.disk.exists(directory):
             return None
@@ -779,7 +783,7 @@ class ClusterSimulation:
         return self.draw.choice([at for at in range(HEADER_SIZE, DAMAGED_BYTES_MIN // 2) if at not in epochs])
 
     def keep_calm(self) -> None:
-        """Brokers do not fail for a while, other than by what has begun between machines."""
+        """Cause no faults of brokers for a while, except for those of the network that have begun."""
         self.calm_until_s = self.loop.time() + CALM_S
         self.put_fuses_out()
 
@@ -840,7 +844,7 @@ class ClusterSimulation:
     # --- the end ------------------------------------------------------------------------------------
 
     async def within(self, what: str, is_so: Any, until_s: float | None = None) -> None:
-        """Wait for it, and go on without it after CONVERGENCE_S, or at `until_s`."""
+        """Wait for the condition; after CONVERGENCE_S, or at `until_s`, report it and continue."""
         until_s = self.loop.time() + CONVERGENCE_S if until_s is None else until_s
         while not is_so() and self._goes_on():
             if self.loop.time() > until_s:
@@ -855,7 +859,9 @@ class ClusterSimulation:
         return all(broker.is_up for broker in self.brokers)
 
     def _is_in_sync(self) -> bool:
-        """Every partition is led, by a broker that everybody takes for its leader, with all replicas in its ISR."""
+        """Whether every partition is led, by a broker that all brokers know as its leader, with all replicas in its
+        ISR.
+        """
         if not self._are_all_up():
             return False
         servers = [broker.server for broker in self.brokers if broker.server is not None]
@@ -867,7 +873,7 @@ class ClusterSimulation:
         return self.invariants.is_known()
 
     async def _converge(self, running: list[asyncio.Task[None]]) -> None:
-        """All of it within CONVERGENCE_S, in this order."""
+        """Wait for each condition in this order, within CONVERGENCE_S in total."""
         until_s = self.loop.time() + CONVERGENCE_S
         await self.within("all partitions in sync", self._is_in_sync, until_s)
         before = [worker.done for worker in self.workers]
@@ -929,7 +935,7 @@ class ClusterSimulation:
         self.outcome.counts["former sessions ended"] = self.store.taken_over
 
     def _check_consumed(self) -> None:
-        """What was read is there, and stays where it was."""
+        """Check that all records that were read are still there, at the same offsets."""
         final = self.recorder.history.final or {}
         there = {key: dict(records) for key, records in final.items()}
         for operation in self.recorder.history.operations():
@@ -941,7 +947,7 @@ class ClusterSimulation:
                             return
 
     def _check_replicas(self) -> None:
-        """Below the lowest high watermark all replicas of a partition have the same bytes."""
+        """Check that all replicas of a partition have the same bytes below the lowest high watermark."""
         logs: dict[tuple[str, int], list[Any]] = {}
         for broker in self.brokers:
             if broker.server is not None:
@@ -949,7 +955,7 @@ class ClusterSimulation:
                     logs.setdefault((partition.log.topic, partition.log.partition), []).append(partition.log)
         for name, replicas in sorted(logs.items()):
             end = min(log.high_watermark for log in replicas)
-            # Each replica is compacted, and loses old segments, by itself.
+            # Each replica compacts its log and deletes old segments independently.
             compacted = max(self.invariants.compacted.get((*name, bytes(log.topic_id)), 0) for log in replicas)
             start = max(compacted, *(max(log.log_start_offset, log.clean_offset or 0) for log in replicas))
             contents = {_content(log, start, end) for log in replicas}
@@ -959,7 +965,7 @@ class ClusterSimulation:
 
 
 def _content(log: Any, offset: int, end: int) -> bytes:
-    """All that a log has between two offsets, digested."""
+    """A digest of all batches of a log between two offsets."""
     digest = hashlib.sha256()
     while offset < end:
         try:
@@ -979,11 +985,11 @@ _COUNTED: Final = {
     "moves begun": ": reassigning to",
     "moves done": ": reassigned",
 }
-"""What brokers tell of, and how often it happened."""
+"""The log messages of brokers to count, by the name of the counter."""
 
 
 class _LogOfBrokers(logging.Handler):
-    """What brokers log becomes a part of the simulation's log; errors are wrong."""
+    """Writes the log messages of brokers to the simulation's log; errors fail the run."""
 
     def __init__(self, simulation: ClusterSimulation) -> None:
         super().__init__(logging.INFO)
@@ -1039,8 +1045,9 @@ def _logged_by(simulation: ClusterSimulation) -> Iterator[None]:
 
 @contextmanager
 def _unraisable_of_killed() -> Iterator[None]:
-    """Say nothing of coroutines that wait once more while they are closed: those of killed processes, which a real kill
-    does not ask."""
+    """Suppress warnings of coroutines that wait again while they are closed: those of killed processes, which a real
+    kill would not run.
+    """
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
@@ -1064,10 +1071,10 @@ def simulate(
     write: Callable[[str], object] | None = None,
     progress: Progress = lambda _: None,
 ) -> Outcome:
-    """Run once, with as many seconds of faults; blocking. Needs a PYTHONHASHSEED to tell the same story again.
+    """Run once, with `seconds` of faults; blocking. Needs a PYTHONHASHSEED to be reproducible.
 
-    `planted` is entered meanwhile: a bug of brokers, for example. `write` takes the log's lines, and keeps them from
-    being kept; `progress` is called once a simulated minute.
+    `planted` is entered for the run: a bug of brokers, for example. `write` gets the log's lines, which are not kept
+    then; `progress` is called once per simulated minute.
     """
     outcome = Outcome(write=write)
 
@@ -1077,7 +1084,7 @@ def simulate(
 
         def unforeseen(_: Any, context: dict[str, Any]) -> None:
             process = process_of(context.get("future")) or current_process()
-            # A client that dies (`Worker.die`) leaves what waits for its connections.
+            # A client that dies (`Worker.die`) leaves waits for its connections behind.
             is_left = context.get("message") == "Task was destroyed but it is pending!"
             if not is_left and (process is None or not process.is_dead):
                 outcome.wrong.append(f"the loop: {context.get('message')}, {context.get('exception')!r}")
@@ -1087,10 +1094,10 @@ def simulate(
             await simulation.run()
 
     gc.collect()
-    gc.disable()  # so that nothing ends at a moment of its own: `ClusterSimulation` collects
+    gc.disable()  # so that no object is finalised at an unpredictable moment: `ClusterSimulation` collects
     try:
         with warnings.catch_warnings(), _unraisable_of_killed(), planted or nullcontext():
-            # What a process was about to await when it was killed.
+            # The awaitable of a process at the moment of its kill.
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             run_processes(seed, run())
             gc.collect()
@@ -1100,14 +1107,14 @@ def simulate(
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = ArgumentParser(description="Simulate a cluster with faults, in virtual time.")
     parser.add_argument("--seed", type=int, default=None, help="what decides everything; by default a new one")
     parser.add_argument("--seconds", type=float, default=60, help="simulated seconds with faults")
     parser.add_argument("--brokers", type=int, default=3, help="how many there are (3); with more, partitions move")
     parser.add_argument("--log", help="write the log of the run to this file")
     arguments = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is a part of the story
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets influences the run
         command = [sys.executable, "-m", "tools.cluster_simulation", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
     seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed

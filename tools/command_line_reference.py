@@ -48,7 +48,7 @@ barnabas consume A -o earliest -e --json | barnabas produce B --json
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Each command with the words that call it, in the order of help."""
+    """Each command and its words on the command line, in the order of the help."""
     yield from _below("barnabas", typer.main.get_command(app))
 
 
@@ -61,7 +61,7 @@ def _below(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def examples(command: Any) -> list[str]:
-    """The lines that its help shows."""
+    """The example lines of its help."""
     _, _, text = (command.help or "").partition("[bold]Example")
     return [line.strip() for line in text.splitlines()[1:] if line.strip() not in ("", UNSEEN)]
 

@@ -58,7 +58,7 @@ def _topic_rows() -> Iterator[str]:
 
 def _default(key: ConfigKey[Any]) -> str:
     if key.name == "log.dir":
-        return "`$XDG_DATA_HOME/barnabas/NODE_ID`"  # Kafka's own would be /tmp/kafka-logs
+        return "`$XDG_DATA_HOME/barnabas/NODE_ID`"  # Kafka's default would be /tmp/kafka-logs
     text = to_text(key.default)
     return f"`{text}`" if text else ""
 

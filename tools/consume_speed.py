@@ -21,7 +21,7 @@ TOPIC = "speed"
 
 
 def measure(command: Sequence[str], output: Path) -> tuple[float, float]:
-    """Seconds that passed, and that the command computed, while it wrote to `output`. Errors: CalledProcessError."""
+    """Run a command that writes to `output`. Returns the elapsed and the CPU seconds. Errors: CalledProcessError."""
     before, started_s = os.times(), time.monotonic()
     with output.open("wb") as file:
         subprocess.run(command, stdout=file, check=True)
@@ -30,7 +30,7 @@ def measure(command: Sequence[str], output: Path) -> tuple[float, float]:
 
 
 def compare(commands: dict[str, Sequence[str]], lines: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """What each command took in each round. Errors: AssertionError if one does not write exactly `lines`."""
+    """The times of each command in each round. Errors: AssertionError if a command does not write exactly `lines`."""
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     output = lines.with_suffix(".out")
     for _ in range(rounds):

@@ -33,14 +33,14 @@ from barnabas.spark_examples.ivy import exclusive
 from barnabas.spark_examples.java import cache_folder, install_debian_packages, say
 
 PROGRAMS = {"dockerd": "docker.io", "debootstrap": "debootstrap", "setpriv": "util-linux"}
-"""What an engine of its own needs, and Debian's package that has it."""
+"""The programs needed to start an engine, and the Debian package of each."""
 SUITE = "trixie"
-"""The Debian of the base image; its Python is 3.13, as in the image that the Dockerfile names."""
+"""The Debian release of the base image; its Python is 3.13, as in the Dockerfile's image."""
 BASE = "barnabas-base"
 LEFT_OUT = ("./dev", "./proc", "./sys", "./var/cache/apt/*", "./var/lib/apt/lists/*", "./usr/share/doc/*",
             "./usr/share/man/*", "./usr/share/locale/*")  # fmt: skip
 TRUSTED = Path("/etc/ssl/certs/ca-certificates.crt")
-"""Whom this machine trusts; builds in containers reach the package registries by the same way."""
+"""The certificates that this machine trusts: builds in containers reach the package registries in the same way."""
 
 PING_TIMEOUT_S = 5
 START_TIMEOUT_S = 60
@@ -51,14 +51,14 @@ CAP_SYS_ADMIN = 21
 
 
 class EngineMissing(Exception):
-    """No container engine answers and none can be put in place; the message says why and what to do."""
+    """No container engine responds and none can be started; the message says why and how to fix it."""
 
 
-# --- the engine that answers --------------------------------------------------------------------------------------
+# --- the running engine -------------------------------------------------------------------------------------------
 
 
 def addresses(environment: Mapping[str, str]) -> list[str]:
-    """Where an engine may listen: DOCKER_HOST if it is set, else where Docker and Podman do by default."""
+    """The possible addresses of an engine: DOCKER_HOST if it is set, else the defaults of Docker and Podman."""
     if named := environment.get("DOCKER_HOST"):
         return [named]
     runtime = environment.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
@@ -68,7 +68,7 @@ def addresses(environment: Mapping[str, str]) -> list[str]:
 
 
 def answering(candidates: Sequence[str]) -> str | None:
-    """The first address at which an engine answers."""
+    """The first address at which an engine responds."""
     return next((address for address in candidates if _answers(address)), None)
 
 
@@ -92,11 +92,11 @@ def _is_listening(path: str) -> bool:
         return probe.connect_ex(path) == 0
 
 
-# --- an engine of our own -----------------------------------------------------------------------------------------
+# --- an engine of this program ------------------------------------------------------------------------------------
 
 
 def reason_against(user: int, distribution: str, capabilities: int) -> str | None:
-    """Why no engine can be put in place by this user, on this distribution, with these effective capabilities."""
+    """The reason why this user cannot start an engine, on this distribution, with these effective capabilities."""
     if user != 0:
         return "no container engine answers, and only root can put one in place: start Docker or Podman, or be root"
     if distribution != "debian":
@@ -118,7 +118,7 @@ def _reason_against_here() -> str | None:
 
 @contextmanager
 def own_engine() -> Iterator[dict[str, str]]:
-    """Start a daemon and give it the base image; yields what a command has to know. Raises EngineMissing."""
+    """Start a daemon and load the base image; yields the environment variables for a command. Raises EngineMissing."""
     packages = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
     if packages and not install_debian_packages(packages):
         raise EngineMissing(f"{' and '.join(packages)} cannot be installed: see apt-get's messages above")
@@ -129,7 +129,7 @@ def own_engine() -> Iterator[dict[str, str]]:
             say(f"A container engine of its own listens on {address}.")
             with closing(docker.DockerClient(base_url=address, timeout=IMPORT_TIMEOUT_S)) as client:
                 client.api.import_image_from_file(str(archive), repository=BASE, tag="latest")
-                client.images.get(BASE)  # an import that fails says so in its answer only
+                client.images.get(BASE)  # a failed import is only reported in its response
             yield {
                 "DOCKER_HOST": address,
                 "BARNABAS_IMAGE_BASE": BASE,
@@ -143,13 +143,13 @@ def own_engine() -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _daemon(folder: Path) -> Iterator[str]:
-    """A dockerd with everything below a folder, which ends with this program, however that ends."""
+    """A dockerd with all its files in a folder. It ends with this program, also if that is killed."""
     address = f"unix://{folder}/docker.sock"
     command = ["setpriv", "--pdeathsig", "TERM", "dockerd", "--host", address, "--pidfile", f"{folder}/docker.pid",
                "--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec",
                "--bridge=none", "--iptables=false", "--ip6tables=false"]  # fmt: skip
     with (folder / "log").open("w") as log:
-        # In a session of its own: Ctrl-C is for the command, and the daemon ends after it.
+        # In a separate session: Ctrl-C is for the command, and the daemon ends after it.
         daemon = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -169,14 +169,14 @@ def _daemon(folder: Path) -> Iterator[str]:
 
 
 def _unmount_below(folder: Path) -> None:
-    """Unmount what a daemon has left, such as the name of the host's network namespace."""
+    """Unmount everything a daemon has left, such as the host's network namespace."""
     places = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for place in reversed([place for place in places if place.startswith(f"{folder}/")]):
         subprocess.run(["umount", "--lazy", place], check=False)
 
 
 def base_archive() -> Path:
-    """The base image's files as a tar archive in the cache folder, made where it is missing. Raises EngineMissing."""
+    """The base image's files as a tar archive in the cache folder; created if missing. Raises EngineMissing."""
     trusted = TRUSTED.read_bytes() if TRUSTED.exists() else b""
     name = f"{SUITE}-python-{platform.machine()}-{hashlib.sha256(trusted).hexdigest()[:12]}.tar.gz"
     archive = cache_folder() / "images" / name
@@ -218,7 +218,7 @@ def _make_base(archive: Path, trusted: bytes) -> None:
 
 @contextmanager
 def engine() -> Iterator[dict[str, str]]:
-    """The engine that answers, or one of our own; yields what a command has to know. Raises EngineMissing."""
+    """A running engine, or a new one; yields the environment variables for a command. Raises EngineMissing."""
     if address := answering(addresses(os.environ)):
         yield {"DOCKER_HOST": address}
         return
@@ -245,7 +245,7 @@ def _ended(_: int, __: object) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command; returns its exit status, or that of --check."""
+    """Run a command. Returns its exit status, or that of --check."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0

@@ -1,4 +1,4 @@
-"""Messages with their numbers at the ends of what the wire can carry: every numeric field, wherever it is nested."""
+"""Messages with extreme numbers: every numeric field, at any depth, set to the limits of its type."""
 
 import itertools
 import struct
@@ -28,7 +28,7 @@ EXTREMES: Final[Mapping[str, Sequence[float]]] = {
     "int64": _integers(64),
     "float64": (-DOUBLE_MAX, -1.0, 0.0, 1.0, DOUBLE_MAX, float("inf"), float("nan")),
 }
-"""The values that each numeric type is tried with: the least, -1, 0, 1, the greatest."""
+"""The values to try for each numeric type: the minimum, -1, 0, 1, the maximum."""
 
 
 TEXTS: Final[Mapping[str, Sequence[Any]]] = {
@@ -36,11 +36,11 @@ TEXTS: Final[Mapping[str, Sequence[Any]]] = {
     "bytes": (b"", bytes(40_000)),
     "uuid": (bytes(16), b"\xff" * 16),
 }
-"""Nothing, and as much as a string can hold."""
+"""The empty string, and the longest possible one."""
 
 
 class Place(NamedTuple):
-    """A field inside a message: its path for people, its type, and how it is set in a copy of that message."""
+    """A field in a message: its readable path, its type, and a function that sets it in a copy of the message."""
 
     path: str
     type: str
@@ -48,7 +48,9 @@ class Place(NamedTuple):
 
 
 def places(message: Message, version: int, extremes: Mapping[str, Any], path: str = "") -> Iterator[Place]:
-    """Every field that the message has at this version of a type in `extremes`; of a list, those of its first."""
+    """Every field of the message at this version with a type in `extremes`; for a list, the fields of its first
+    element.
+    """
     for field in message.FIELDS:
         if not field.exists_in(version):
             continue
@@ -86,7 +88,7 @@ def _within(name: str, inner: Iterator[Place]) -> Iterator[Place]:
 
 
 def copied(message: Message, cls: type[Message] | None = None) -> Message:
-    """A copy that shares no struct or list with the message; shared defaults are made anew (`cls`)."""
+    """A copy that shares no struct or list with the message; shared defaults are created again (`cls`)."""
     copy = (cls or type(message))()
     for field in message.FIELDS:
         value = getattr(message, field.name)
@@ -100,7 +102,7 @@ def copied(message: Message, cls: type[Message] | None = None) -> Message:
 
 
 class Change(NamedTuple):
-    """What is set in one request: places and values, at most one for each place."""
+    """The values to set in one request: places and values, at most one for each place."""
 
     places: tuple[Place, ...]
     values: tuple[Any, ...]
@@ -109,7 +111,7 @@ class Change(NamedTuple):
         return ", ".join(f"{place.path}={value!r:.60}" for place, value in zip(self.places, self.values, strict=True))
 
     def apply(self, message: Message) -> Message:
-        """A copy of the message that is changed so."""
+        """A copy of the message with these values."""
         changed = copied(message)
         for place, value in zip(self.places, self.values, strict=True):
             place.set(changed, value)
@@ -119,7 +121,7 @@ class Change(NamedTuple):
 def changes(
     message: Message, version: int, together: int = 1, extremes: Mapping[str, Sequence[Any]] = EXTREMES
 ) -> Iterator[Change]:
-    """All of `together` fields at once, each at its extremes."""
+    """The changes of `together` fields at once, each with its extremes."""
     for chosen in itertools.combinations(tuple(places(message, version, extremes)), together):
         for values in itertools.product(*(extremes[place.type] for place in chosen)):
             yield Change(chosen, values)
@@ -139,14 +141,14 @@ BATCH_FIELDS: Final[Mapping[str, tuple[int, str, str]]] = {
     "base_sequence": (53, ">i", "int32"),
     "record_count": (57, ">i", "int32"),
 }
-"""The numbers in a batch's header, but for its checksum: where they are, and what they are."""
+"""The numbers in a batch's header, except its checksum: positions and names."""
 
 _CRC: Final = struct.Struct(">I")
 _CRC_POSITION, _CRC_START = 17, 21
 
 
 def batch_changes() -> Iterator[tuple[str, Callable[[bytearray], None]]]:
-    """What sets one number of a batch's header to one of its extremes, under a right checksum."""
+    """Functions that set one number of a batch's header to one of its extremes and correct the checksum."""
     for name, (position, layout, kind) in BATCH_FIELDS.items():
         for value in EXTREMES[kind]:
 
@@ -162,8 +164,8 @@ HUGE_TEXT: Final = "9" * 32_767
 
 
 def config_texts(key: ConfigKey[Any]) -> list[str]:
-    """What a configuration key is tried with, allowed or not: the ends of its type and of its rule, -1, 0, 1, what a
-    long can hold, every word that it knows, nothing, and far too much.
+    """The values to try for a configuration key, valid or not: the limits of its type and of its rule, -1, 0, 1, the
+    limits of a long, every accepted word, the empty string, and far too long a text.
     """
     rule, arguments = (key.validator[0], key.validator[1:]) if key.validator else ("", ())
     texts = ["", HUGE_TEXT]
@@ -182,8 +184,8 @@ def config_texts(key: ConfigKey[Any]) -> list[str]:
 
 
 def crafted_records() -> Iterator[tuple[str, int, int, bytes]]:
-    """Records of which one number is at an extreme, as they stand in a batch: what it is, the base and the largest
-    timestamp of the batch's header, and the record.
+    """Records with one extreme number, as encoded in a batch: a description, the base and the largest timestamp of the
+    batch's header, and the record.
     """
     for base, largest, delta in itertools.product(EXTREMES["int64"], repeat=3):
         yield f"timestamp {base} + {delta} of {largest}", int(base), int(largest), _record(timestamp_delta=int(delta))
@@ -201,7 +203,7 @@ def _record(
 
 
 def with_record(batch: bytearray, base_timestamp: int, max_timestamp: int, record: bytes) -> bytearray:
-    """A batch of one record with other timestamps and another record, under a right length and checksum."""
+    """A batch of one record with other timestamps and another record, with a correct length and checksum."""
     changed = batch[:HEADER_SIZE] + record
     for name, value in (
         ("batch_length", len(changed) - LOG_OVERHEAD),

@@ -1,12 +1,12 @@
-"""The broker on a disk that fails when told to: `python -m tools.failing_disk CALL:PATH[:SEED] serve ...`.
+"""The broker on a disk that fails on request: `python -m tools.failing_disk CALL:PATH[:SEED] serve ...`.
 
-CALL is a method of `OsFiles`; once the file PATH exists, calls of it fail with EIO: every one, or with the probability
-that the file says. The first failure ends the chance: from then on every call fails, as on a disk that is gone. It is
-noted in PATH.failed: the time (`time.monotonic`, in s) and the file or directory that was concerned.
+CALL is a method of `OsFiles`. Once the file PATH exists, calls of it fail with EIO: every one, or with the probability
+in the file. After the first failure every call fails, as on a broken disk. The first failure is noted in PATH.failed:
+the time (`time.monotonic`, in s) and the affected file or directory.
 
-`truncate` is called where there was no room for an append: it fails together with the append that makes it necessary.
-`no room` is a full disk, for as long as PATH exists: writes to the logs whose names contain PATH's are refused.
-`unnoticed sync` is a bug: the sync of a log's records fails, and its flush says that it worked.
+`truncate` is called after an append for which there was no room: it fails together with that append. `no room` is a
+full disk, as long as PATH exists: writes to the logs whose names contain PATH's name fail. `unnoticed sync` is a bug:
+the sync of a log's records fails, and its flush reports success.
 """
 
 import errno
@@ -34,7 +34,7 @@ class FailingCall:
         self.has_failed = False
 
     def fails(self, name: str) -> bool:
-        """Whether the call fails this time. `name` is what it concerns."""
+        """Whether the call fails this time. `name` is the affected file."""
         if not self.has_failed and self._trigger.exists():
             self.has_failed = self._chance.random() < float(self._trigger.read_text() or 1)
             if self.has_failed:
@@ -42,7 +42,7 @@ class FailingCall:
         return self.has_failed
 
     def disk(self) -> OsFiles:
-        """A disk that fails so."""
+        """A disk with this fault."""
         disk = OsFiles()
         if self._call == "truncate":
             _wrap(disk, "pwrite", errno.ENOSPC, lambda name: name.endswith(".log") and self.fails(name))
@@ -59,7 +59,7 @@ class FailingCall:
 
 
 def _wrap(disk: OsFiles, call: str, number: int, fails: Callable[[str], bool]) -> None:
-    """Have a call raise this error where it `fails`."""
+    """Make a call raise this error when `fails` returns true."""
     original = getattr(disk, call)
 
     def wrapped(concerned: str | int, *arguments: Any, **settings: Any) -> Any:

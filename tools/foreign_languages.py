@@ -1,4 +1,4 @@
-"""Clients written in other languages: their packages and programs, fetched and built into the cache folder.
+"""Clients written in other languages: downloads their packages and builds their programs in the cache folder.
 
 Needs Node.js with npm, or Go, on the PATH (Go also at its usual place, /usr/local/go).
 """
@@ -14,7 +14,7 @@ from barnabas.spark_examples.ivy import exclusive
 from barnabas.spark_examples.java import cache_folder, say
 
 USUAL_GO = Path("/usr/local/go/bin/go")
-# The first build of franz-go takes two minutes on two idle processors, and several where they have other work.
+# The first build of franz-go takes two minutes on two idle processors, and longer on busy ones.
 BUILD_TIMEOUT_S = 900
 
 
@@ -23,13 +23,13 @@ class ToolchainMissing(RuntimeError):
 
 
 class BuildFailed(RuntimeError):
-    """npm or Go failed; the message ends with what it printed."""
+    """npm or Go failed; the message ends with its output."""
 
 
 def find_node() -> Path:
     """The `node` to use.
 
-    Raises ToolchainMissing when it or npm is not there.
+    Raises ToolchainMissing if it or npm is missing.
     """
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
@@ -51,7 +51,7 @@ def find_go() -> Path:
 
 
 def node_modules(sources: Path) -> Path:
-    """The folder of installed packages for the lock file in `sources`, for NODE_PATH; installed by `npm ci` once.
+    """The folder with the packages of the lock file in `sources`, for NODE_PATH; `npm ci` installs them once.
 
     Raises ToolchainMissing, BuildFailed.
     """
@@ -73,8 +73,7 @@ def node_modules(sources: Path) -> Path:
 
 
 def go_program(sources: Path, *, of_tests: bool = False) -> Path:
-    """The program built from the Go module in `sources`, or the one that runs its tests; built once for each state of
-    its files.
+    """The program built from the Go module in `sources`, or its test binary; built once for each state of its files.
 
     Raises ToolchainMissing, BuildFailed.
     """

@@ -48,12 +48,12 @@ class TooSlow(Exception):
 
 
 def corpus(target: Target, folder: Path = CORPUS) -> list[Path]:
-    """What once broke the target."""
+    """The inputs that once failed on the target."""
     return sorted((folder / target.name).glob("*"))
 
 
 def run_one(target: Target, data: bytes) -> None:
-    """Feed one input. Raises what the target raises, and TooSlow when three runs are."""
+    """Feed one input. Raises the target's errors, and TooSlow when three runs are too slow."""
     allowed = CPU_SECONDS_MAX + CPU_SECONDS_PER_KIB_MAX * len(data) / 1024
     for _ in range(3):
         started = time.thread_time()
@@ -65,8 +65,9 @@ def run_one(target: Target, data: bytes) -> None:
 
 
 def held_kib() -> int:
-    """Resident memory of this process, without what the C library keeps of freed memory where it can be told to let go
-    of it: how much of its own heap it has touched once grows for minutes and says nothing about leaks."""
+    """The resident memory of this process. Freed memory is returned by the C library first, where that is possible:
+    otherwise its unused heap grows for minutes, which looks like a leak.
+    """
     gc.collect()
     with contextlib.suppress(AttributeError):  # glibc's
         ctypes.CDLL(None).malloc_trim(0)
@@ -74,7 +75,7 @@ def held_kib() -> int:
 
 
 class Sample(NamedTuple):
-    """Memory held after so many inputs: of the process, and Python's blocks in it."""
+    """The memory held after a number of inputs: of the process, and in Python's blocks."""
 
     inputs: int
     kib: int
@@ -86,7 +87,7 @@ class Sample(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """Memory held after the first tenth of the inputs and after the last of them."""
+    """Memory held after the first tenth of the inputs and after the last input."""
 
     early: Sample
     late: Sample
@@ -107,8 +108,9 @@ class Growth(NamedTuple):
 
 
 class Session:
-    """Fuzzing of one target: counts inputs, remembers where it failed, so that each bug is kept once, and samples the
-    memory held."""
+    """Fuzzing of one target: counts inputs, remembers the places of failures so that each bug is kept once, and samples
+    the memory held.
+    """
 
     def __init__(self, target: Target, folder: Path) -> None:
         self.target = target
@@ -118,7 +120,7 @@ class Session:
         self._folder = folder / target.name
 
     def feed(self, data: bytes) -> None:
-        """One input. A failure is kept, not raised."""
+        """Feed one input. A failure is kept, not raised."""
         self.inputs += 1
         try:
             run_one(self.target, data)
@@ -128,8 +130,9 @@ class Session:
             self._keep(data, error)
 
     def sample_memory(self) -> bool:
-        """To be called regularly; looks when there were a twentieth more inputs than the last time, and tells whether
-        it did. How many there will be is not known before, so the first tenth is found among the samples at the end."""
+        """To be called regularly. Takes a sample when the number of inputs has grown by a twentieth, and returns
+        whether it did. The total is not known before, so the first tenth is looked up among the samples at the end.
+        """
         due = not self.samples or self.inputs >= self.samples[-1].inputs * _SAMPLE_RATIO
         if due:
             self.samples.append(Sample.take(self.inputs))
@@ -137,7 +140,7 @@ class Session:
 
     @property
     def growth(self) -> Growth:
-        """Between the first tenth of the inputs and now."""
+        """The growth between the first tenth of the inputs and now."""
         self.samples.append(Sample.take(self.inputs))
         return Growth.of(self.samples)
 
@@ -153,11 +156,11 @@ class Session:
 
 
 def fuzz(target: Target, seconds: float, rng: random.Random, folder: Path) -> bool:
-    """Fuzz one target for that long with mutations; returns whether all was well."""
+    """Fuzz one target for `seconds` with mutations; returns whether nothing was found."""
     session = Session(target, folder)
     mutator = Mutator([*target.seeds(), *(path.read_bytes() for path in corpus(target, folder))], rng)
     gc.collect()
-    gc.freeze()  # what is there already need not be looked through at every sample
+    gc.freeze()  # existing objects need not be searched at every sample
     started = time.monotonic()
     while (elapsed := time.monotonic() - started) < seconds:
         for _ in range(_BATCH):
@@ -174,8 +177,9 @@ def _tell(target: Target, seconds: float, findings: int, growth: Growth) -> None
 
 
 def fuzz_with_atheris(target: Target, seconds: float, seed: int, folder: Path) -> bool:
-    """The same with libFuzzer's inputs. It reads each in a process of its own, to see what the input reaches; here the
-    input is read once more, where nothing holds memory but the reader."""
+    """Fuzz one target with libFuzzer's inputs. libFuzzer runs in a separate process to measure the coverage of each
+    input; here the input is read again, where only the reader holds memory.
+    """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run_atheris, args=(target, seconds, seed, folder, sender))
@@ -200,8 +204,9 @@ def fuzz_with_atheris(target: Target, seconds: float, seed: int, folder: Path) -
 
 
 def _run_atheris(target: Target, seconds: float, seed: int, folder: Path, inputs: Connection) -> None:
-    """Sends lists of the inputs that libFuzzer chose; the last list, which libFuzzer's own end cuts off, is lost unless
-    it holds a finding."""
+    """Send lists of the inputs that libFuzzer chose. The last list is cut off by libFuzzer's exit, and lost unless it
+    contains a finding.
+    """
     import atheris
 
     grown = Path(tempfile.gettempdir()) / "barnabas-fuzz" / target.name
@@ -209,7 +214,7 @@ def _run_atheris(target: Target, seconds: float, seed: int, folder: Path, inputs
     (folder / target.name).mkdir(parents=True, exist_ok=True)
     for index, data in enumerate([*target.seeds(), *(path.read_bytes() for path in corpus(target, folder))]):
         (grown / f"seed-{index}").write_bytes(data)
-        run_one(target, data)  # compiles the decoders it needs, to be instrumented with the rest
+        run_one(target, data)  # compiles the required decoders, to be instrumented with the rest
     for function in (target.run, *_own_functions()):
         atheris.instrument_func(function)
     batch: list[bytes] = []
@@ -217,7 +222,7 @@ def _run_atheris(target: Target, seconds: float, seed: int, folder: Path, inputs
     def feed(data: bytes) -> None:
         batch.append(data)
         is_well = False
-        with contextlib.suppress(BaseException):  # it is told where the input is read once more
+        with contextlib.suppress(BaseException):  # it is reported when the input is read again
             target.run(data)
             is_well = True
         if len(batch) >= _BATCH or not is_well:
@@ -238,14 +243,16 @@ def _run_atheris(target: Target, seconds: float, seed: int, folder: Path, inputs
 
 
 def _own_functions() -> list[FunctionType]:
-    """Barnabas' own, and those that it compiled: what coverage is about. Instrumenting everything takes a minute."""
+    """The functions of Barnabas, also the generated ones, whose coverage is measured. Instrumenting everything takes a
+    minute.
+    """
     places = (*barnabas.__path__, "<reader of ", "<writer of ")
     found = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
     return [each for each in found if each.__code__.co_filename.startswith(places)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 if nothing was found and nothing grew."""
+    """Return 0 if nothing was found and nothing grew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "targets", nargs="*", metavar="TARGET", help=f"default: all ({' '.join(t.name for t in TARGETS)})"

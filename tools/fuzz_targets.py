@@ -1,8 +1,8 @@
-"""What is fuzzed: every reader of bytes that a peer or a damaged disk hands us. Each target takes any bytes at all.
+"""The fuzzing targets: every reader of bytes from a peer or from a damaged disk. Each target accepts any bytes.
 
-A target returns when its reader returned a result or raised the errors that it documents; anything else that it raises
-is a finding. What was read is also checked where that is cheap: what a decoder accepts has to encode again, and a
-splitter gives the same frames however the bytes arrive.
+A target returns when its reader returned a result or raised a documented error; any other exception is a finding.
+Results are also checked where that is cheap: a decoded message must encode again, and a splitter must return the same
+frames for any split of the bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Run = Callable[[bytes], None]
 
 @dataclass(frozen=True)
 class Target:
-    """A reader, and well-formed inputs that mutation starts from."""
+    """A reader, and well-formed inputs as the start of mutations."""
 
     name: str
     run: Run
@@ -71,7 +71,7 @@ class Target:
 
 
 def _frames(data: bytes) -> None:
-    """The first byte says in how large pieces the rest arrives."""
+    """The first byte gives the size of the pieces in which the rest arrives."""
     pieces = (data[0] if data else 0) % 97 + 1
     expected = _split_at_once(data[1:])
     found = _split_in_pieces(data[1:], pieces)
@@ -111,7 +111,7 @@ def _split_in_pieces(data: bytes, pieces: int) -> list[bytes]:
 
 
 def _request(data: bytes) -> None:
-    """A frame as the dispatcher takes it: header, then the body by key and version."""
+    """A frame as the dispatcher reads it: the header, then the body by key and version."""
     try:
         header = headers.parse_request_header(memoryview(data))
     except ProtocolError:
@@ -130,14 +130,14 @@ def _message(cls: type[Message], version: int, data: bytes, position: int = 0) -
         return
     if end > len(data):
         raise AssertionError(f"{cls.__name__} ends {end - len(data)} bytes behind its buffer")
-    # Unknown tagged fields, repeated ones and long varints do not come back; what is encoded must be stable.
+    # Unknown and repeated tagged fields and long varints are not encoded again; the encoded bytes must be stable.
     encoded = codec.encode(message, version)
     if codec.encode(codec.decode(cls, version, encoded), version) != encoded:
         raise AssertionError(f"{cls.__name__} version {version} encodes differently after decoding")
 
 
 def _every_request(data: bytes) -> None:
-    """Two bytes choose API and version, so that every decoder is reached however the header is mutated."""
+    """Two bytes choose API and version, so that every decoder is reached with any mutated header."""
     if len(data) >= 2:
         classes = _request_classes()
         cls = classes[data[0] % len(classes)]
@@ -186,7 +186,7 @@ def _every_request_seeds() -> list[bytes]:
 
 @cache
 def _sampler() -> Callable[..., Any]:
-    """The message tests' maker of random messages."""
+    """The message tests' generator of random messages."""
     spec = importlib.util.spec_from_file_location("barnabas_message_samples", ROOT / "tests/wire/conftest.py")
     assert spec is not None
     assert spec.loader is not None
@@ -212,14 +212,14 @@ _CONFIGS: Final = tuple(
 
 
 def _with_right_crc(batch: bytearray) -> None:
-    """Without it every mutation would end at the checksum."""
+    """Correct the checksum: otherwise every mutation would end there."""
     if len(batch) >= HEADER_SIZE:
         length = struct.unpack_from(">i", batch, 8)[0]
         struct.pack_into(">I", batch, 17, crc32c.crc32c(memoryview(batch)[21 : max(21, 12 + length)]))
 
 
 def _produced_batch(data: bytes) -> None:
-    """What a Produce request goes through before the append. The first byte chooses the topic's config."""
+    """The validation of a Produce request before the append. The first byte chooses the topic's config."""
     choice, batch = data[0] if data else 0, bytearray(data[1:])
     if choice < 230:
         _with_right_crc(batch)
@@ -230,14 +230,14 @@ def _produced_batch(data: bytes) -> None:
     except ApiError:
         return
     if result.rewritten:
-        # What we wrote ourselves must be readable.
+        # Our own output must be readable.
         count = sum(1 for _ in iter_records(result.batch, result.header))
         if count != result.header.record_count:
             raise AssertionError(f"{count} records written, the header counts {result.header.record_count}")
 
 
 def _records(data: bytes) -> None:
-    """Batches as a log holds them: the headers, then every record, CRC or not."""
+    """Batches as in a log: the headers, then every record, whether the CRC is right or not."""
     try:
         for header in iter_headers(data):
             for record in iter_records(data, header, max_decompressed_bytes=DECOMPRESSED_BYTES_MAX):
@@ -249,7 +249,7 @@ def _records(data: bytes) -> None:
 
 
 def _compressed_records(data: bytes) -> None:
-    """Mutated records inside of well-formed compression: what mutations of compressed bytes hardly reach."""
+    """Mutated records inside of well-formed compression, which mutations of compressed bytes hardly reach."""
     if len(data) < 1 + HEADER_SIZE:
         return
     batch = bytearray(data[1:])
@@ -362,8 +362,9 @@ def _group_seeds() -> list[bytes]:
 
 
 def _transaction_record(data: bytes) -> None:
-    """A record of `__transaction_state`; the first byte is the key's size. What was read is written again at both
-    versions, and must then stay the same."""
+    """A record of `__transaction_state`; the first byte is the key's size. A decoded record is encoded again at both
+    versions, and must stay the same.
+    """
     size = data[0] if data else 0
     key, value = data[1 : 1 + size], data[1 + size :]
     try:
@@ -428,7 +429,7 @@ def _offset_index(data: bytes) -> None:
 
 
 def _segment(data: bytes) -> None:
-    """A segment with anything in it: the recovery's scan, and a fetch that an index entry leads astray."""
+    """A segment with any content: the recovery's scan, and a fetch with a wrong index entry."""
 
     def read(size: int, position: int) -> Buffer:
         return data[position : position + size]
@@ -551,6 +552,6 @@ TARGETS: Final = (
 
 
 def targets(names: Sequence[str] = ()) -> Iterator[Target]:
-    """The targets of these names; all if there are none. Raises KeyError for a name that does not exist."""
+    """The targets with these names; all targets without names. Raises KeyError for an unknown name."""
     by_name = {target.name: target for target in TARGETS}
     yield from (by_name[name] for name in names or by_name)

@@ -1,5 +1,5 @@
-"""What the abuse tests attack a broker with, and what they measure meanwhile: raw connections, a healthy client beside
-the attack, and the broker's memory as the kernel counts it.
+"""The attacks and measurements of the abuse tests: raw connections, a healthy client during the attack, and the
+broker's memory as the kernel counts it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def connect(address: str, timeout_s: float = PATIENCE_S) -> socket.socket:
 
 
 def connect_slow_reader(address: str) -> socket.socket:
-    """A connection to HOST:PORT for which the system keeps little of what is not read."""
+    """A connection to HOST:PORT with a small receive buffer in the kernel."""
     host, _, port = address.rpartition(":")
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -52,7 +52,7 @@ def connect_slow_reader(address: str) -> socket.socket:
 
 
 def frame(request: Message, version: int, correlation_id: int = 1, client_id: str = "hostile") -> bytes:
-    """A request as it goes over the wire."""
+    """A request, encoded with its header and length."""
     key = request.API_KEY
     assert isinstance(key, int)
     body = headers.request_header(key, version, correlation_id, client_id) + codec.encode(request, version)
@@ -79,7 +79,7 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes | None:
 
 
 def is_closed(connection: socket.socket, within_s: float = PATIENCE_S) -> bool:
-    """Whether the peer closes the connection in time; what it still sends is ignored."""
+    """Whether the peer closes the connection in time; any data before that is ignored."""
     connection.settimeout(within_s)
     try:
         while connection.recv(65536):
@@ -92,13 +92,13 @@ def is_closed(connection: socket.socket, within_s: float = PATIENCE_S) -> bool:
 
 
 def ask(connection: socket.socket, request: Message, version: int, response_class: type[M]) -> M:
-    """Send a request and wait for its response. Raises ConnectionError when there is none."""
+    """Send a request and wait for its response. Raises ConnectionError without a response."""
     connection.sendall(frame(request, version))
     return answer(connection, request, version, response_class)
 
 
 def answer(connection: socket.socket, request: Message, version: int, response_class: type[M]) -> M:
-    """The response to a request that was sent before. Raises ConnectionError when there is none."""
+    """The response to a request that was sent before. Raises ConnectionError without a response."""
     body = receive(connection)
     if body is None:
         raise ConnectionError(f"no answer to {type(request).__name__}")
@@ -146,14 +146,14 @@ def produce(topic: str, batch: bytes | bytearray, acks: int = -1, partition: int
 
 
 def http_address(log_text: str) -> str:
-    """HOST:PORT of the pages of a broker that has logged this."""
+    """HOST:PORT of a broker's HTTP pages, from its log."""
     found = re.search(r"HTTP on (127\.0\.0\.1:\d+)", log_text)
     assert found is not None, log_text
     return found[1]
 
 
 def metrics_page(address: str) -> bytes:
-    """The whole answer to a request for /metrics."""
+    """The whole response to a request for /metrics."""
     with connect(address) as connection, connection.makefile("rb") as stream:
         connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         return stream.read()
@@ -170,7 +170,7 @@ class Memory:
         self.before = self.resident
 
     def mark(self) -> None:
-        """Forget the peak so far, but for `highest`; `before` is what is resident now."""
+        """Reset the peak, but not `highest`; `before` becomes the current resident size."""
         self._highest[self._pid] = self.highest
         (self._folder / "clear_refs").write_text("5")
         self.before = self.resident
@@ -185,12 +185,12 @@ class Memory:
 
     @property
     def highest(self) -> int:
-        """The peak since the process was started, whoever called `mark` meanwhile."""
+        """The peak since the start of the process, independent of `mark`."""
         return max(self._highest.get(self._pid, 0), self.peak)
 
     @property
     def growth(self) -> int:
-        """The peak above what was there at `mark`."""
+        """The growth of the peak since `mark`."""
         return self.peak - self.before
 
     def _field(self, name: str) -> int:
@@ -201,7 +201,7 @@ class Memory:
 
 
 def open_sockets(pid: int) -> int:
-    """How many sockets a process has open."""
+    """The number of open sockets of a process."""
     count = 0
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -210,8 +210,9 @@ def open_sockets(pid: int) -> int:
 
 
 class ThreadTimes:
-    """The processor time that a process has used since `mark`: of its main thread, which runs the event loop, and of
-    its other threads."""
+    """The processor time of a process since `mark`: of its main thread, which runs the event loop, and of its other
+    threads.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -236,13 +237,15 @@ class ThreadTimes:
 
 
 SPINNING = 0.2
-"""Of a processor: a loop or a timer that spins takes a whole one. Brokers with every interval at its least take up to
-0.1."""
+"""The share of a processor: a busy loop or a spinning timer takes a whole one. Brokers with minimal intervals take up
+to 0.1.
+"""
 
 
 def processor_share(pid: int, span_s: float = 0.5, spans: int = 4) -> float:
-    """How much of a processor a process takes, all its threads together: the least of a few spans, since what was begun
-    before may still go on in the first; a later one is only measured where the one before was `SPINNING`."""
+    """The share of a processor that all threads of a process take. It is the minimum of a few spans, since earlier work
+    may continue in the first; a further span is only measured if the one before was above `SPINNING`.
+    """
     least = float("inf")
     for _ in range(spans):
         times = ThreadTimes(pid)
@@ -254,11 +257,11 @@ def processor_share(pid: int, span_s: float = 0.5, spans: int = 4) -> float:
 
 
 class HealthyClient:
-    """Writes `rate` records per second, one per request and one request at a time, on a connection and a thread of its
-    own, while the broker is attacked; a context manager.
+    """Writes `rate` records per second, one per request and one request at a time, on a separate connection and thread,
+    while the broker is attacked; a context manager.
 
-    A record that is late because the one before it was is late by its own time: latencies are counted from when a
-    record was due. What is said about rate and gaps is about the time since `mark`.
+    Latencies are counted from the scheduled time of each record, so that a record that waits for a slow predecessor
+    counts as late, too. Rate and gaps are measured since `mark`.
     """
 
     def __init__(self, address: str, topic: str = "healthy", rate: int = 100) -> None:
@@ -269,40 +272,40 @@ class HealthyClient:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._switch_interval_s = sys.getswitchinterval()
         self._marked_at = 0.0
-        self._acked: list[tuple[float, float]] = []  # when, and after how many ms
+        self._acked: list[tuple[float, float]] = []  # the time of each acknowledgement, and its latency in ms
         self.errors: list[str] = []
         self.rate_min = float(rate)
-        """What it must get in any case, in records per second; for who judges it."""
+        """The required rate, in records per second, for the judging test."""
 
     def mark(self) -> None:
-        """Start to judge here; returns once the client is at its rate."""
+        """Start the measurement here; returns once the client has reached its rate."""
         seen = len(self._acked)
         eventually(lambda: len(self._acked) > seen or self.errors)
         self._marked_at = time.monotonic()
 
     def settle(self) -> None:
-        """Wait for the record that is on its way, so that the end of an attack counts too."""
+        """Wait for the record in flight, so that the end of an attack counts too."""
         seen = len(self._acked)
         eventually(lambda: len(self._acked) > seen or self.errors)
 
     def write(self, records: int) -> None:
-        """Wait until it has written so many more, or cannot."""
+        """Wait until it has written `records` more, or has failed."""
         wanted = len(self._acked) + records
         assert eventually(lambda: len(self._acked) >= wanted or self.errors)
 
     @property
     def seconds(self) -> float:
-        """How long it has been judged."""
+        """The duration of the measurement so far."""
         return time.monotonic() - self._marked_at
 
     @property
     def records(self) -> int:
-        """Acknowledged since `mark`."""
+        """The number of acknowledged records since `mark`."""
         return len(self._since())
 
     @property
     def due(self) -> float:
-        """How many should be."""
+        """The number of records due since `mark`."""
         return self.seconds * self._rate
 
     @property
@@ -318,7 +321,7 @@ class HealthyClient:
 
     @property
     def figures(self) -> dict[str, float]:
-        """What a row notes about it."""
+        """Its measurements, for a row of the results."""
         return {
             "healthy_per_second": round(self.records / self.seconds, 1),
             "healthy_gap_ms": round(self.gap_ms, 1),
@@ -330,7 +333,7 @@ class HealthyClient:
 
     def __enter__(self) -> HealthyClient:
         create_topic(self._address, self._topic)
-        sys.setswitchinterval(0.0005)  # the attack beside it may be busy
+        sys.setswitchinterval(0.0005)  # the attacking threads may be busy
         self._thread.start()
         self.mark()
         return self
@@ -363,7 +366,7 @@ class HealthyClient:
 
 
 def eventually(condition: Callable[[], Any], within_s: float = PATIENCE_S) -> bool:
-    """Whether something becomes true in time."""
+    """Whether a condition becomes true in time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if condition():
@@ -373,6 +376,6 @@ def eventually(condition: Callable[[], Any], within_s: float = PATIENCE_S) -> bo
 
 
 def request_class(key: int) -> type[Message]:
-    """The request of an API."""
+    """The request class of an API."""
     found: type[Message] = messages.api(key).request_class
     return found

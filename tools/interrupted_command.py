@@ -1,11 +1,12 @@
-"""One SIGINT at each point of a command: `python -m tools.interrupted_command JOB`, a line of JSON for each point.
+"""Sends one SIGINT at each point of a command: `python -m tools.interrupted_command JOB` prints a line of JSON per
+point.
 
-A point is a line that the main thread is about to run, or one of the thread that hears signals. A poll is a wait of the
-event loop: there the signal comes in C, behind the last step at which Python would have run a handler and before the
-wait, where no trace function gets.
+A point is a line that the main thread is about to run, or a line of the thread that receives signals. A poll is a wait
+of the event loop: there the signal arrives in C code, after the last step at which Python would have run a handler and
+before the wait, which no trace function reaches.
 
-The process runs the command as far as a function, and forks there: for one run without a signal, which counts the
-points, and for one run per point, which sends itself the signal. Each goes on to its end as the command would.
+The process runs the command up to a function, and forks there: for one run without a signal, which counts the points,
+and for one run per point, which sends itself the signal. Each run then continues to the end of the command.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from tools import children
 from tools.waiting import PATIENCE_S
 
 SILENT: Final = "{silent}"
-"""Where the arguments of a job have this, there is the address of a server that takes connections and never answers."""
+"""In a job's arguments, this is replaced by the address of a server that accepts connections and never responds."""
 
 POINT: Final = "{point}"
 
 LONG_S: Final = 1.0
-"""An event loop that would wait for longer has nothing to do."""
+"""An event loop that would wait longer than this has nothing to do."""
 
 LONG_WAIT: Final = "a long wait"
 
@@ -51,9 +52,10 @@ MAIN, THREAD, POLL = "main", "thread", "poll"
 
 @dataclass(frozen=True)
 class Job:
-    """A command and where it is interrupted: from the function `begin` on, at each `every`th line from the `first` on,
-    and with `others` at all lines of the other thread and at all polls. `stdin` is what it can read, then the end;
-    POINT in it becomes the kind and the number of the point."""
+    """A command and the points of its interruption: after the start of the function `begin`, each `every`th line from
+    the `first` on, and with `others` also all lines of the other thread and all polls. `stdin` is its whole input;
+    POINT in it is replaced by the kind and the number of the point.
+    """
 
     arguments: Sequence[str]
     begin: str = "with_client"
@@ -65,7 +67,7 @@ class Job:
 
 @dataclass
 class Counts:
-    """How many points a command has, by kind."""
+    """The number of points of a command, by kind."""
 
     main: int = 0
     thread: int = 0
@@ -74,9 +76,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command ended that was interrupted at point `number` of its `kind`: `place` is what was about to run, and
-    empty if it did not get there. `status` as subprocess has it. `waited_s`: so long the event loop waited after the
-    signal until nothing came."""
+    """The end of a command that was interrupted at point `number` of its `kind`. `place` is the line about to run, or
+    empty if the point was not reached. `status` is as in subprocess. `waited_s` is the time for which the event loop
+    waited after the signal without an event.
+    """
 
     kind: str
     number: int
@@ -88,7 +91,7 @@ class Ending:
 
 
 def endings(job: Job) -> tuple[Counts, list[Ending]]:
-    """How many points a command has, and how it ended at each."""
+    """The number of points of a command, and its end for each of them."""
     done = children.run(
         [sys.executable, "-m", "tools.interrupted_command", json.dumps(asdict(job))],
         cwd=Path(__file__).resolve().parent.parent, capture_output=True, text=True, check=True,
@@ -99,9 +102,10 @@ def endings(job: Job) -> tuple[Counts, list[Ending]]:
 
 
 class Trap:
-    """In a process that goes on with the command: counts points of each kind, and sends the signal at one of them, or
-    at none if that has number 0. `report` is a file that is told of it. Where the server `is_silent`, there are no more
-    when the event loop waits for it."""
+    """In a process that continues the command: counts points of each kind, and sends the signal at point `number` of
+    `kind`; with number 0 at none. It writes its results to the file `report`. If the server `is_silent`, there are no
+    more points once the event loop waits for it.
+    """
 
     def __init__(self, kind: str, number: int, report: int, *, is_silent: bool) -> None:
         self._kind, self._number, self._report, self._is_silent = kind, number, report, is_silent
@@ -110,7 +114,7 @@ class Trap:
         self._raise_in_c = functools.partial(getattr(ctypes.PyDLL(None), "raise"), signal.SIGINT)
 
     def set(self, frame: FrameType) -> Any:
-        """Begin to count, in this frame, which is told by what is returned, and in those that wait for it."""
+        """Start to count in this frame, with the returned trace function, and in the frames that wait for it."""
         atexit.register(self._tell_counts)
         trap = self
 
@@ -133,7 +137,7 @@ class Trap:
         return self._line
 
     def _tell_counts(self) -> None:
-        sys.settrace(None)  # what follows is no part of the command
+        sys.settrace(None)  # the rest is not part of the command
         self._tell(counts=asdict(self._counts))
 
     def _tell(self, **what: Any) -> None:
@@ -168,12 +172,12 @@ class Trap:
         return self._line_in_thread
 
     def poll(self, poll: Any, timeout_s: float, maximum: int) -> list[tuple[int, int]]:
-        """What select.epoll's `poll` returns."""
+        """Return the result of select.epoll's `poll`."""
         self._counts.poll += 1
         wait = functools.partial(poll, timeout_s, maximum)
         ready: list[tuple[int, int]]
         if self._spring(POLL, self._counts.poll, LONG_WAIT if timeout_s > LONG_S else "a short wait"):
-            # One call in C, so that Python has no step between the two.
+            # One call in C, so that Python runs no step between the two.
             ready = list(map(operator.call, (self._raise_in_c, wait)))[1]
         else:
             if self._ends_here(timeout_s) and not poll(0, maximum):
@@ -185,12 +189,12 @@ class Trap:
         return ready
 
     def _ends_here(self, timeout_s: float) -> bool:
-        """Whether there are no more points, if nothing is ready; the other thread may have some."""
+        """Whether there are no more points unless an event arrives; the other thread may have some."""
         return self._is_silent and not self._is_sprung and timeout_s > LONG_S and self._kind != THREAD
 
 
 class _Poll:
-    """A select.epoll whose waits go through a trap."""
+    """A select.epoll that passes its waits through a trap."""
 
     def __init__(self, epoll: Any, trap: Trap) -> None:
         self._epoll, self._trap = epoll, trap
@@ -207,7 +211,7 @@ def _place(frame: FrameType) -> str:
 
 
 class Fork:
-    """In the process that forks: runs a command as far as a function, and from there on in processes of its own."""
+    """In the forking process: runs a command up to a function, and from there on in forked processes."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -232,7 +236,7 @@ class Fork:
         return trap.set(frame)
 
     def _fork_at_each_point(self) -> Trap | None:
-        """None in this process, when all is done; in each that was forked its trap."""
+        """Return None in this process, at the end; in each forked process its trap."""
         run = Run(self._job)
         if (trap := run.fork(MAIN, 0)) is not None:
             return trap
@@ -260,7 +264,7 @@ class Fork:
         self._output.flush()
 
     def _forget_connections(self) -> None:
-        """Or the next ones would have no room before the silent server."""
+        """Accept and close waiting connections, to keep room in the silent server's backlog."""
         self._silent.settimeout(0)
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -268,7 +272,7 @@ class Fork:
 
 
 class Run:
-    """The run of a command in a process of its own: its `status`, what it printed, and what its trap told."""
+    """The run of a command in a forked process: its `status`, its output, and its trap's results."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -277,7 +281,7 @@ class Run:
         self.told: dict[str, Any] = {}
 
     def fork(self, kind: str, number: int) -> Trap | None:
-        """None in this process, when the other one has ended; in the other one its trap."""
+        """Return None in this process, after the end of the forked one; in the forked process its trap."""
         out, err, report = (os.memfd_create(name) for name in ("out", "err", "report"))
         pid = os.fork()
         if not pid:

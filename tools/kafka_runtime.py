@@ -23,12 +23,12 @@ ORACLE_VERSION = "4.3.0"
 ZOOKEEPER_ERA_VERSION = "3.9.1"
 
 SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-"""For short-lived tools: start-up counts, peak speed does not."""
+"""For short-lived tools: start-up time matters, peak speed does not."""
 DEFAULT_BROKER_JVM = (
     "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
 )  # fmt: skip
-"""What bin/kafka-server-start.sh and bin/kafka-run-class.sh give a broker; for benchmarks."""
+"""A broker's options from bin/kafka-server-start.sh and bin/kafka-run-class.sh; for benchmarks."""
 SMALL_BROKER_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 _LOGGING_LIBRARY = {
@@ -56,13 +56,13 @@ class KafkaRuntime:
 
     @property
     def classpath(self) -> str:
-        """For `java -cp`."""
+        """The class path for `java -cp`."""
         return f"{self.folder}/*"
 
     def java_command(
         self, main_class: str, *, jvm_options: Sequence[str] = SMALL_JVM, log_level: str = "WARN"
     ) -> list[str]:
-        """The command line that runs a class with Kafka on the class path; its logs go to stderr."""
+        """The command line that runs a class with Kafka on the class path; log output goes to stderr."""
         logging = _logging_configuration(log_level)
         return [str(find_java()), *jvm_options, *logging, "-cp", self.classpath, main_class]
 
@@ -73,7 +73,7 @@ class KafkaRuntime:
         *,
         stdin: str | bytes | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run one of Kafka's main classes to its end in a process of its own; output comes back as text (UTF-8).
+        """Run one of Kafka's main classes to its end in a separate process; the output is returned as text (UTF-8).
 
         Raises children.ChildHangs.
         """
@@ -89,7 +89,7 @@ class KafkaRuntime:
 
 @functools.cache
 def kafka_runtime(version: str = ORACLE_VERSION) -> KafkaRuntime:
-    """A version of Kafka, fetched from Maven Central where it is not there yet.
+    """A version of Kafka, downloaded from Maven Central if it is missing.
 
     Raises FetchFailed, JavaMissing.
     """
@@ -98,7 +98,7 @@ def kafka_runtime(version: str = ORACLE_VERSION) -> KafkaRuntime:
         Library("org.apache.kafka", "kafka-tools", version),
         _LOGGING_LIBRARY.get(version, _LOGGING_LIBRARY[ORACLE_VERSION]),
     ]
-    # Kafka Connect is half of the download and serves only connect-plugin-path.
+    # Kafka Connect is half of the download and is only needed for connect-plugin-path.
     excluded = [("org.apache.kafka", "connect-runtime")]
     folder = cache_folder() / "kafka" / version
     return KafkaRuntime(version, fetch(folder, libraries, excluded=excluded, title=f"Apache Kafka {version}"))
@@ -139,7 +139,7 @@ def kafka_tool(
 def dump_log_segments(
     files: Sequence[Path], options: Sequence[str] = (), *, version: str = ORACLE_VERSION
 ) -> subprocess.CompletedProcess[str]:
-    """Run Kafka's DumpLogSegments over files of a log directory. Its exit status proves nothing: read the output."""
+    """Run Kafka's DumpLogSegments on files of a log directory. Its exit status proves nothing: check the output."""
     before_4_3 = tuple(int(part) for part in version.split(".")[:2]) < (4, 3)
     main_class = "kafka.tools.DumpLogSegments" if before_4_3 else "org.apache.kafka.tools.DumpLogSegments"
     return kafka_tool(main_class, [*options, "--files", ",".join(map(str, files))], version=version)
@@ -161,8 +161,8 @@ def _logging_configuration(level: str) -> list[str]:
 class KafkaServer(ServerProcess):
     """A real Apache Kafka broker, a KRaft single node on the loopback address; a context manager.
 
-    Topics of its own (offsets, transactions, share state) have one replica. `overrides` are lines of server.properties.
-    The data directory is a temporary one, deleted at the end, unless `data_dir` is given.
+    Its internal topics (offsets, transactions, share state) have one replica. `overrides` are lines of
+    server.properties. The data directory is a temporary one, deleted at the end, unless `data_dir` is given.
     """
 
     title = "Apache Kafka"
@@ -177,7 +177,7 @@ class KafkaServer(ServerProcess):
         data_dir: Path | None = None,
         ports: tuple[int, int] | None = None,
     ) -> None:
-        """`ports` are those for clients and for controllers; of several that know of each other."""
+        """`ports` are the ports for clients and for controllers, of all nodes of a cluster if there are several."""
         self._runtime = kafka_runtime(version)
         super().__init__(data_dir)
         self._overrides = dict(overrides or {})

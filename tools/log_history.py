@@ -1,5 +1,5 @@
-"""What was done to a log, and whether what is found of it after a fault is true: nothing promised is missing, nothing
-is served that was not written there, and what is derived from the batches says what the batches say.
+"""The history of a log, and checks of its content after a fault: no flushed record is missing, every served record was
+written, and data derived from the batches agrees with them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from barnabas.wire.record_batch import RecordBatchHeader, crc_is_valid, iter_hea
 from barnabas.wire.records import ControlRecordType, control_record_type, iter_records
 
 Served = list[tuple[RecordBatchHeader, bytes]]
-"""Batches in the order of their offsets, each with its bytes; headers have position 0."""
+"""Batches in the order of their offsets, with their bytes; headers have position 0."""
 
 
 class KeyedRecord(NamedTuple):
@@ -32,34 +32,34 @@ class KeyedRecord(NamedTuple):
 
 
 class Untrue(AssertionError):
-    """A log is not what its history says it must be."""
+    """A log contradicts its history."""
 
 
 @dataclass(slots=True)
 class LogHistory:
-    """One log's history. `moment` is the number of operations that the disk had seen when something was true.
+    """The history of one log. `moment` is the number of operations that the disk had seen at an event.
 
-    A compacted log may lack batches, and has rewritten ones: of it the last record of each key must be there. Its
-    transactions have to be on the disk before it is compacted.
+    A compacted log may lack batches, and has rewritten ones: the last record of each key must be there. Its
+    transactions must be on the disk before it is compacted.
     """
 
     batches: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     durable: list[tuple[int, int]] = field(default_factory=list)
-    """(moment, end offset): from then on everything before the offset is on the disk."""
+    """(moment, end offset): from this moment on, everything before the offset is on the disk."""
     starts: list[tuple[int, int]] = field(default_factory=list)
-    """(moment, offset): from then on the log starts there, or later."""
+    """(moment, offset): from this moment on, the log starts at this offset or later."""
     truncated: list[tuple[int, int, frozenset[bytes]]] = field(default_factory=list)
-    """(moment, offset, batches): from then on these are gone."""
+    """(moment, offset, batches): from this moment on, these batches are deleted."""
     gone: list[int] = field(default_factory=list)
-    """Moments from which on there is no such log."""
+    """The moments from which on the log does not exist."""
     is_compacted: bool = False
     epochs_durable: list[tuple[int, list[tuple[int, int]]]] = field(default_factory=list)
-    """(moment, entries): from then on the log knows at least these leader epochs."""
+    """(moment, entries): from this moment on, the log has at least these leader epochs."""
     start_max: int = 0
     topic_id: bytes = ZERO_TOPIC_ID
 
     def wrote(self, data: bytes | bytearray) -> None:
-        """A batch went into the log, as it is after offset and epoch were patched."""
+        """A batch was appended, with these bytes after offset and epoch were patched."""
         for header in iter_headers(data):
             self.batches[header.base_offset].append(bytes(data[header.position : header.end_position]))
 
@@ -68,7 +68,7 @@ class LogHistory:
         self.durable.append((moment, end_offset))
 
     def starts_at(self, moment: int, offset: int) -> None:
-        """Everything before `offset` is deleted, and that is on the disk."""
+        """Everything before `offset` is deleted, and the deletion is on the disk."""
         self.starts.append((moment, offset))
 
     def may_start_at(self, offset: int) -> None:
@@ -76,7 +76,7 @@ class LogHistory:
         self.start_max = max(self.start_max, offset)
 
     def cuts(self, moment: int, offset: int) -> None:
-        """A truncation begins: from here on batches that reach to `offset` may be gone."""
+        """A truncation begins: from here on batches that reach to `offset` may be missing."""
         self.durable.append((moment, -offset - 1))
 
     def cut(self, moment: int, offset: int) -> None:
@@ -91,7 +91,7 @@ class LogHistory:
         self.truncated.append((moment, offset, frozenset(old)))
 
     def end_min(self, moment: int) -> int:
-        """The offset that the log must reach if the disk stopped after so many operations."""
+        """The minimum end offset of the log if the disk stopped after `moment` operations."""
         end = 0
         for when, offset in self.durable:
             if when <= moment:
@@ -99,11 +99,11 @@ class LogHistory:
         return end
 
     def start_min(self, moment: int) -> int:
-        """The offset that the log must start at or beyond."""
+        """The minimum start offset of the log."""
         return max((offset for when, offset in self.starts if when <= moment), default=0)
 
     def records(self, end_offset: int) -> Iterator[KeyedRecord]:
-        """What was written before `end_offset` and not aborted before it, in no order."""
+        """The records that were written before `end_offset` and not aborted before it, in no order."""
         pending: dict[int, list[KeyedRecord]] = defaultdict(list)
         for _, versions in sorted(self.batches.items()):
             data = versions[-1]
@@ -136,7 +136,7 @@ def _keyed_records(data: bytes, header: RecordBatchHeader) -> list[KeyedRecord]:
 
 
 def read_log(log: PartitionLog) -> Served:
-    """All batches that the log serves, read as consumers do, from every offset in turn until nothing is found."""
+    """All batches that the log serves, read like a consumer, from every offset in turn until the end."""
     served: Served = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -160,8 +160,8 @@ def _read(log: PartitionLog, offset: int, max_bytes: int = 1 << 20) -> FetchData
 
 
 def check_log(log: PartitionLog, history: LogHistory, moment: int, *, derived: bool = True) -> Served:
-    """Check a log that was recovered after the disk stopped at `moment`; what it serves. `derived` asks for what was
-    rebuilt from the batches, too. Raises Untrue.
+    """Check a log that was recovered after the disk stopped at `moment`, and return the served batches. With `derived`,
+    the data derived from the batches is checked, too. Raises Untrue.
     """
     if any(when <= moment for when in history.gone):
         raise Untrue(f"{log} was deleted")
@@ -180,7 +180,7 @@ def check_log(log: PartitionLog, history: LogHistory, moment: int, *, derived: b
     start = log.log_start_offset
     expected = LeaderEpochs(known[-1]) if known else LeaderEpochs()
     expected.truncate_from_start(start)
-    expected.truncate_from_end(log.log_end_offset)  # an epoch without batches is forgotten
+    expected.truncate_from_end(log.log_end_offset)  # an epoch without batches is removed
     if [entry for entry in expected.entries if entry not in log.leader_epochs.entries]:
         raise Untrue(f"{log} has leader epochs {log.leader_epochs.entries}, and {known[-1]} were on the disk")
     return served
@@ -195,13 +195,13 @@ def _check_extent(log: PartitionLog, history: LogHistory, moment: int, served: S
     if not start <= log.high_watermark <= end:
         raise Untrue(f"{log} has high watermark {log.high_watermark}")
     readable_end = served[-1][0].next_offset if served else start
-    # Of a compacted log nobody knows whether offsets before an empty last segment were lost.
+    # For a compacted log, it is unknown whether offsets before an empty last segment were lost.
     if readable_end != end and not (history.is_compacted and readable_end >= history.end_min(moment)):
         raise Untrue(f"{log} ends with the batch before {readable_end}")
 
 
 def _check_batches(log: PartitionLog, history: LogHistory, moment: int, served: Served) -> None:
-    """Of a log that is not compacted: each batch is one that was written there, and none is missing between."""
+    """Check a log without compaction: each batch was written there, and none is missing in between."""
     gone = {data for when, _, old in history.truncated if when <= moment for data in old}
     following = served[0][0].base_offset if served else 0
     for header, data in served:
@@ -221,8 +221,8 @@ def _first_offset(log: PartitionLog, offset: int) -> int:
 
 
 def _check_keys(log: PartitionLog, history: LogHistory, moment: int, served: Served) -> None:
-    """Of a log that is compacted: what is served was written there, of each key nothing older comes last than what was
-    on the disk (a tombstone may be gone), and no read finds what others do not.
+    """Check a compacted log: each served record was written there, the last record of each key is not older than the
+    last one on the disk (a tombstone may be gone), and all reads agree.
     """
     written = {record.offset: record for record in history.records(1 << 62)}
     found: dict[bytes, KeyedRecord] = {}
@@ -250,7 +250,7 @@ def _check_keys(log: PartitionLog, history: LogHistory, moment: int, served: Ser
 
 
 def committed_records(log: PartitionLog, served: Served) -> Iterator[KeyedRecord]:
-    """What a client takes of what it is served: data that was not aborted."""
+    """The records that a client accepts of the served ones: data that was not aborted."""
     aborted = _Aborted(log)
     for header, data in served:
         if not aborted.has(header) and not header.is_control:
@@ -258,7 +258,7 @@ def committed_records(log: PartitionLog, served: Served) -> Iterator[KeyedRecord
 
 
 class _Aborted:
-    """What a client knows of aborted transactions."""
+    """A client's knowledge of aborted transactions."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._starts = set(log.aborted_transactions(log.log_start_offset, log.log_end_offset))
@@ -275,7 +275,7 @@ class _Aborted:
 
 
 def check_derived(log: PartitionLog, served: Served) -> None:
-    """Epochs, producers, aborted transactions and timestamps against the batches they come from. Raises Untrue."""
+    """Check epochs, producers, aborted transactions and timestamps against the batches. Raises Untrue."""
     epochs = LeaderEpochs()
     producers = ProducerState(log.log_start_offset, 1 << 60)
     aborted: list[AbortedTransaction] = []
@@ -311,7 +311,7 @@ def _check_timestamps(log: PartitionLog, served: Served) -> None:
         for record in iter_records(data, header):
             largest[base] = max(largest.get(base, -1), record.timestamp)
             if record.timestamp > latest and record.offset >= log.log_start_offset:
-                # Nothing before it is as late: a search must find this very record.
+                # No earlier record is as late: a search must find this one.
                 latest = record.timestamp
                 found = log.offset_for_timestamp(latest)
                 if not header.is_control and (found is None or found.offset != record.offset):

@@ -1,11 +1,11 @@
-"""Timers that fire when a test says so: `barnabas.timers.Timers` without any time."""
+"""Timers that fire on a test's command: `barnabas.timers.Timers` without any time."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class ManualTimers:
-    """`waiting` are those that were neither fired nor cancelled, in the order in which they were set."""
+    """`waiting` are the timers that were neither fired nor cancelled, in the order of their creation."""
 
     def __init__(self) -> None:
         self.waiting: list[ManualTimer] = []
@@ -18,13 +18,13 @@ class ManualTimers:
         return timer
 
     async def has(self, delay_ms: int) -> None:
-        """Wait until there is a timer of this delay."""
+        """Wait until there is a timer with this delay."""
         while all(timer.delay_ms != delay_ms for timer in self.waiting):
             self._news.clear()
             await self._news.wait()
 
     def fire(self, delay_ms: int | None = None) -> None:
-        """Fire those of this delay, or all, that are waiting now."""
+        """Fire the waiting timers with this delay, or all waiting timers."""
         for timer in list(self.waiting):
             if delay_ms in (None, timer.delay_ms):
                 timer.cancel()

@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from what the page /metrics has: `python -m tools.metrics_reference`."""
+"""Writes docs/metrics.md from the metrics on the page /metrics: `python -m tools.metrics_reference`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +75,7 @@ EXAMPLE = Snapshot(
     uncleanable=(UncleanableFigures("/data", 0, 0),),
     directories=(DirectoryFigures("/data", 1, False),),
 )
-"""A broker that has one of everything."""
+"""A broker with one object of each kind."""
 
 
 def reference() -> str:

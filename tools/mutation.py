@@ -1,5 +1,4 @@
-"""Breaks well-formed bytes in the ways that readers of binary formats fall for; the same seed breaks them the same
-way."""
+"""Mutates well-formed bytes in the typical ways that break readers of binary formats; reproducible by its seed."""
 
 from __future__ import annotations
 
@@ -14,9 +13,10 @@ _FORMATS: Final = ((">b", 8), (">h", 16), (">i", 32), (">q", 64))
 
 
 class Mutator:
-    """Makes inputs out of seeds, without end.
+    """Generates endless inputs from seeds.
 
-    Every input starts as one of `seeds`, as it is in one of 32 cases, and is changed in up to eight places.
+    Every input starts as one of `seeds`. It is unchanged in one of 32 cases, otherwise it is changed in up to eight
+    places.
     """
 
     def __init__(self, seeds: Sequence[bytes], rng: random.Random, *, size_max: int = 1 << 16) -> None:
@@ -37,7 +37,7 @@ class Mutator:
         )
 
     def next(self) -> bytes:
-        """One more input."""
+        """The next input."""
         rng = self._rng
         data = bytearray(rng.choice(self._seeds))
         if rng.randrange(32):
@@ -46,7 +46,7 @@ class Mutator:
         return bytes(data[: self._size_max])
 
     def _at(self, data: bytearray, size: int = 1) -> int:
-        """A position with `size` bytes behind it, more often near the start, where headers are."""
+        """A position followed by `size` bytes, more often near the start, where headers are."""
         last = max(0, len(data) - size)
         return self._rng.randint(0, min(last, 100) if self._rng.randrange(2) else last)
 

@@ -18,9 +18,9 @@ def chance(seed: int | None) -> random.Random:
 
 
 def gate_takes_each(number: int, values: Iterable[Any]) -> list[Any]:
-    """The values as parameters, of which the gate has the first and each `number`th after it; the others are `full`.
+    """The values as parameters. The gate runs the first and each `number`th after it; the others are marked `full`.
 
-    For values that are tried for the same reason, in an order in which neighbours are alike. A tuple is one value of
+    For values that are tried for the same reason, ordered so that neighbours are alike. A tuple contains one value for
     each of several arguments.
     """
     return [

@@ -41,14 +41,14 @@ FrameKey = tuple[str, int, int, str]
 
 @dataclass
 class Recorder:
-    """Keeps the smallest frame of each kind, and the largest that is small."""
+    """Keeps the smallest frame of each kind, and the largest of the small ones."""
 
     client: str = ""
     smallest: dict[FrameKey, bytes] = field(default_factory=dict)
     largest_small: dict[FrameKey, bytes] = field(default_factory=dict)
 
     def add(self, api_key: int, api_version: int, kind: str, frame: bytes) -> None:
-        """Consider one frame; those of APIs or versions that we have no messages of are passed over."""
+        """Consider one frame; frames of APIs or versions without message classes are skipped."""
         if api_key not in messages.API_NAMES or len(frame) > LARGEST_FRAME_BYTES:
             return
         lowest, highest = messages.api(api_key).request_class.VALID_VERSIONS
@@ -61,7 +61,7 @@ class Recorder:
             self.largest_small[key] = frame
 
     def write(self, client: str) -> Path:
-        """Write what was recorded of one client."""
+        """Write the recorded frames of one client."""
         lines = []
         for key in sorted(key for key in self.smallest if key[0] == client):
             _, api_key, api_version, kind = key
@@ -81,7 +81,7 @@ class Recorder:
 
 
 class Proxy:
-    """Passes frames on between clients and one broker, and shows each to the recorder."""
+    """Forwards frames between clients and one broker, and passes each to the recorder."""
 
     def __init__(self, upstream_port: int, recorder: Recorder) -> None:
         self._upstream_port = upstream_port
@@ -117,7 +117,7 @@ class Proxy:
     ) -> None:
         async for frame in _frames(reader, writer):
             (correlation_id,) = struct.unpack_from(">i", frame)
-            # Requests without an answer (acks=0) are passed over.
+            # Requests without a response (acks=0) are skipped.
             while unanswered:
                 api_key, api_version, expected = unanswered.popleft()
                 if expected == correlation_id:
@@ -126,7 +126,7 @@ class Proxy:
 
 
 async def _frames(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[bytes]:
-    """Each frame, before it is passed on; ends with the connection."""
+    """Each frame, before it is forwarded; ends with the connection."""
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while True:
             size = await reader.readexactly(4)
@@ -149,7 +149,7 @@ async def _run_pytest(folder: str, bootstrap_servers: str) -> None:
 
 
 def _java_commands(bootstrap_servers: str) -> list[tuple[str, list[str], str]]:
-    """(main class, arguments, standard input) of the tools people use most."""
+    """(main class, arguments, standard input) of the most common tools."""
     server = ["--bootstrap-server", bootstrap_servers]
     topic = ["--topic", "java-recorded"]
     group = ["--group", "java-recorded"]

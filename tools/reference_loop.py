@@ -1,12 +1,13 @@
-"""How fast this machine is just now: bounds of time are multiples of a reference that is measured beside them.
+"""Time limits relative to the current speed of this machine: each is a multiple of a reference that is measured
+together with the subject.
 
-For tests of the full tier whose subject is time (markers `full` and `alone`). There are three references, each of some
-ten to fifty milliseconds on an idle machine: `work_s` for what computes, `wake_ups_s` for what waits for an event loop
-or a socket, `process_s` for what starts processes. `assert_within` measures the reference and the test's subject by
-turns, and judges the least of each: other programs of the machine only ever add to a time.
+For tests of the full tier about time (markers `full` and `alone`). There are three references, each of some ten to
+fifty milliseconds on an idle machine: `work_s` for computation, `wake_ups_s` for waits on an event loop or a socket,
+`process_s` for the start of processes. `assert_within` measures the reference and the test's subject in turn, and
+compares the minimum of each, because other programs on the machine can only add to a time.
 
-A bound is about five times what an idle machine needs: a slow disk or a garbage collection passes, and what takes ten
-times as long fails.
+A limit is about five times the time on an idle machine: a slow disk or a garbage collection passes, and a subject that
+takes ten times as long fails.
 """
 
 import asyncio
@@ -18,18 +19,18 @@ from collections.abc import Callable
 from typing import Final
 
 TRIES: Final = 10
-"""How often something is measured before it is too slow."""
+"""The maximum number of measurements before the subject counts as too slow."""
 _REFERENCES: Final = 3
-"""How often the reference is measured before each try."""
+"""The number of measurements of the reference before each try."""
 _ROUNDS: Final = 40_000
 _WAKE_UPS: Final = 200
 
 
 def assert_within(times: float, reference: Callable[[], float], measured: Callable[[], float], what: str) -> None:
-    """Hold that `measured`, which returns seconds, takes at most so many times as long as `reference` does.
+    """Assert that `measured`, which returns seconds, takes at most `times` as long as `reference` does.
 
-    The least of up to `TRIES` tries counts; the first that is within ends them. Prints both times, and raises
-    AssertionError with them where no try is within.
+    The minimum of up to `TRIES` tries counts; the first one within the limit ends them. Prints both times, and raises
+    AssertionError with them if no try is within the limit.
     """
     taken_s: list[float] = []
     reference_s: list[float] = []
@@ -48,7 +49,7 @@ def assert_within(times: float, reference: Callable[[], float], measured: Callab
 
 
 def timed(action: Callable[[], object]) -> Callable[[], float]:
-    """Measures how many seconds an action takes."""
+    """A function that runs an action and returns its seconds."""
 
     def measured() -> float:
         began_s = time.perf_counter()
@@ -59,7 +60,7 @@ def timed(action: Callable[[], object]) -> Callable[[], float]:
 
 
 def work_s() -> float:
-    """A fixed piece of pure Python: calls, dictionaries, bytes and numbers, as a broker's work is."""
+    """A fixed amount of pure Python: calls, dictionaries, bytes and numbers, like a broker's work."""
     began_s = time.perf_counter()
     found: dict[int, bytes] = {}
     total = 0
@@ -71,7 +72,7 @@ def work_s() -> float:
 
 
 def wake_ups_s() -> float:
-    """Handing something to an event loop in another thread, and waiting until it was there: 200 times."""
+    """Pass a callback to an event loop in another thread, and wait for it: 200 times."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="reference loop")
     thread.start()

@@ -1,8 +1,8 @@
-"""What the metadata store makes of each refusal of the operating system: `python -m tools.refused_store FOLDER`.
+"""The metadata store's behaviour for each failing system call: `python -m tools.refused_store FOLDER`.
 
-SQLite makes its calls itself, so libfiu refuses them (the process runs with its libraries preloaded). A line of JSON
-for each cell: what was done, the number of the call, the error, the call that was refused, what the store answered,
-whether it goes on, and whether all is well after it was opened again.
+SQLite makes its calls itself, so libfiu makes them fail (the process runs with its libraries preloaded). Prints a line
+of JSON for each cell: the action, the number of the call, the error, the failed call, the store's response, whether it
+continues, and whether it is intact after it was opened again.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ POINTS: Final = {
     "open": ("posix/io/oc/open",),
 }
 REFUSALS: Final = {"write": 3, "open": 2}
-"""How many calls of each are refused: the first, the one in the middle and the last, where they differ."""
+"""The number of failures for each call: the first, the middle and the last one, if they differ."""
 
 _CALLBACK = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
@@ -32,7 +32,7 @@ _CALLBACK = ctypes.CFUNCTYPE(
 
 
 class Calls:
-    """The calls at libfiu's points; the one of a number is refused."""
+    """The calls at libfiu's points; the call with the given number fails."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -40,7 +40,7 @@ class Calls:
         self.error = 0
         self.is_watching = False
         self._library = ctypes.CDLL("libfiu.so.0")
-        self._callback = _CALLBACK(self._called)  # has to live as long as the library may call it
+        self._callback = _CALLBACK(self._called)  # must live as long as the library may call it
 
     def enable(self, points: tuple[str, ...]) -> None:
         for point in points:
@@ -60,7 +60,7 @@ class Calls:
 
 
 async def run_cell(path: Path, what: str, calls: Calls, refuse: int, error: int) -> dict[str, object]:
-    """One refusal; a store in a folder of its own."""
+    """Run one failure, with a new store in a folder."""
     clock = ManualClock(now_ms=1_700_000_000_000)
     file = str(path / "metadata.sqlite")
     store = EmbeddedStore(file, clock)

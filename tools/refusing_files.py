@@ -1,4 +1,4 @@
-"""The real disk, which writes down what is asked of it and refuses one call when told: `Files` for a test's broker."""
+"""The real disk, with a record of its calls, one of which fails on request: `Files` for a test's broker."""
 
 import errno
 import os
@@ -13,11 +13,11 @@ CALLS: Final = (
     "open", "pwrite", "pread", "pread_cached", "duplicate", "stat", "truncate", "sync", "sync_directory", "rename",
     "unlink", "make_directory", "remove_directory", "list", "lock",
 )  # fmt: skip
-"""Of `Files`, all that can fail; nobody asks how `close` ended."""
+"""All methods of `Files` whose failure matters; the result of `close` is never checked."""
 
 
 class Call(NamedTuple):
-    """A method of `Files`, and the file or directory that it concerned."""
+    """A method of `Files`, and the affected file or directory."""
 
     name: str
     path: str
@@ -27,11 +27,11 @@ Concern = Callable[[Call], bool]
 
 
 class RefusingFiles(UnsyncedFiles):
-    """Nothing is synced, which is quick; a sync that is refused fails all the same."""
+    """Syncs nothing, to be fast; a sync that is to fail raises nevertheless."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        """Those that concerned the activity since `watch`."""
+        """The calls for the watched activity since `watch`."""
         self.refused: Call | None = None
         self._lock = threading.Lock()
         self._concerns: Concern = lambda _: False
@@ -39,12 +39,12 @@ class RefusingFiles(UnsyncedFiles):
         self._errno = 0
 
     def watch(self, concerns: Concern, *, refuse: int = -1, error: int = 0) -> None:
-        """From now on count the calls that concern an activity, and refuse the one of this number, from 0 on."""
+        """Count the calls for an activity from now on, and let the one with number `refuse` (from 0) fail."""
         self.calls, self.refused = [], None
         self._concerns, self._number, self._errno = concerns, refuse, error
 
     def heal(self) -> None:
-        """Refuse nothing any more, and write nothing down."""
+        """Let no call fail any more, and record nothing."""
         self._concerns = lambda _: False
 
     def _note(self, name: str, concerned: str | int) -> None:
@@ -58,7 +58,7 @@ class RefusingFiles(UnsyncedFiles):
             if number != self._number:
                 return
             self.refused = call
-        # A directory has to be opened before it is synced.
+        # A directory must be opened before it is synced.
         is_open = name == "sync_directory" and self._errno in (errno.EMFILE, errno.ENFILE)
         kind = StateUnknown if name in ("sync", "sync_directory") and not is_open else OSError
         raise kind(self._errno, os.strerror(self._errno), path)

@@ -1,4 +1,4 @@
-"""A well-meant, meaningful request of every API that is served, and the topics, groups and transactions it is about."""
+"""A valid, meaningful request for every served API, and the topics, groups and transactions that it needs."""
 
 import itertools
 import socket
@@ -79,7 +79,7 @@ class Producer(NamedTuple):
 
 
 class Peer:
-    """A connection to a broker, and names that nobody had before."""
+    """A connection to a broker, and a source of unused names."""
 
     _numbers = itertools.count()
 
@@ -89,7 +89,7 @@ class Peer:
         self.connect()
 
     def connect(self) -> None:
-        """Take a new connection, after a restart of the broker."""
+        """Open a new connection, after a restart of the broker."""
         self.close()
         self._connection = connect(self._address)
 
@@ -106,7 +106,7 @@ class Peer:
         return f"{kind}-{next(self._numbers)}"
 
     def create(self, name: str, partitions: int = 1, configs: Mapping[str, str] = MappingProxyType({})) -> int:
-        """Create a topic; the error code."""
+        """Create a topic. Returns the error code."""
         topic = create_topics.CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -123,7 +123,7 @@ class Peer:
 
 
 class Stage(Peer):
-    """Makes what requests are about, fresh each time."""
+    """Creates the objects of the requests, new ones each time."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -179,7 +179,7 @@ class Stage(Peer):
         return producer_id
 
     def with_offsets(self) -> Producer:
-        """One whose transaction has a group in it, too."""
+        """A producer whose transaction also includes a group."""
         producer = self.producer()
         request = add_offsets_to_txn.AddOffsetsToTxnRequest(
             transactional_id=producer.transactional_id,
@@ -191,7 +191,7 @@ class Stage(Peer):
         return producer
 
     def session(self, version: int) -> int:
-        """The id of a fetch session over partition 0 of TOPIC, epoch 1 is next; the one before is closed."""
+        """The id of a new fetch session with partition 0 of TOPIC, with next epoch 1; the previous one is closed."""
         if self._session_id:
             self.ask(fetching(self, session_id=self._session_id), version)
         opened = self.ask(fetching(self, session_epoch=0), version)
@@ -201,7 +201,7 @@ class Stage(Peer):
 
 
 def now_ms() -> int:
-    """The time that good records carry."""
+    """The current time, for the timestamps of valid records."""
     return time.time_ns() // 1_000_000
 
 
@@ -309,7 +309,7 @@ def _fetch(stage: Stage, _version: int) -> Message:
 
 
 def _fetch_of_nothing(stage: Stage, _version: int) -> Message:
-    """It may wait for a record."""
+    """A Fetch request that may wait for a record."""
     request = fetching(stage)
     request.topics[0].topic, request.topics[0].topic_id = EMPTY_TOPIC, stage.empty_topic_id
     request.max_wait_ms = 1
@@ -344,7 +344,7 @@ def _offset_commit(stage: Stage, version: int) -> Message:
 
 
 def _simple_offset_commit(stage: Stage, _version: int) -> Message:
-    """Of a consumer without a group."""
+    """The request of a consumer without a group."""
     partition = offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
     return offset_commit.OffsetCommitRequest(
         group_id="offsets",
@@ -430,7 +430,7 @@ def _delete_records(stage: Stage, _version: int) -> Message:
 
 def _init_producer_id(stage: Stage, version: int) -> Message:
     producer = stage.producer()
-    # With its transaction open the client would be told to come again, after it was aborted.
+    # With its transaction open, the client would have to retry until it was aborted.
     stage.ask(ending(producer), 3)
     is_known = version >= 3
     return init_producer_id.InitProducerIdRequest(
@@ -633,10 +633,10 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     74: (_list_config_resources,),
     75: (_describe_topic_partitions,),
 }
-"""By API key: what makes a request that is answered without an error, at any version that is served."""
+"""By API key: a function that creates a request that gets no error, at any served version."""
 
 
 def served_versions(key: int) -> range:
-    """The versions of an API that requests are made for."""
+    """The versions of an API for which requests are created."""
     handler = load_handler(key)
     return range(handler.min_version, handler.max_version + 1)

@@ -1,4 +1,4 @@
-"""A server that runs in a process of its own: what Barnabas, Apache Kafka and ZooKeeper have in common as such."""
+"""A server in a separate process: the common parts of Barnabas, Apache Kafka and ZooKeeper."""
 
 import atexit
 import contextlib
@@ -22,27 +22,27 @@ from tools.waiting import PATIENCE_S
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOOK_INTERVAL_S: Final = 0.005
 JVM_ENDED_BY_SIGTERM: Final = 128 + signal.SIGTERM
-"""The exit status of a Java program that was asked to stop, and did so in its shutdown hooks."""
+"""The exit status of a Java program that ended on SIGTERM after its shutdown hooks."""
 
 
 class ServerProcess(ABC):
-    """Started, waited for until it serves, stopped; a context manager. Stopped and started again it keeps its port and
-    its data.
+    """Starts a server, waits until it is ready, and stops it; a context manager. After a stop, it can be started again
+    on the same port and data.
 
-    A subclass says the command, and by what it is seen that the server is ready. `title` is its name in errors. The
-    data are in `log_dir`, a temporary folder that is deleted at the end unless it is given as `data_dir`.
+    A subclass defines the command, and how to see that the server is ready. `title` is its name in errors. The data is
+    in `log_dir`, a temporary folder that is deleted at the end unless it is given as `data_dir`.
     """
 
     title: str
     start_timeout_s: float = PATIENCE_S
     stop_timeout_s: float = PATIENCE_S
     stacks_s: float = children.STACKS_S
-    """How long a process that hangs has to print its stacks."""
+    """The time in which a hanging process must print its stacks."""
     clean_status: int = 0
-    """The exit status after SIGTERM."""
+    """The expected exit status after SIGTERM."""
     working_directory: Path = ROOT
     environment: Mapping[str, str] = MappingProxyType({})
-    """Variables besides those of this process."""
+    """Environment variables in addition to those of this process."""
 
     def __init__(self, data_dir: Path | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix=f"{self.title.replace(' ', '-').lower()}-"))
@@ -53,12 +53,12 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """The command line, asked for at each start; files that it names may be written in `_folder`."""
+        """The command line, called at each start; it may write files that it names to `_folder`."""
 
     @abstractmethod
     def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
-        """Whether the server serves by now. `printed` are the lines of its stdout since this was asked before, `logged`
-        those of its stderr.
+        """Whether the server is ready. `printed` are the new lines of its stdout since the last call, `logged` those of
+        its stderr.
         """
 
     @property
@@ -73,9 +73,9 @@ class ServerProcess(ABC):
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the server and return when it serves.
+        """Start the server and return when it is ready.
 
-        Raises RuntimeError with the end of its log when it does not get there, and its stacks when it hangs.
+        Raises RuntimeError with the end of its log if it does not become ready, and with its stacks if it hangs.
         """
         assert not self.is_running, f"{self.title} is running"
         command = self._command()
@@ -98,14 +98,14 @@ class ServerProcess(ABC):
                     self._show_stacks(self._process)
                 self.kill()
                 raise RuntimeError(f"{self.title} did not become ready:\n{self.log_tail()}")
-            has_ended = self._process.poll() is not None  # what it said last is looked at once more
+            has_ended = self._process.poll() is not None  # its last output is checked once more
             time.sleep(LOOK_INTERVAL_S)
 
     def stop(self, timeout_s: float | None = None) -> None:
         """Stop the server cleanly (SIGTERM).
 
-        Raises RuntimeError with its stacks and the end of its log when it takes longer than `timeout_s` (by default
-        `stop_timeout_s`), after which it is killed, or has ended with a status of its own.
+        Raises RuntimeError with its stacks and the end of its log if it takes longer than `timeout_s` (by default
+        `stop_timeout_s`), after which it is killed, or if it ends with an unexpected status.
         """
         self._end(signal.SIGTERM, self.stop_timeout_s if timeout_s is None else timeout_s)
 
@@ -130,15 +130,15 @@ class ServerProcess(ABC):
             raise RuntimeError(f"{self.title} ended with status {status}:\n{self.log_tail()}")
 
     def _show_stacks(self, process: subprocess.Popen[bytes]) -> None:
-        """Have a process that hangs print its stacks to where its log is. One of Python ends by that."""
+        """Make a hanging process print its stacks to its log. A Python process ends with that."""
         children.ask_for_stacks(process)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self.stacks_s)
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait for the server to end by itself; its exit status.
+        """Wait for the server to end by itself. Returns its exit status.
 
-        Raises RuntimeError with its stacks and the end of its log when it does not; it is killed then.
+        Raises RuntimeError with its stacks and the end of its log if it does not end; it is killed then.
         """
         assert self._process is not None, f"{self.title} is not running"
         try:
@@ -151,7 +151,7 @@ class ServerProcess(ABC):
         return status
 
     def close(self) -> None:
-        """Stop the server for good and delete what it wrote, but for a `data_dir`."""
+        """Stop the server for good and delete its files, except for a `data_dir`."""
         try:
             self.stop()
         finally:
@@ -175,20 +175,20 @@ class ServerProcess(ABC):
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def log_tail(self, lines: int = 100) -> str:
-        """The end of the server's log, after that of what it printed, for errors."""
+        """The end of the server's log, after the end of its output, for error messages."""
         printed = self._output_file.read_text(errors="replace") if self._output_file.exists() else ""
         return "\n".join([*printed.splitlines()[-lines:], *self.log_text().splitlines()[-lines:]])
 
 
 class _NewLines:
-    """The lines that are added to a file from now on."""
+    """The new lines of a file from now on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = path.stat().st_size if path.exists() else 0
 
     def read(self) -> list[str]:
-        """Those that are complete and have not been read before."""
+        """The complete lines since the last call."""
         with self._path.open("rb") as file:
             file.seek(self._position)
             complete = file.read().rpartition(b"\n")
@@ -197,7 +197,7 @@ class _NewLines:
 
 
 def run_until_interrupted(server: ServerProcess, address: str) -> None:
-    """Run a server until SIGINT or SIGTERM; says `ready: ADDRESS pid=PID` when it serves."""
+    """Run a server until SIGINT or SIGTERM; prints `ready: ADDRESS pid=PID` when it is ready."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with contextlib.suppress(KeyboardInterrupt), server:
         print(f"ready: {address} pid={server.pid}", flush=True)
@@ -205,10 +205,10 @@ def run_until_interrupted(server: ServerProcess, address: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports of the loopback address that nobody has, for servers that may be stopped and started again: as long as
-    this process lives no connection of anybody's gets one of them, for which a socket is bound to each and kept.
+    """Unused TCP ports of the loopback address, for servers that may be stopped and started again. As long as this
+    process lives, no outgoing connection gets one of them: a socket stays bound to each.
 
-    A server binds all the same, with SO_REUSEADDR, as servers of asyncio and Java do.
+    A server can bind them nevertheless, with SO_REUSEADDR, as servers of asyncio and Java do.
     """
     bound = [_KEPT.enter_context(socket.socket()) for _ in range(count)]
     for kept in bound:

@@ -1,8 +1,9 @@
-"""Whether the brokers of a cluster, each a process, have heard what its controller decided, and have done it. They are
-asked over the wire, those of Apache Kafka as ours.
+"""Whether the brokers of a cluster, each in its own process, have received and applied their controller's decisions.
+They are asked by Kafka's protocol, those of Apache Kafka as well as ours.
 
-`wait_settled` is for whoever starts, stops, kills, creates or elects: a tool has its answer when the controller's
-broker knows, and the others hear of it then. (For clusters inside a test: `barnabas.testing.settled`.)
+Call `wait_settled` after starts, stops, kills, topic creations or elections: a tool gets its response when the
+controller's broker has applied a change, and the others follow later. (For clusters inside a test:
+`barnabas.testing.settled`.)
 """
 
 import asyncio
@@ -22,7 +23,7 @@ NO_LEADER: Final = -1
 
 
 class Partition(NamedTuple):
-    """A partition, as a broker tells of it."""
+    """The state of a partition in a broker's metadata."""
 
     leader: int
     leader_epoch: int
@@ -31,21 +32,22 @@ class Partition(NamedTuple):
 
 
 class Telling(NamedTuple):
-    """What a broker tells of its cluster. `loading` are the error codes of its coordinators, 0 when all have read their
-    logs."""
+    """A broker's report of its cluster. `loading` are the error codes of its coordinators, 0 when all have read their
+    logs.
+    """
 
     controller: int
     brokers: Mapping[str, int]
-    """Their ids by address."""
+    """The brokers' ids by address."""
     partitions: Mapping[tuple[str, int], Partition]
     loading: tuple[int, int]
 
 
 def wait_settled(addresses: str | Iterable[str], topics: Collection[str] = ()) -> None:
-    """Return when the brokers at these addresses (HOST:PORT), all that live, agree with the controller among them on
-    who lives and who leads, know `topics`, have read the logs of their groups and transactions, and are in sync.
+    """Return when the brokers at these addresses (HOST:PORT), all running ones, agree with the controller among them on
+    live brokers and leaders, know `topics`, have read the logs of their groups and transactions, and are in sync.
 
-    Raises TimeoutError after `PATIENCE_S`, with what was missing. Not for a running event loop.
+    Raises TimeoutError after `PATIENCE_S`, with the missing parts. Not for a running event loop.
     """
     each = addresses.split(",") if isinstance(addresses, str) else list(addresses)
     asyncio.run(_until_settled(each, topics))
@@ -67,7 +69,7 @@ async def _until_settled(addresses: Sequence[str], topics: Collection[str]) -> N
 async def _open_end(
     addresses: Sequence[str], topics: Collection[str], connections: dict[str, BrokerConnection]
 ) -> str | None:
-    """What one of the brokers has not heard or done yet; None where all have."""
+    """The first missing part of one of the brokers; None if there is none."""
     try:
         told = {address: await _told_by(address, connections) for address in addresses}
     except ClientError as error:
@@ -76,7 +78,7 @@ async def _open_end(
 
 
 async def _told_by(address: str, connections: dict[str, BrokerConnection]) -> Telling:
-    """Raises ClientError where the broker does not answer; it gets a new connection next time."""
+    """Ask a broker. Raises ClientError without a response; the broker gets a new connection next time."""
     connection = connections.get(address)
     if connection is None or not connection.is_open:
         [(host, port)] = parse_bootstrap_servers(address)
@@ -102,7 +104,7 @@ def _partition(told: Any) -> Partition:
 
 
 def unsettled(told: Mapping[str, Telling], topics: Collection[str] = ()) -> str | None:
-    """What is missing, by what the broker at each address tells; None where nothing is."""
+    """The missing parts, by the report of the broker at each address; None if there are none."""
     for address, telling in told.items():
         if set(telling.brokers) != set(told):
             return f"the broker at {address} knows those at {', '.join(sorted(telling.brokers))}"

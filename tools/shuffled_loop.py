@@ -1,20 +1,20 @@
-"""An event loop that runs what is ready in an order drawn from a seed, in time that moves only when nothing else does.
+"""An event loop that runs ready callbacks in an order drawn from a seed, in virtual time.
 
-What asyncio leaves open is drawn anew at each step: which of the tasks that may go on goes on next, which future's
-callbacks run first, when a thread's job begins and when its result arrives. A seed gives the same run again, in the
-same process or in one with the same PYTHONHASHSEED.
+Every choice that asyncio leaves open is drawn anew at each step: the next of the ready tasks, the future whose
+callbacks run first, the time when a thread's job begins and when its result arrives. The same seed gives the same run,
+in the same process or in another one with the same PYTHONHASHSEED.
 
-Kept, since asyncio says so and code may rely on it:
+The following orders are kept, because asyncio documents them and code may rely on them:
 
-- plain callbacks (`call_soon`, sockets, timers that are due) run in the order in which they were scheduled;
+- plain callbacks (`call_soon`, sockets, due timers) run in the order in which they were scheduled;
 - the callbacks of one future run in the order in which they were added;
 - timers become due in the order of their times;
-- an executor of one thread does its jobs in the order in which they were given, and who waits for them hears of them in
-  that order, and after what a job itself has posted to the loop. (The metadata store's answers are such: what is read
-  later is newer.)
+- an executor with one thread runs its jobs in the order of their submission; their results arrive in that order, and
+    after everything that a job itself has posted to the loop. (The metadata store's responses are such results: a later
+    read is newer.)
 
-Jobs do run in threads, since some ask the loop for something and wait for the answer; but the loop and the threads
-take turns, so that there is always only one of them that moves.
+Jobs run in real threads, since some of them call the loop and wait for the result. But the loop and the threads take
+turns, so that only one of them runs at any time.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from unittest.mock import patch
 from barnabas.threads import Arguments, OneThread, T, Workers
 
 PATIENCE_S = 60
-"""How long the loop waits for a thread, in real time, before it takes the thread for stuck."""
+"""The real time for which the loop waits for a thread before it counts as stuck."""
 
 Lane = tuple[str, int]
 
@@ -40,19 +40,19 @@ PLAIN: Lane = ("plain", 0)
 
 
 class InOrder:
-    """Stands for an executor of one thread, in `run_in_executor`."""
+    """Represents an executor with one thread, in `run_in_executor`."""
 
 
 class Answer(asyncio.Future[Any]):
-    """The result of a job of an executor of one thread."""
+    """The result of a job of an executor with one thread."""
 
     lane: Lane
 
 
 class Ready:
-    """Takes the place of the loop's queue: in each lane handles keep their order, the lanes do not.
+    """Replaces the loop's queue: handles keep their order within a lane, but not between lanes.
 
-    A task's next step has a lane of its own, and stands for it.
+    A task's next step has a separate lane.
     """
 
     def __init__(self, draw: random.Random) -> None:
@@ -75,7 +75,7 @@ class Ready:
             self.append_to(PLAIN, handle)
 
     def append_to(self, lane: Lane | None, handle: asyncio.Handle) -> None:
-        """`lane` is None for a lane of its own."""
+        """`lane` is None for a new lane."""
         self._count += 1
         if lane is None:
             self._next.append(handle)
@@ -89,7 +89,9 @@ class Ready:
         return self.pop()[1]
 
     def pop(self) -> tuple[Lane | None, asyncio.Handle]:
-        """What is next, and its lane. As `Random.randrange` draws it, whose calls are a part of the loop's time."""
+        """The next handle and its lane, drawn like `Random.randrange`, whose calls would take a large part of the
+        loop's time.
+        """
         slots = self._next
         many = len(slots)
         bits = many.bit_length()
@@ -116,7 +118,7 @@ class Ready:
 
 
 class _ReadyBesideThreads(Ready):
-    """Lets threads move before each step."""
+    """Lets threads run before each step."""
 
     def __init__(self, draw: random.Random, before_each: Callable[[], None]) -> None:
         super().__init__(draw)
@@ -128,7 +130,7 @@ class _ReadyBesideThreads(Ready):
 
 
 class ShuffledLoop(asyncio.SelectorEventLoop):
-    """The loop; `job_s_max` is how long, in the loop's time, the result of a thread's job may take to arrive."""
+    """The loop. `job_s_max` is the maximum time, on the loop's clock, until the result of a thread's job arrives."""
 
     _scheduled: list[Any]
     _timer_cancelled_count: int
@@ -142,7 +144,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
         self._job_s_max = job_s_max
         self._turn = threading.Condition()
         self._moving = 0
-        """Threads that are not done and do not wait for the loop."""
+        """Threads that are neither done nor waiting for the loop."""
         self._done: list[tuple[int, Callable[[], None]]] = []
         self._jobs = 0
         self._threads = ThreadPoolExecutor(32, "job")
@@ -164,7 +166,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """At once: jobs never reach it here, and the thread that asyncio ends it in would keep no turns."""
+        """Return at once: no jobs reach that executor, and asyncio's thread for its shutdown would not take turns."""
         self._executor_shutdown_called = True
         if self._default_executor is not None:
             self._default_executor.shutdown()
@@ -178,7 +180,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | InOrder | None, func: Callable[..., Any], *args: Any
     ) -> "asyncio.Future[Any]":
-        """Have a job done in a thread, at some moment from now on; the result arrives at some moment after that."""
+        """Run a job in a thread, at some later moment; the result arrives at some moment after that."""
         self._jobs += 1
         number = self._jobs
         is_in_order = isinstance(executor, InOrder) or getattr(executor, "_max_workers", 0) == 1
@@ -220,7 +222,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
                 future.set_exception(error)
 
         if is_in_order:
-            self._put(PLAIN, tell)  # after what the job itself has posted
+            self._put(PLAIN, tell)  # after the job's own callbacks
         elif not self._job_s_max or self._draw.random() < 0.5:
             self._put(lane, tell)
         else:
@@ -230,7 +232,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
         self._ready.append_to(lane, asyncio.Handle(callback, (), self))
 
     def _let_threads_move(self) -> None:
-        """Wait until no thread moves: each is done, or waits for the loop."""
+        """Wait until no thread runs: each is done, or waits for the loop."""
         with self._turn:
             if not self._turn.wait_for(lambda: not self._moving, PATIENCE_S):
                 raise RuntimeError("a thread neither ends nor asks the loop for something")
@@ -239,7 +241,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
             tell()
 
     def waits_for_loop(self, answer: "ThreadFuture[Any]") -> None:
-        """A thread goes on when the loop has answered."""
+        """A thread continues when the loop has a result."""
 
         def go_on(_answer: "ThreadFuture[Any]") -> None:
             with self._turn:
@@ -252,7 +254,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
 
 
 class LoopThreads(OneThread):
-    """A broker's threads: jobs are the loop's, but for those that nobody awaits."""
+    """A broker's threads: jobs run by the loop, except for those that are not awaited."""
 
     def call(self, job: Callable[[*Arguments], T], *arguments: *Arguments) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(None, job, *arguments)
@@ -262,7 +264,7 @@ class LoopThreads(OneThread):
 
 
 class _LoopWorkers:
-    """Threads of one kind of job; of a single one the jobs stay in order."""
+    """Threads for one kind of job; with a single thread the jobs stay in order."""
 
     def __init__(self, executor: InOrder | None) -> None:
         self._executor = executor
@@ -273,11 +275,11 @@ class _LoopWorkers:
         return loop.run_in_executor(self._executor, job, *arguments)
 
     async def stop(self) -> None:
-        """Whoever awaits their jobs has heard of them by now."""
+        """Do nothing: the results of all jobs have arrived by now."""
 
 
 class LoopClock:
-    """A broker's clock by the loop's time."""
+    """A broker's clock with the loop's time."""
 
     START_MS = 1_700_000_000_000
 
@@ -293,7 +295,7 @@ class LoopClock:
 
 @contextmanager
 def shuffled(seed: int, *, job_s_max: float = 0.0) -> "Iterator[asyncio.Runner]":
-    """A runner on such a loop. Threads may ask it with `asyncio.run_coroutine_threadsafe`, and wait for the answer."""
+    """A runner with such a loop. Threads may call `asyncio.run_coroutine_threadsafe`, and wait for the result."""
     ask = asyncio.run_coroutine_threadsafe
 
     def ask_and_wait(coroutine: Any, loop: asyncio.AbstractEventLoop) -> "ThreadFuture[Any]":

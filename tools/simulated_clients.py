@@ -1,8 +1,8 @@
-"""Clients of a simulated cluster: each speaks Kafka's protocol over the simulated network, and writes down what it was
-told, for `tools/soak/checker.py`.
+"""Clients of a simulated cluster. Each uses Kafka's protocol over the simulated network, and records all responses for
+`tools/soak/checker.py`.
 
-They do what the clients of `tools/soak/workload.py` do with librdkafka: idempotent producers, transactions, readers of
-assigned partitions, groups' commits.
+They act like the clients of `tools/soak/workload.py`, which use librdkafka: idempotent producers, transactions, readers
+of assigned partitions, groups' commits.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ REQUEST_TIMEOUT_S: Final = 4.0
 DELIVERY_TIMEOUT_S: Final = 60.0
 RETRY_S: Final = 0.1
 RIVAL_PAUSE_S: Final = 2.0
-"""How long, on average, a producer that was replaced leaves the others alone."""
+"""The average time for which a fenced producer leaves the others alone."""
 
 FOUND_LESS_MAX: Final = 200
-"""How often a group's offset may be told to be less than what was acknowledged, time after time."""
+"""The number of times in a row that a group's committed offset may be reported below the acknowledged one."""
 
 VALUES_PER_PROCESS: Final = 1_000_000_000
 
@@ -64,17 +64,17 @@ Place = tuple[str, int]
 
 
 class Recorder:
-    """What all clients were told; `tell` writes a line of the simulation's log."""
+    """The responses of all clients; `tell` writes a line to the simulation's log."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell = tell
         self.history = History()
         self.committed: dict[Place, int] = {}
-        """The largest offset whose commit was acknowledged."""
+        """The largest offset with an acknowledged commit."""
         self.wrong: list[str] = []
         self.acknowledged = 0
         self.counts: dict[str, int] = {}
-        """How often something happened that a run is there for."""
+        """The number of occurrences of the events that a run is meant to test."""
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -94,8 +94,9 @@ class Recorder:
 
 
 class Worker(ABC):
-    """One process of the history; `run_once` does one operation. `done` counts how often it did what it is there for,
-    and was told so."""
+    """One process of the history; `run_once` does one operation. `done` counts the operations that were confirmed as
+    successful.
+    """
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class Worker(ABC):
         self._invoked = 0.0
 
     async def run(self) -> None:
-        """Work until it is told to stop, and end what it does then."""
+        """Work until it is stopped, and finish the current operation."""
         while not self.is_stopping:
             self._invoked = asyncio.get_running_loop().time()
             try:
@@ -135,7 +136,7 @@ class Worker(ABC):
         await self.client.close()
 
     async def stop(self) -> None:  # noqa: B027 - most have nothing to say
-        """Take leave of the cluster."""
+        """Leave the cluster."""
 
     @abstractmethod
     async def run_once(self) -> None: ...
@@ -144,7 +145,7 @@ class Worker(ABC):
         await asyncio.sleep(self.draw.random() * 2 * mean_s)
 
     def die(self) -> None:
-        """As if the process was killed, and another one started in its place: connections end, nothing else is said."""
+        """Act like a killed process, replaced by a new one: connections end without further requests."""
         process = current_process()
         assert process is not None
         assert process.host is not None
@@ -157,14 +158,14 @@ class Worker(ABC):
         return self._next_value
 
     def record(self, status: Status, parts: Sequence[Send | Poll], **more: Any) -> None:
-        """Note what came of this round."""
+        """Record the result of this round."""
         completed = asyncio.get_running_loop().time() if status is Status.OK else inf
         operation = Operation(self.process, status, list(parts), invoked=self._invoked, completed=completed, **more)
         self.recorder.add(self.name, operation)
         self.done += status is Status.OK and not operation.is_empty
 
     async def leader(self, partition: int, *, is_retry: bool) -> int:
-        """The broker to be asked, by metadata that are refreshed for a retry. Errors: ClientError."""
+        """The leader of a partition, by metadata that is refreshed for a retry. Errors: ClientError."""
         if is_retry or not self.positions.partitions():
             await self.positions.refresh([self.topic])
         for node_id in self.positions.by_leader([(self.topic, partition)]):
@@ -173,7 +174,7 @@ class Worker(ABC):
 
     @contextmanager
     def retried(self, attempt: Attempts) -> Iterator[None]:
-        """An attempt that may fail for reasons that pass."""
+        """An attempt that may fail with retriable errors."""
         try:
             yield
         except ClientError as error:
@@ -181,7 +182,7 @@ class Worker(ABC):
 
 
 class Attempts:
-    """Tries something again until it is decided or takes too long: `async for is_retry in Attempts(...)`."""
+    """Retries an operation until its result is known or it takes too long: `async for is_retry in Attempts(...)`."""
 
     def __init__(self, worker: Worker, timeout_s: float = DELIVERY_TIMEOUT_S) -> None:
         self._worker = worker
@@ -195,7 +196,7 @@ class Attempts:
         return self
 
     async def __anext__(self) -> bool:
-        """Whether it was tried before. Raises BrokerUnavailable when it has taken too long."""
+        """Return whether this is a retry. Raises BrokerUnavailable when it has taken too long."""
         if self._is_retry:
             if self._loop.time() > self._until_s:
                 raise BrokerUnavailable(f"given up: {self._why}")
@@ -243,8 +244,9 @@ def was_written(error: ErrorCode) -> bool:
 
 
 async def new_producer(worker: Worker, transactional_id: str | None = None) -> tuple[int, int]:
-    """A producer id and epoch; what a former one of the same transactional id left open is aborted. Errors:
-    ClientError."""
+    """Initialise a producer. Returns its id and epoch; an open transaction of a former producer with the same
+    transactional id is aborted. Errors: ClientError.
+    """
     timeout_ms = TRANSACTION_TIMEOUT_MS if transactional_id else 0
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
     async for _ in (attempts := Attempts(worker)):
@@ -271,9 +273,9 @@ async def write(
     max_version: int | None = None,
     key: bytes | None = None,
 ) -> tuple[ErrorCode, int | None]:
-    """Have values written, in as many attempts as it takes; what the broker says in the end, and the first offset.
+    """Write values, with as many attempts as necessary. Returns the final error code and the first offset.
 
-    Errors: ClientError, when nobody knows whether they were.
+    Errors: ClientError, if it is unknown whether they were written.
     """
     timestamp_ms = worker.clock.now_ms()
     batch = build_batch(
@@ -309,8 +311,8 @@ async def write(
 
 class TransactionalProducer(Worker):
     """Transactions of a few records; one in ten is aborted on purpose, and in some the producer dies. Half of these
-    producers name the partitions before they write to them, as clients did before KIP-890; the others' brokers find out
-    by themselves.
+    producers add the partitions before they write to them, like clients before KIP-890; for the others the brokers add
+    them.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -330,7 +332,7 @@ class TransactionalProducer(Worker):
         if self.draw.random() < DIE_PROBABILITY:
             await self._die_within(sends, commits=is_complete and not aborts and self.draw.random() < 0.5)
             return
-        # Until a commit is asked for, the transaction can only be aborted, whoever does it.
+        # Until a commit is requested, the transaction can only be aborted, by any request.
         status = Status.FAIL
         if sends:
             commits = is_complete and not aborts
@@ -345,7 +347,7 @@ class TransactionalProducer(Worker):
             self._producer = None
 
     async def _die_within(self, sends: list[Send], *, commits: bool) -> None:
-        """Die before the end of the transaction is asked for, or before it is known."""
+        """Die before the end of the transaction is requested, or before its result is known."""
         if commits:
             asking = asyncio.create_task(self._end(commits=True))
             await self.pause(0.005)
@@ -357,11 +359,11 @@ class TransactionalProducer(Worker):
             self.record(Status.INFO if commits else Status.FAIL, sends, is_transaction=True)
         self.die()
         self._producer = None
-        if self.draw.random() < 0.3:  # so late that the coordinator ends the transaction by itself
+        if self.draw.random() < 0.3:  # so late that the coordinator aborts the transaction itself
             await self.pause(2 * TRANSACTION_TIMEOUT_MS / 1000)
 
     async def _write_some(self) -> tuple[list[Send], bool]:
-        """What was written, or may have been, and whether all of it surely was."""
+        """The records that were or may have been written, and whether all of them certainly were."""
         assert self._producer is not None
         draw, sends = self.draw, []
         if draw.random() < 0.5:
@@ -436,8 +438,7 @@ class TransactionalProducer(Worker):
 
 
 class RivalProducer(TransactionalProducer):
-    """One of several that take themselves for the only producer of one transactional id: each that comes back replaces
-    the others."""
+    """One of several producers with the same transactional id: each new one fences the others."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -475,7 +476,7 @@ class Reader(Worker):
 
 
 class Committer(Worker):
-    """Commits ever larger offsets of a group without members, and looks before each that they did not move back."""
+    """Commits increasing offsets of a group without members, and checks before each that they did not move back."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -488,7 +489,7 @@ class Committer(Worker):
         node_id = await self.client.coordinator(self._group)
         found = await fetch_committed(self.client, node_id, self._group, self.topic)
         if found is not None and max(found, 0) < before:
-            # A broker may take itself for the coordinator for a while after it was one.
+            # A broker may still act as the coordinator for a while after another one was elected.
             self._found_less += 1
             if self._found_less > FOUND_LESS_MAX:
                 self.recorder.wrong.append(f"{self._group} committed offset {before}, found {found}")
@@ -506,7 +507,7 @@ class Committer(Worker):
 
 
 async def fetch_committed(client: KafkaClient, node_id: int, group: str, topic: str) -> int | None:
-    """What a group has committed of partition 0; None where the broker does not tell now. Errors: ClientError."""
+    """The committed offset of a group for partition 0; None if the broker returns an error. Errors: ClientError."""
     topics = [OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
     reply = await client.send(request, node_id, max_version=9)

@@ -1,15 +1,15 @@
-"""A disk in memory whose cache a crash loses, and every state that a crash can leave it in.
+"""A disk in memory whose cache is lost in a crash, and every state that a crash can leave it in.
 
-`SimulatedDisk` is a `Files`: what storage does to it is written down, operation by operation. `crash` makes the disk
-that a power cut after some of them leaves behind, as far as the standard promises nothing more:
+`SimulatedDisk` is a `Files` that records each operation of storage. `crash` creates the disk that a power cut after
+some of these operations leaves behind, where only the guarantees of the standard hold:
 
-- What was written to a file is on the disk for certain once `sync` of that file has returned. Before, every sector of
-  512 bytes may be as it was at any time since the last sync, each by itself, and so may the file's size. What lies
-  within the size and was never written is zeros: no file system in use shows what was there before the file.
+- Data written to a file is on the disk for certain once `sync` of that file has returned. Before, every sector of 512
+    bytes may have its content of any time since the last sync, independent of other sectors, and so may the file's
+    size. Bytes within the size that were never written are zeros: no file system in use shows older data there.
 - A name (created, renamed, removed) is on the disk for certain once `sync_directory` of its directory has returned;
-  syncing the file itself is not enough. Before, the changes of one directory reach the disk in their order: file
-  systems with a journal promise that, and both Kafka's and our start rely on it. Directories do not wait for each
-  other, nor names for data.
+    syncing the file itself is not enough. Before, the changes of one directory reach the disk in their order: file
+    systems with a journal guarantee that, and both Kafka's and our start rely on it. There is no order between
+    directories, nor between names and data.
 
 This is the idea of ALICE (Pillai et al., OSDI 2014) and B3 (Mohan et al., OSDI 2018), on recorded calls of `Files`.
 """
@@ -32,7 +32,7 @@ _ROOT: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes that went to a file."""
+    """Bytes were written to a file."""
 
     node: int
     position: int
@@ -41,7 +41,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class SetSize:
-    """A file was cut or extended."""
+    """A file was truncated or extended."""
 
     node: int
     size: int
@@ -49,7 +49,7 @@ class SetSize:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Names of one directory changed, in one step: node, or None for one that went."""
+    """Names in one directory changed, in one step: the new node, or None for a removed name."""
 
     directory: int
     changes: tuple[tuple[str, int | None], ...]
@@ -57,7 +57,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """What was done to this file, or to the names in this directory, is on the disk."""
+    """All changes of this file, or of the names in this directory, are on the disk."""
 
     node: int
 
@@ -67,13 +67,13 @@ Operation: TypeAlias = Change | Sync
 
 
 Lives: TypeAlias = list[list[bytes]]
-"""The contents that a file had, one after the other."""
+"""The successive contents of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a crash makes of unsynced changes: the numbers of those names that reached the disk, and the contents of
-    files that had unsynced writes.
+    """The effect of a crash on unsynced changes: the numbers of the name changes that reached the disk, and the
+    contents of files with unsynced writes.
     """
 
     names: frozenset[int]
@@ -99,17 +99,18 @@ class SimulatedDisk:
         self._next_node = max(self._nodes) + 1
         self.operations: list[Operation] = []
         self.operations_max = inf
-        """When there are so many, those are forgotten that no crash can undo any more; numbers of operations begin anew
-        then."""
+        """At this number of operations, those that no crash can undo any more are dropped; the numbers of operations
+        start again then.
+        """
         self.listing = 0
-        """Another number, another order of the names in a directory: no file system promises one."""
+        """Changes the order of names in directory listings, as no file system guarantees one."""
         self.before_change: Callable[[], bool] = lambda: True
-        """Called before each operation; whether it is to be done: not that of a process that was just killed."""
+        """Called before each operation. Returns whether it is done: not for a process that was just killed."""
 
         self.trouble: Callable[[str], None] = lambda call: None
-        """Called with the name of what is asked for; raises what it fails with (`simulated_machine.py`)."""
+        """Called with the name of each call; raises the error of a failing one (`simulated_machine.py`)."""
 
-    # --- what storage asks for
+    # --- the calls of storage
 
     def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
         node = self._find(path)
@@ -225,7 +226,7 @@ class SimulatedDisk:
     def descriptor_limit(self) -> int:
         return 1 << 10
 
-    # --- inside
+    # --- internals
 
     def _new_node(self, content: bytearray | dict[str, int]) -> int:
         node, self._next_node = self._next_node, self._next_node + 1
@@ -274,7 +275,7 @@ class SimulatedDisk:
             self.operations_max = max(self.operations_max, 2 * len(self.operations))
 
     def _forget(self) -> None:
-        """Have all that is on the disk for certain be how it was in the beginning, and drop what nobody can reach."""
+        """Make everything that is certainly on the disk the new initial state, and drop unreachable nodes."""
         unsynced = self.unsynced(len(self.operations))
         certain: dict[int, bytearray | dict[str, int]] = {}
         for number, operation in enumerate(self.operations):
@@ -300,7 +301,7 @@ class SimulatedDisk:
         self._directories &= known
 
     def _known(self, changes: Iterable[Change]) -> set[int]:
-        """What has a name, now or after some crash, or is open."""
+        """The nodes that are open, or have a name now or after some crash."""
         found: set[int] = set()
         named = [node for each in changes if isinstance(each, Name) for _, node in each.changes if node is not None]
         waiting = [_ROOT, *self._descriptors.values(), *named]
@@ -316,7 +317,7 @@ class SimulatedDisk:
     # --- crashes
 
     def unsynced(self, count: int) -> dict[int, Change]:
-        """Of the first `count` operations, those that a crash then may undo, by number."""
+        """By number, those of the first `count` operations that a crash may undo."""
         found: dict[int, Change] = {}
         synced: set[int] = set()
         for number in range(count - 1, -1, -1):
@@ -328,7 +329,7 @@ class SimulatedDisk:
         return dict(sorted(found.items()))
 
     def outcomes(self, count: int, chance: random.Random, samples: int) -> Iterator[Outcome]:
-        """What a crash after `count` operations may make of them: nothing unsynced there, all there, names without
+        """Possible outcomes of a crash after `count` operations: all unsynced changes lost, all kept, names without
         data, data without names, names up to each point with and without data; then `samples` mixtures drawn by
         `chance`.
         """
@@ -346,7 +347,7 @@ class SimulatedDisk:
             yield Outcome(frozenset(self._some_names(names, chance)), contents)
 
     def _some_names(self, names: Sequence[int], chance: random.Random) -> Iterator[int]:
-        """In each directory those up to a point."""
+        """In each directory, the name changes up to a random point."""
         stopped: set[int] = set()
         for number in names:
             operation = self.operations[number]
@@ -357,8 +358,8 @@ class SimulatedDisk:
                 yield number
 
     def _lives(self, count: int, unsynced: Mapping[int, Change]) -> dict[int, Lives]:
-        """Each content since the last sync of files with unsynced changes; a new life begins when one is cut: what was
-        cut off does not come back into it.
+        """Each content since the last sync of files with unsynced changes. A truncation starts a new life: the removed
+        data does not come back in it.
         """
         nodes = {change.node for change in unsynced.values() if not isinstance(change, Name)}
         contents = {node: bytearray(self._initial_file(node)) for node in nodes}
@@ -412,11 +413,11 @@ class SimulatedDisk:
         return self.crash(count, Outcome(frozenset(self._some_names(names, chance)), contents))
 
     def end_process(self) -> None:
-        """Who used it was killed: all is there, and no more of it is synced than was."""
+        """The process was killed: all its changes stay, but no more of them is synced than before."""
         self._descriptors.clear()
 
     def turn_bit(self, path: str, position: int) -> None:
-        """The medium forgets what it was given, and nobody is told: no sync brings it back."""
+        """Flip a bit on the medium, undetected: no sync restores it."""
         node = self._existing(path)
         data = bytes([self._file(node)[position] ^ 1])
         for operation in (Write(node, position, data), Sync(node)):
@@ -424,8 +425,8 @@ class SimulatedDisk:
             _apply(self._nodes, operation)
 
     def killed(self, count: int) -> SimulatedDisk:
-        """The disk after the first `count` operations of a process that ended: all is there, but no more of it is
-        synced than was.
+        """The disk after the first `count` operations of a process that ended: all changes are there, but no more of
+        them is synced than before.
         """
         disk = SimulatedDisk(self._initial)
         for operation in self.operations[:count]:
@@ -498,7 +499,7 @@ def _reachable(nodes: dict[int, bytearray | dict[str, int]]) -> dict[int, bytes 
 
 
 def _mixture(lives: Sequence[Sequence[bytes]], chance: random.Random) -> bytes:
-    """A file each sector of which is as it was at some time."""
+    """A file with each sector from some time of its life."""
     times = chance.choice(lives) if chance.random() < 0.3 else lives[-1]
     size, at = len(times[-1]), chance.random()
     if at < 0.2:

@@ -1,4 +1,4 @@
-"""Members of a consumer group in a simulated cluster: they come, leave, die, and share partitions meanwhile."""
+"""Members of a consumer group in a simulated cluster: they join, leave, die, and share partitions meanwhile."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DIE_PROBABILITY: Final = 0.01
 
 
 class Member(Worker):
-    """Commits ever larger offsets of the partitions that it has, beginning with what the group had committed. Who was
-    replaced must not commit any more: the offsets would go back, which each member looks for when it gets a partition.
+    """Commits increasing offsets of its assigned partitions, starting with the group's committed offset. A fenced
+    member must not commit any more: the offsets would go back, which each member checks when it gets a partition.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -37,7 +37,7 @@ class Member(Worker):
         if self._offsets:
             await self._commit(self._member)
         else:
-            self.done += 1  # others have all there is
+            self.done += 1  # the other members have all partitions
         at = self.draw.random()
         if at < LEAVE_PROBABILITY:
             await self.stop()
@@ -66,7 +66,7 @@ class Member(Worker):
             least = self.recorder.committed.get((GROUP, name[1]), 0)
             offset = found.get(name, 0)
             if offset < least:
-                # A broker may take itself for the coordinator for a while after it was one.
+                # A broker may still act as the coordinator for a while after another one was elected.
                 self._found_less += 1
                 if self._found_less > FOUND_LESS_MAX:
                     self.recorder.wrong.append(f"{GROUP} committed {least} of partition {name[1]}, found {offset}")
@@ -80,7 +80,7 @@ class Member(Worker):
         try:
             await member.commit(offsets)
         except ClientError:
-            member.must_rejoin = True  # nobody knows what the group has committed now
+            member.must_rejoin = True  # the group's committed offset is unknown now
             raise
         if member.must_rejoin:
             return

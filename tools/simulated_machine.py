@@ -1,5 +1,5 @@
-"""What is wrong with one machine by itself, in a simulated cluster: a clock that others do not agree with, a disk that
-has no room for a while, or fails.
+"""Faults of a single machine in a simulated cluster: a clock that differs from the others, and a disk that is full for
+a while, or fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TAKES_ROOM: Final = ("create", "pwrite", "make_directory")
 
 
 class MachineClock:
-    """A clock whose wall time is off, and jumps: nobody else's is touched, nor is monotonic time."""
+    """A clock with a wrong wall time that jumps; other machines' clocks and its monotonic time are not affected."""
 
     def __init__(self, base: Clock) -> None:
         self._base = base
@@ -30,18 +30,18 @@ class MachineClock:
         return self._base.monotonic_ms()
 
     def set_off_by(self, off_ms: int) -> None:
-        """Be so much ahead (or behind) from now on."""
+        """Set the difference from now on, ahead or behind."""
         self._off_ms = off_ms
 
 
 class DiskTrouble(Protocol):
-    """Called with the name of what a disk is asked for, before it is done. Raises OSError: it is not done."""
+    """Called with the name of each call to a disk, before it is done. Raises OSError if it fails."""
 
     def __call__(self, call: str) -> None: ...
 
 
 class FullDisk:
-    """There is no room for anything new; what is there can be written over, synced and read."""
+    """There is no room for new data; existing data can be overwritten, synced and read."""
 
     def __init__(self) -> None:
         self.refused = 0
@@ -53,7 +53,7 @@ class FullDisk:
 
 
 class FailingDisk:
-    """Some calls fail, as with a controller that loses contact: whatever a failed sync was for may not be there."""
+    """Some calls fail, as with a disk controller that loses contact: data of a failed sync may be missing."""
 
     def __init__(self, draw: random.Random, probability: float) -> None:
         self.refused = 0

@@ -1,4 +1,4 @@
-"""Somebody who moves partitions of a simulated cluster to other brokers, and cancels what is under way."""
+"""A client that reassigns partitions of a simulated cluster to other brokers, and cancels reassignments."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from tools.simulated_clients import Attempts, Worker
 PARTITIONS_OF_INTERNAL: Final = 2
 PAUSE_S: Final = 2.0
 REPLICAS: Final = (2, 3, 3, 4)
-"""How many a partition gets: mostly as many as it had."""
+"""The number of replicas for a partition: mostly unchanged."""
 
 CANCEL_PROBABILITY: Final = 0.2
 
 _ANSWERS: Final = {
-    ErrorCode.INVALID_REPLICA_ASSIGNMENT,  # a broker that is to have it does not live
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT,  # a broker of the new replicas does not live
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,  # there is nothing to cancel
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # a topic is deleted and made again all the time
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # topics are deleted and created again all the time
 }
-"""What an answer may also be."""
+"""Expected errors in a response."""
 
 
 class Mover(Worker):
-    """Any partition may be on any brokers: records, commits and transactions go with it, also those of a topic that is
-    deleted meanwhile."""
+    """Any partition may be on any brokers: records, commits and transactions move with it, even if the topic is deleted
+    meanwhile.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -51,7 +52,7 @@ class Mover(Worker):
         await self._move(topic, index, None if self.draw.random() < CANCEL_PROBABILITY else brokers)
 
     async def _move(self, topic: str, index: int, brokers: list[int] | None) -> None:
-        """Have these brokers have it; None cancels what is under way."""
+        """Reassign the partition to these brokers; None cancels the current reassignment."""
         partition = ReassignablePartition(partition_index=index, replicas=brokers)
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=5_000, topics=[ReassignableTopic(name=topic, partitions=[partition])]
