@@ -1,1 +1,1 @@
-"""Load with failures against a running broker, a history of what clients were told, and a checker of that history."""
+"""Load with failures against a running broker, a history of the responses to clients, and a checker of that history."""

@@ -18,7 +18,7 @@ from tools.soak.run import Result, soak
 
 
 def describe(result: Result) -> str:
-    """Figures and findings, for people."""
+    """Numbers and findings, as readable text."""
     findings = result.findings
     lines = [
         f"{result.rounds} rounds, {result.crashes} crashes, {result.cuts} lost replies",
@@ -38,7 +38,7 @@ def describe(result: Result) -> str:
 
 
 def main() -> int:
-    """Run once and tell; exit status 0 when nothing was found (with --plant: when something was)."""
+    """Run once and print the result; exit status 0 when nothing was found (with --plant: when something was)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--kills", type=int, default=0, help="go on until there were so many")

@@ -1,32 +1,33 @@
-"""Does a history show that the broker broke a promise?
+"""Checks a history for violations of the broker's guarantees.
 
-Of compacted topics, of which most records go by right, tools/soak/compacted.py asks that in its own way.
+Compacted topics, most of whose records are removed on purpose, are checked by tools/soak/compacted.py.
 
 Anomalies (names as in Jepsen's Kafka workload; the last four are ours):
 
-- `inconsistent-offsets`: one offset showed two values.
-- `duplicate`: one value stands at two offsets.
-- `lost-write`: a value that was acknowledged, or belongs to a transaction of which something was read, lies below what
-  readers have passed, and nobody read it.
-- `unseen`: an acknowledged value is not there when everything is read in the end.
-- `G1a`: a value of an operation that failed was read, whatever came of the reader, or is there in the end.
-- `precommitted-read`: a transaction read what it wrote itself.
+- `inconsistent-offsets`: one offset returned two values.
+- `duplicate`: one value is at two offsets.
+- `lost-write`: a value that was acknowledged, or belongs to a transaction that was partly read, is below the position
+  of readers, and was never read.
+- `unseen`: an acknowledged value is missing in the final reading.
+- `G1a`: a value of a failed operation was read, also by a failed reader, or is in the final reading.
+- `precommitted-read`: a transaction read its own write.
 - `int-poll-skip`, `int-nonmonotonic-poll`: within one operation a reader jumped forward or back.
-- `poll-skip`, `nonmonotonic-poll`: between two operations of a process that reads assigned keys.
-- `int-nonmonotonic-send`, `nonmonotonic-send`: a process's sends stand in another order than it sent them.
-- `G1c`: operations read from each other in a circle (also through the order of one process, or of the clock: who reads
-  what is written later).
-- `torn-transaction`: in the end a transaction is there in part, or it failed and is there, or it committed and is not.
-- `pair`: of a value that a transaction wrote to two keys, one is not there in the end; or pairs of one process stand in
-  another order in one key than in the other.
-- `double-consume`: two committed transactions consumed the same offset. One whose end nobody knows is committed when
-  something it wrote was read.
-- `unknown-value`: something was read that nobody wrote to that key (misrouted or corrupt).
+- `poll-skip`, `nonmonotonic-poll`: the same between two operations of a process that reads assigned keys.
+- `int-nonmonotonic-send`, `nonmonotonic-send`: a process's sends are in another order than it sent them.
+- `G1c`: operations read from each other in a circle (also through the order of one process, or of the clock, when a
+  read returns a later write).
+- `torn-transaction`: in the final reading a transaction is there in part, or it failed and is there, or it committed
+  and is missing.
+- `pair`: of a value that a transaction wrote to two keys, one is missing in the final reading; or the pairs of one
+  process are in a different order in the two keys.
+- `double-consume`: two committed transactions consumed the same offset. A transaction with an unknown result is
+  committed if one of its writes was read.
+- `unknown-value`: a value was read that no process wrote to that key (misrouted or corrupt).
 
-Told as well: the worst realtime lag. A reader of assigned keys lags from the moment when somebody knew of an offset
-beyond its position until it asks again.
+The maximum realtime lag is reported, too. A reader of assigned keys lags from the moment when a process knew of an
+offset beyond the reader's position until its next poll.
 
-Not anomalies, because Kafka does not promise it: records of transactions that interleave, positions that jump when a
+Not anomalies, because Kafka does not rule them out: interleaved records of transactions, and positions that jump when a
 group rebalances.
 """
 
@@ -39,12 +40,12 @@ from math import isfinite
 from tools.soak.history import Assigned, History, Key, Mode, Operation, Send, Status, Value
 
 CYCLE_STEPS_MAX = 1_000_000
-"""What looking for the shortest circle of operations may cost."""
+"""The maximum cost of the search for the shortest circle of operations."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """Anomalies by name, each with its witnesses in words; and what the history is worth."""
+    """Anomalies by name, each with its witnesses as text; and measures of the history's significance."""
 
     anomalies: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     operations: int = 0
@@ -52,7 +53,7 @@ class Findings:
     transactions: int = 0
     realtime_lag_s: float = 0.0
     realtime_lag_after_faults_s: float = 0.0
-    """Of polls that were invoked when the last fault was over."""
+    """Counted for polls that were invoked after the last fault."""
 
     @property
     def is_valid(self) -> bool:
@@ -62,7 +63,7 @@ class Findings:
         self.anomalies[name].append(witness)
 
     def __iadd__(self, other: "Findings") -> "Findings":
-        """Both together."""
+        """Merge the findings of both."""
         for name, witnesses in other.anomalies.items():
             self.anomalies[name] += witnesses
         self.operations += other.operations
@@ -99,7 +100,7 @@ class Checker:
         self._measure_lag()
         return self._findings
 
-    # --- who wrote and read what, and where it stands -----------------------------------------------
+    # --- writers and readers of each value, and its offsets -----------------------------------------
 
     def _collect(self) -> None:
         findings = self._findings
@@ -123,7 +124,9 @@ class Checker:
                         self._offsets[send.key][send.offset].add(send.value)
 
     def _must_be_committed(self, operation: Operation) -> bool:
-        """Acknowledged, or a transaction (or lone send) some of which was read: nobody is shown what may yet vanish."""
+        """Whether it was acknowledged, or is a transaction (or single send) that was partly read: uncommitted data must
+        not be read.
+        """
         if operation.status is Status.OK:
             return True
         return operation.status is Status.INFO and any(
@@ -181,7 +184,7 @@ class Checker:
                     self._findings.add("precommitted-read", f"{key}: {value} was read by the transaction that wrote it")
 
     def _check_processes(self) -> None:
-        """Order of polls and sends, within operations and between those of one process."""
+        """Check the order of polls and sends, within operations and between those of one process."""
         polled: dict[int, dict[Key, int]] = defaultdict(dict)
         sent: dict[int, dict[Key, int]] = defaultdict(dict)
         for event in self._history.events:
@@ -226,8 +229,8 @@ class Checker:
         positions.update(seen)
 
     def _check_cycles(self) -> None:
-        """Operations as nodes; from a writer to who read it, from an operation to the next of its process, and to those
-        that were invoked when it was completed.
+        """Check a graph of operations for cycles, with edges from a writer to its readers, from an operation to the
+        next of its process, and to those that were invoked after it was completed.
         """
         number = {id(operation): index for index, operation in enumerate(self._operations)}
         edges: list[set[int]] = [set() for _ in self._operations]
@@ -279,7 +282,7 @@ class Checker:
             )
 
     def _check_pairs(self) -> None:
-        """Pairs of one process and the same two keys: both of each, and in the same order."""
+        """Check the pairs of one process and two keys: both values of each must be there, in the same order."""
         pairs: dict[tuple[int, Key, Key], list[tuple[int, int]]] = defaultdict(list)
         for operation in self._operations:
             for first, second in _pairs(operation):
@@ -328,7 +331,9 @@ class Checker:
             findings.realtime_lag_after_faults_s = max(findings.realtime_lag_after_faults_s, lag_s)
 
     def _newest_known(self) -> dict[Key, tuple[list[float], list[int]]]:
-        """For each key the moments at which somebody first knew of a larger offset than anybody before, and those."""
+        """For each key, the moments at which a process first knew of a larger offset than any before, and these
+        offsets.
+        """
         known: dict[Key, list[tuple[float, int]]] = defaultdict(list)
         for operation in self._operations:
             if operation.status is Status.OK:
@@ -348,7 +353,7 @@ class Checker:
 
 
 def check(history: History) -> Findings:
-    """Look for every anomaly."""
+    """Check for every anomaly."""
     return Checker(history).run()
 
 
@@ -372,7 +377,7 @@ def _pairs(operation: Operation) -> Iterator[tuple[Send, Send]]:
 
 
 def _in_real_time(operations: Sequence[Operation]) -> Iterator[tuple[int, int]]:
-    """From each operation to those invoked after it was completed, without edges that follow from others."""
+    """Edges from each operation to those invoked after it was completed, without edges that follow from others."""
     moments = [
         (time, is_invocation, index)
         for index, operation in enumerate(operations)
@@ -381,7 +386,7 @@ def _in_real_time(operations: Sequence[Operation]) -> Iterator[tuple[int, int]]:
         if isfinite(time)
     ]
     latest: set[int] = set()
-    """Completed, and no other operation lies wholly between them and now."""
+    """Completed operations; no other operation is completely between them and now."""
     before: dict[int, set[int]] = {}
     for _, is_invocation, index in sorted(moments, key=lambda moment: (moment[0], not moment[1])):
         if is_invocation:
@@ -431,7 +436,7 @@ def _components(edges: list[set[int]]) -> Iterable[set[int]]:
 
 def _shortest_cycle(edges: Sequence[set[int]], component: set[int]) -> list[int]:
     """The nodes of a short cycle in a strongly connected component, each followed by the next: the shortest one, unless
-    it takes more than CYCLE_STEPS_MAX steps to be sure of that.
+    the search would take more than CYCLE_STEPS_MAX steps.
     """
     shortest: list[int] = []
     steps = 0

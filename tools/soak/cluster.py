@@ -48,7 +48,7 @@ from tools.zookeeper import ZooKeeperServer
 BROKERS: Final = 3
 SESSION_TIMEOUT_MS: Final = 6_000
 STOPPED_S: Final = SESSION_TIMEOUT_MS / 1000 + 3
-"""How long a broker stands still that is to be taken for dead."""
+"""The time for which a broker is paused to be considered dead."""
 
 CLUSTER_OVERRIDES: Final = {
     **OVERRIDES,
@@ -56,8 +56,8 @@ CLUSTER_OVERRIDES: Final = {
     "replica.lag.time.max.ms": "5000",
 }
 TOPIC_CONFIG: Final = {"min.insync.replicas": "2"}
-# No Copier: kafka-python's producer may wait for ever for a coordinator that it could not connect to, as it does while
-# one of several brokers is away.
+# No Copier: kafka-python's producer may wait forever for a coordinator to which it could not connect, as happens while
+# one of several brokers is down.
 WORKERS: Final[Workers] = (
     (PlainProducer, 2),
     (TransactionalProducer, 4),
@@ -78,7 +78,7 @@ def barnabas(overrides: Mapping[str, str], port: int) -> ServerProcess:
 class ClusterOfProcesses:
     """ZooKeeper and its brokers, each a process; a context manager.
 
-    `make_broker` is what a broker is made by, of its configuration and port.
+    `make_broker` creates a broker from its configuration and port.
     """
 
     def __init__(
@@ -119,15 +119,16 @@ class ClusterOfProcesses:
         self._stack.close()
 
     def wait_settled(self, *topics: str) -> None:
-        """Wait until the brokers that run have heard what the controller decided, and know these topics."""
+        """Wait until the running brokers have applied the controller's decisions, and know these topics."""
         running = [
             f"127.0.0.1:{port}" for port, broker in zip(self._ports, self.brokers, strict=True) if broker.is_running
         ]
         wait_settled(running, topics)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata:
-        """Who leads a partition, and its in-sync replicas, as soon as the broker that is asked has heard of it: Kafka's
-        answer before that. Raises TimeoutError."""
+        """The leader of a partition and its in-sync replicas, according to Kafka's metadata, once the broker knows the
+        partition. Raises TimeoutError.
+        """
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
@@ -138,16 +139,16 @@ class ClusterOfProcesses:
         raise TimeoutError(f"nobody knows of {topic}-{partition}")
 
     def leader(self, topic: str, partition: int) -> ServerProcess:
-        """The broker that leads a partition; any if nobody does."""
+        """The broker that leads a partition; any broker if there is no leader."""
         return self.brokers[max(self.partition(topic, partition).leader, 0)]
 
     def log_text(self) -> str:
-        """What all brokers logged."""
+        """The logs of all brokers."""
         return "\n".join(broker.log_text() for broker in self.brokers)
 
 
 class ClusterOfOneCommand:
-    """`barnabas serve --brokers N`, whose parent has the store and starts again what is killed; a context manager."""
+    """`barnabas serve --brokers N`, whose parent runs the store and restarts killed brokers; a context manager."""
 
     def __init__(self, count: int = BROKERS, overrides: Mapping[str, str] | None = None) -> None:
         self.processes = BarnabasBrokers(count, {**CLUSTER_OVERRIDES, **(overrides or {})})
@@ -155,7 +156,7 @@ class ClusterOfOneCommand:
         self._killed_s: dict[int, list[float]] = {}
 
     def may_be_killed(self) -> list[int]:
-        """The brokers that have not died so often of late that the parent would give up."""
+        """The brokers whose parent would restart them: it gives up after too many recent deaths."""
         since_s = time.monotonic() - RESTARTS_PERIOD_S
         return [
             node_id
@@ -191,23 +192,23 @@ class ClusterOfOneCommand:
         self.processes.close()
 
     def log_text(self) -> str:
-        """What all of them logged."""
+        """The logs of all brokers."""
         return self.processes.log_text()
 
 
 def kill_child(cluster: ClusterOfOneCommand, chance: random.Random, _topic: str) -> None:
-    """`kill -9` of one broker, which its parent starts again: not more often than that does it in a minute."""
+    """`kill -9` of one broker, which its parent restarts, but not more often within a minute than the parent allows."""
     while not (candidates := cluster.may_be_killed()):
         time.sleep(0.5)
     cluster.kill(chance.choice(candidates))
 
 
 Fault = Callable[[ClusterOfProcesses, random.Random, str], None]
-"""Harms a cluster and heals it again; the last argument is the topic of the load."""
+"""Causes a fault of a cluster and ends it; the last argument is the topic of the load."""
 
 
 def kill_one(cluster: ClusterOfProcesses, chance: random.Random, _topic: str) -> None:
-    """`kill -9` of one broker, and its start, at once or when the others have noticed."""
+    """`kill -9` of one broker, and its restart, at once or after the others have noticed."""
     broker = chance.choice(cluster.brokers)
     broker.kill()
     time.sleep(chance.choice((0.0, 0.5, STOPPED_S)))
@@ -224,15 +225,13 @@ def _standing_still(server: ServerProcess) -> Iterator[None]:
 
 
 def stop_leader(cluster: ClusterOfProcesses, chance: random.Random, topic: str) -> None:
-    """The leader of a partition stands still until the cluster takes it for dead, and then goes on as if nothing had
-    been.
-    """
+    """Pause the leader of a partition until the cluster considers it dead, and then resume it."""
     with _standing_still(cluster.leader(topic, chance.randrange(2))):
         time.sleep(STOPPED_S)
 
 
 def kill_all(cluster: ClusterOfProcesses, chance: random.Random, _topic: str) -> None:
-    """`kill -9` of all brokers at once; they come back together."""
+    """`kill -9` of all brokers at once; they return together."""
     for broker in cluster.brokers:
         send_signal(broker.pid, signal.SIGKILL)
     for broker in cluster.brokers:
@@ -243,7 +242,7 @@ def kill_all(cluster: ClusterOfProcesses, chance: random.Random, _topic: str) ->
 
 
 def expire_session(cluster: ClusterOfProcesses, chance: random.Random, _topic: str) -> None:
-    """ZooKeeper ends the session of a broker that lives: somebody else closes it, who knows its password."""
+    """Expire the ZooKeeper session of a running broker: another client closes it with its password."""
     broker = chance.choice(cluster.brokers)
     ((session_id, password, *_),) = decode_checkpoint((broker.log_dir / SESSION_FILE).read_bytes())
     client = KazooClient(cluster.zookeeper.address, client_id=(int(session_id), bytes.fromhex(password)))
@@ -253,8 +252,8 @@ def expire_session(cluster: ClusterOfProcesses, chance: random.Random, _topic: s
 
 
 def stop_zookeeper(cluster: ClusterOfProcesses, chance: random.Random, topic: str) -> None:
-    """ZooKeeper stands still, for less than a session or longer than one; perhaps the leader of a partition with it,
-    and for longer still: it does not know what has become of its session.
+    """Pause ZooKeeper, for less than a session timeout or longer; sometimes pause the leader of a partition, too, and
+    even longer, so that it does not know whether its session has expired.
     """
     leader = cluster.leader(topic, chance.randrange(2)) if chance.random() < 0.5 else None
     with nullcontext() if leader is None else _standing_still(leader):
@@ -265,8 +264,9 @@ def stop_zookeeper(cluster: ClusterOfProcesses, chance: random.Random, topic: st
 
 
 def kill_zookeeper(cluster: ClusterOfProcesses, chance: random.Random, _topic: str) -> None:
-    """`kill -9` of ZooKeeper, perhaps of a broker with it, and their start a moment later or when all sessions would be
-    over, which begin anew with ZooKeeper."""
+    """`kill -9` of ZooKeeper, sometimes of a broker, too, and their restart a moment later or after the session
+    timeout; the sessions' timeouts start again with ZooKeeper.
+    """
     broker = chance.choice(cluster.brokers) if chance.random() < 0.5 else None
     cluster.zookeeper.kill()
     if broker is not None:
@@ -290,7 +290,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
 def soak_one_command(
     kills: int, *, load_s: float, seed: int, least: Amount = NOTHING, is_timed: bool = True, quiet: bool = False
 ) -> tuple[Result, Counter[str], str]:
-    """As `soak_cluster`, with `barnabas serve --brokers 3` and so many brokers of it killed under load."""
+    """Like `soak_cluster`, with `barnabas serve --brokers 3` and a number of its brokers killed under load."""
     cluster = ClusterOfOneCommand()
     faults = ["kill"] * (kills - 1)
     return _soak(cluster, cluster.count, {"kill": kill_child}, faults, load_s, seed, WORKERS, least, is_timed, quiet)
@@ -309,9 +309,9 @@ def soak_cluster(
     is_timed: bool = True,
     quiet: bool = False,
 ) -> tuple[Result, Counter[str], str]:
-    """Load of about `load_s` before each of the faults, by their names in `kinds`, and until `least` has happened; one
-    more `kill` comes when the workers have stopped, and then the check, as `soak` has it. Also returns how often what
-    happened, and what the brokers logged.
+    """Run about `load_s` of load before each of the faults, given by their names in `kinds`, and until `least` has
+    happened. One more `kill` follows when the workers have stopped, and then the check, like `soak`. Also returns the
+    number of each fault, and the brokers' logs.
     """
     cluster = ClusterOfProcesses(overrides=overrides, make_broker=make_broker)
     return _soak(cluster, BROKERS, kinds, faults, load_s, seed, workers, least, is_timed, quiet)
@@ -374,7 +374,7 @@ def _soak(
 def plan(
     kills: int, stops: int, alls: int, expirations: int, chance: random.Random, zookeeper_stops: int = 0
 ) -> Sequence[str]:
-    """So many faults of each kind, in any order; ZooKeeper is killed every other time that it stops."""
+    """The given number of faults of each kind, in any order; ZooKeeper is killed every other time that it stops."""
     names = ["kill"] * kills + ["stop"] * stops + ["all"] * alls + ["expire"] * expirations
     names += [("zookeeper stops", "zookeeper killed")[number % 2] for number in range(zookeeper_stops)]
     chance.shuffle(names)
@@ -382,7 +382,7 @@ def plan(
 
 
 def main() -> int:
-    """Run once and tell; exit status 0 when nothing was found."""
+    """Run once and print the result; exit status 0 when nothing was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10, help="brokers killed and started again (default 10)")
     parser.add_argument("--stops", type=int, default=3, help="leaders that stand still for longer than their session")

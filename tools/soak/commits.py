@@ -1,4 +1,4 @@
-"""Offsets that groups were told to be committed, and whether they are still there."""
+"""Acknowledged commits of groups, and a check that they are still there."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,9 +9,9 @@ Place = tuple[str, int]
 
 
 def moved_back(acknowledged: Mapping[Place, int], found: Mapping[Place, int]) -> list[str]:
-    """What was committed, and is not there any more, in words; `found` may be a part of all places.
+    """The acknowledged offsets that are no longer there, as text; `found` may contain only some of all places.
 
-    A larger offset than the acknowledged one is fine: the answer to its commit may have been lost.
+    A larger offset than the acknowledged one is fine: the response to its commit may have been lost.
     """
     return [
         f"group {group} committed offset {acknowledged[group, partition]} of partition {partition}, found {offset}"
@@ -21,9 +21,9 @@ def moved_back(acknowledged: Mapping[Place, int], found: Mapping[Place, int]) ->
 
 
 def fetch(consumer: Consumer, group: str, topic: str, partitions: Iterable[int]) -> dict[Place, int]:
-    """What the consumer's group has committed; OFFSET_INVALID, which is negative, where it has nothing.
+    """The committed offsets of the consumer's group; OFFSET_INVALID, which is negative, where it has none.
 
-    Partitions whose offset the broker does not tell are left out. Raises KafkaException.
+    Partitions for which the broker returns an error are left out. Raises KafkaException.
     """
     found = consumer.committed([TopicPartition(topic, each) for each in partitions], timeout=30)
     return {(group, each.partition): each.offset for each in found if each.error is None}

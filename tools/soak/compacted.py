@@ -1,21 +1,21 @@
-"""Does a compacted topic still say what its keys were given last?
+"""Checks that a compacted topic still has the last value of each key.
 
-Every key belongs to one process, which numbers its writes; a write gives the key its number as value, or deletes it.
-The number is in a header too, so that a deletion tells which one it was. A topic is read from its start to its end,
-over and over, while it is written, killed and compacted, and once more in the end.
+Every key belongs to one process, which numbers its writes; a write sets the key to its number, or deletes the key. The
+number is in a header too, so that a deletion can be identified. The topic is read from its start to its end,
+repeatedly, while it is written, killed and compacted, and once more at the end.
 
-A write is certain when it was acknowledged, or when something of its transaction was read: nobody is shown what may yet
-vanish. The newest certain write of a key below the end of a reading (all of them in the last one) is what the reading
-must know of: its last record of the key must be that write or a newer one.
+A write is certain when it was acknowledged, or when a record of its transaction was read: uncommitted data must not be
+read. A reading must reflect the newest certain write of each key below its end (the last reading: of all writes): its
+last record of the key must be that write or a newer one.
 
-- `lost-newest`: it was a value, and the reading has an older write or nothing. Nothing is fine when a newer deletion
-  was tried of which nobody knows what came: deletions go too, after delete.retention.ms.
-- `deleted-key`: it was a deletion, and the reading has an older value.
-- `nonmonotonic-key`: writes of a key stand in another order than they were sent.
+- `lost-newest`: the write was a value, and the reading has an older write or none. None is fine if a newer deletion
+  with an unknown result exists: deletions are removed too, after delete.retention.ms.
+- `deleted-key`: the write was a deletion, and the reading has an older value.
+- `nonmonotonic-key`: writes of a key are in another order than they were sent.
 - `inconsistent-offsets`, `duplicate`, `unknown-value`, `G1a`, `int-nonmonotonic-poll`: as in tools/soak/checker.py.
 
-Not an anomaly: a reading of more than READING_S saw a value, and its deletion came and went before it got there. Nor
-are older records that compaction has not taken away yet.
+Not an anomaly: a reading of more than READING_S returned a value whose deletion was written and removed before the
+reading reached it. Nor are older records that compaction has not removed yet.
 """
 
 from bisect import bisect_left
@@ -29,8 +29,8 @@ from tools.soak.history import Status, Value
 
 DELETE_RETENTION_S = 6.0
 READING_S = DELETE_RETENTION_S / 2
-"""A deletion that stands behind a reading's start is still there so much later: the other half is for the pass itself,
-which goes by the time of its own start.
+"""A deletion after a reading's start is kept for this time at least: the other half is for the compaction pass, which
+uses the time of its own start.
 """
 
 Place = tuple[int, int]
@@ -39,7 +39,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class KeyedWrite:
-    """One value or deletion; `offset` as acknowledged, None where the client never heard of one."""
+    """One value or deletion; `offset` is the acknowledged one, None if the client received none."""
 
     partition: int
     key: str
@@ -50,7 +50,7 @@ class KeyedWrite:
 
 @dataclass(frozen=True, slots=True)
 class KeyedOperation:
-    """Writes of one process that were acknowledged together, or happen together."""
+    """Writes of one process that were acknowledged together, or are atomic."""
 
     status: Status
     writes: Sequence[KeyedWrite]
@@ -58,7 +58,7 @@ class KeyedOperation:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecord:
-    """A record as it was read; `number` is whatever stood there where no process can have written it."""
+    """A record that was read; `number` is its content if no process can have written it."""
 
     partition: int
     offset: int
@@ -69,7 +69,7 @@ class KeyedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All committed records from the start of each partition to its end, in the order in which they came."""
+    """All committed records from the start of each partition to its end, in the order in which they arrived."""
 
     records: Sequence[KeyedRecord]
     ends: Mapping[int, float]
@@ -78,7 +78,7 @@ class Reading:
 
 @dataclass(slots=True)
 class KeyedHistory:
-    """What processes wrote, each in its own order, and what was read, the last one when nobody wrote any more."""
+    """The writes of each process, in its order, and the readings; the last reading followed all writes."""
 
     operations: list[KeyedOperation] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
@@ -93,9 +93,9 @@ class KeyedChecker:
         self._writes: dict[tuple[Value, Value], tuple[KeyedOperation, KeyedWrite]] = {}
         self._places: dict[tuple[Value, Value], Place] = {}
         self._unsure_deletions: dict[str, list[int]] = defaultdict(list)
-        """Those that may have happened, and nobody knows."""
+        """The writes with an unknown result."""
         self._certain: dict[str, list[tuple[float, KeyedWrite]]] = defaultdict(list)
-        """The certain writes of each key by offset, infinite where nobody knows it."""
+        """The certain writes of each key by offset; infinite for an unknown offset."""
 
     def run(self) -> Findings:
         self._collect()
@@ -117,7 +117,7 @@ class KeyedChecker:
                     self._unsure_deletions[write.key].append(write.number)
 
     def _check_records(self, reading: Reading) -> None:
-        """Each record of a reading by itself, and that their offsets grow."""
+        """Check each record of a reading, and that offsets increase."""
         positions: dict[int, int] = {}
         for record in reading.records:
             where = f"partition {record.partition} at offset {record.offset}"
@@ -133,7 +133,7 @@ class KeyedChecker:
                 self._findings.add("G1a", f"{where}: {record.key} has {record.number}, but its write failed")
 
     def _check_places(self) -> None:
-        """An offset has one record, and a record has one offset, whenever somebody looks."""
+        """Check that an offset has one record, and a record one offset, in all readings."""
         taken: dict[Place, tuple[Value, Value]] = {}
         for place, write in self._all_places():
             if taken.setdefault(place, write) != write:
@@ -170,13 +170,13 @@ class KeyedChecker:
             end = reading.ends[writes[0][1].partition]
             below = len(writes) if end == inf else bisect_left(writes, end, key=lambda found: found[0])
             if below:
-                # Where offsets are known, numbers grow with them.
+                # Known offsets increase with the numbers.
                 candidates = writes if end == inf else writes[below - 1 : below]
                 newest = max((write for _, write in candidates), key=lambda write: write.number)
                 self._compare(reading, newest, last.get(key))
 
     def _compare(self, reading: Reading, newest: KeyedWrite, found: KeyedRecord | None) -> None:
-        """The newest certain write of a key with the last record of it that a reading has."""
+        """Compare the newest certain write of a key with its last record in a reading."""
         if found is not None and isinstance(found.number, int) and found.number >= newest.number:
             return
         may_be_deleted = newest.is_deletion or any(
@@ -191,5 +191,5 @@ class KeyedChecker:
 
 
 def check_keyed(history: KeyedHistory) -> Findings:
-    """Look for every anomaly."""
+    """Check for every anomaly."""
     return KeyedChecker(history).run()

@@ -1,4 +1,4 @@
-"""What a crash found of compaction, and how much of it there was: a soak without any would say nothing of it."""
+"""The stage of compaction at a crash, and the number of compactions: without any, a soak would prove little."""
 
 import os
 import re
@@ -19,7 +19,7 @@ PASS = re.compile(r"(\S+)-\d+: compacted up to offset \d+")
 def wait_for_compaction(
     log_dir: Path, stage: str, patience_s: float, sleep: Callable[[float], object] = time.sleep
 ) -> None:
-    """Until a file of a stage (`.cleaned`, `.swap` or `.deleted`) appears that was not there, or for so long."""
+    """Wait until a new file of a stage (`.cleaned`, `.swap` or `.deleted`) appears, at most for the given time."""
     logs = list(log_dir.glob("*[0-9]"))
     before = set(_files(logs, {stage}))
     deadline = time.monotonic() + patience_s
@@ -28,7 +28,7 @@ def wait_for_compaction(
 
 
 def stage_of_crash(log_dir: Path, now_ms: int | None = None) -> str | None:
-    """Where compaction was when the broker ended at `now_ms`, by default just now."""
+    """The stage of compaction when the broker ended at `now_ms`, by default just now."""
     found = set(_files(log_dir.glob("*[0-9]"), {CLEANED, SWAP, DELETED}))
     suffixes = {path.suffix for path in found}
     if SWAP in suffixes:
@@ -42,7 +42,7 @@ def stage_of_crash(log_dir: Path, now_ms: int | None = None) -> str | None:
 
 
 def _files(logs: Iterable[Path], suffixes: Collection[str]) -> Iterator[Path]:
-    """Those that a pass has ready or begins to write (`.cleaned`), swaps in (`.swap`) or has replaced (`.deleted`)."""
+    """The files that a pass has written or begins to (`.cleaned`), swaps in (`.swap`) or has replaced (`.deleted`)."""
     for log in logs:
         with suppress(FileNotFoundError):  # a deleted topic
             for name in os.listdir(log):
@@ -51,5 +51,5 @@ def _files(logs: Iterable[Path], suffixes: Collection[str]) -> Iterator[Path]:
 
 
 def passes(log_text: str) -> Counter[str]:
-    """How many passes the broker made, by topic."""
+    """The number of the broker's passes, by topic."""
     return Counter(match[1] for match in PASS.finditer(log_text))

@@ -1,8 +1,9 @@
-"""Exactly once from topic to topic, under load: a worker that reads, writes and commits what it read in transactions.
+"""Exactly-once copies from topic to topic under load: a worker that reads, writes, and commits the read offsets in
+transactions.
 
-It is kafka-python's: librdkafka's `send_offsets_to_transaction` may wait for ever when its broker goes away
-(librdkafka issues 5456 and 5511). kafka-python may do so too: it forgets a request for which it could not connect to
-the coordinator. Here the wait has an end.
+It uses kafka-python: librdkafka's `send_offsets_to_transaction` may wait forever if its broker goes down (librdkafka
+issues 5456 and 5511). kafka-python may do so too: it forgets a request if it could not connect to the coordinator. Here
+the wait has a limit.
 """
 
 import logging
@@ -23,12 +24,12 @@ with warnings.catch_warnings():
     from kafka.net.inet import KafkaNetSocket
     from kafka.structs import OffsetAndMetadata
 
-logging.getLogger("kafka").setLevel(logging.CRITICAL)  # brokers that go away are the point
+logging.getLogger("kafka").setLevel(logging.CRITICAL)  # brokers that go down are intended
 
 GROUP = "copiers"
 RECORDS_MAX = 25
 PAUSE_S = 0.05
-"""After a transaction: it takes this client most of a CPU to keep up with all that is written, and others need it."""
+"""The pause after a transaction: without it, this client needs most of a CPU, which others need."""
 
 PATIENCE_S = 10
 
@@ -37,7 +38,9 @@ _sock_connect = KafkaNetSocket.sock_connect
 
 
 async def _connect_or_close(self: Any, net: Any, sock: Any, *arguments: Any, **settings: Any) -> Any:
-    """kafka-python leaves a socket open that could not connect, as at the end, when there is no broker any more."""
+    """Close a socket that could not connect, which kafka-python leaves open: for example at the end, without any
+    broker.
+    """
     try:
         return await _sock_connect(self, net, sock, *arguments, **settings)
     except BaseException:
@@ -58,7 +61,7 @@ class Copier(Worker):
         self._moved: set[int] = set()
 
     def _open(self) -> None:
-        """Clients whose predecessors are fenced; the consumer starts at what is committed."""
+        """Create clients that fence their predecessors; the consumer starts at the committed offsets."""
         self._producer = KafkaProducer(
             bootstrap_servers=self.bootstrap_servers,
             transactional_id=f"soak-{self.process}",
@@ -85,7 +88,7 @@ class Copier(Worker):
                 self._open()
             polled = self._consumer.poll(timeout_ms=200)
         except KafkaError:
-            self.close()  # the broker was away for longer than the client waits
+            self.close()  # the broker was down for longer than the client waits
             return
         if not polled:
             return
@@ -116,7 +119,7 @@ class Copier(Worker):
             self.close()
 
     def _transaction_in_time(self, records: dict[Any, list[tuple[int, Any]]], send: Send) -> Status:
-        """The transaction; INFO when it takes so long that the producer has to be left behind."""
+        """Run the transaction. Returns INFO if it takes so long that the producer has to be abandoned."""
         outcome: list[Status | BaseException] = []
 
         def run() -> None:
@@ -158,7 +161,7 @@ class Copier(Worker):
         return Status.OK
 
     def _go_back(self, records: dict[Any, list[tuple[int, Any]]]) -> None:
-        """What was aborted is read again, by whoever has the partition."""
+        """Go back to the start of aborted records, to read them again if the partition is still assigned."""
         for partition, found in records.items():
             if TopicPartition(self.topic, partition) in self._consumer.assignment():
                 self._consumer.seek(TopicPartition(self.topic, partition), found[0][0])
@@ -172,13 +175,13 @@ class Copier(Worker):
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Notes which partitions came."""
+    """Records the newly assigned partitions."""
 
     def __init__(self, moved: set[int]) -> None:
         self._moved = moved
 
     def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
-        """Nothing is under way between two polls."""
+        """Do nothing: no transaction is open between two polls."""
 
     def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
         self._moved |= {each.partition for each in assigned}

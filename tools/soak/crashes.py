@@ -1,4 +1,6 @@
-"""How a broker ends in a soak: `kill -9`, with a torn write or without, at any time or at a swap of compaction."""
+"""The ways in which a broker ends in a soak: `kill -9`, with a torn write or without, at any time or at a swap of
+compaction.
+"""
 
 import random
 from pathlib import Path
@@ -15,8 +17,8 @@ COMPACTION_PATIENCE_S = 1.5
 
 
 def kill(process: BarnabasProcess, chance: random.Random) -> None:
-    """`kill -9`; in half of the cases a write is under way of which the disk took only a part. In half of the cases it
-    waits for some stage of the next compaction.
+    """`kill -9`. In half of the cases a write is torn: only a part of it reached the disk. In half of the cases the
+    kill waits for some stage of the next compaction.
     """
     if chance.random() < COMPACTION_PROBABILITY:
         wait_for_compaction(process.log_dir, chance.choice((CLEANED, SWAP, SWAP, DELETED)), COMPACTION_PATIENCE_S)
@@ -26,8 +28,8 @@ def kill(process: BarnabasProcess, chance: random.Random) -> None:
 
 
 def tear(directory: Path) -> None:
-    """Leave behind the last batch of a partition what a torn write leaves: a whole header and file size, but zeros
-    where the second half of the records should be. Nobody was told that it was written.
+    """Append a torn write after the last batch of a partition: a whole header and file size, but zeros instead of the
+    second half of the records. It was not acknowledged.
     """
     segment = max(directory.glob("*.log"))
     last = _last_batch(segment.read_bytes())

@@ -1,5 +1,5 @@
-"""A group whose member commits, joins again, and then sends a commit of its earlier generation: one that the network
-kept back. It has to be refused, for by then other members may have gone further.
+"""A group whose member commits, joins again, and then sends a commit of its earlier generation, as if the network had
+delayed it. The broker must refuse it, because other members may have committed larger offsets by then.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ PATIENCE_S = 10.0
 
 
 class DelayedCommitter(Committer):
-    """Commits ever larger offsets of a group of which it is the only member, and between them one from the past."""
+    """Commits increasing offsets of a group as its only member, and sometimes one of an earlier generation."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -57,7 +57,7 @@ class DelayedCommitter(Committer):
                 await connection.close()
 
     async def _join(self, connection: BrokerConnection) -> int:
-        """The generation that begins; -1 if none does."""
+        """The new generation; -1 if there is none."""
         answer = await self._ask_to_join(connection)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self._member_id = answer.member_id

@@ -1,7 +1,7 @@
 """The broker that dies at one append: `python -m tools.soak.fatal_append NUMBER serve ...`.
 
-What coordinators write (`__transaction_state`, `__consumer_offsets`) and markers of transactions are counted from 1;
-when the one of this number is in its log, the process ends as with `kill -9`. Nobody has been told of it yet.
+The records of coordinators (`__transaction_state`, `__consumer_offsets`) and transaction markers are counted from 1.
+When the one with this number is in its log, before any response, the process ends as with `kill -9`.
 """
 
 import os
@@ -14,7 +14,7 @@ from barnabas.__main__ import main as barnabas
 
 
 def die_at(number: int) -> None:
-    """Have the process end at this append."""
+    """Make the process end at this append."""
     from barnabas.storage.log import LogAppendInfo, PartitionLog
     from barnabas.storage.validation import AppendOrigin
 

@@ -1,8 +1,8 @@
-"""What clients asked and were told: the input of the checker.
+"""The requests of clients and the responses they got: the input of the checker.
 
 An operation is one send, one poll, or one transaction of several of both. Every value is written at most once per key
-(a key stands for one partition), so a value tells who wrote it. After Jepsen's Kafka workload: operations and anomalies
-are defined as there.
+(a key stands for one partition), so a value identifies its writer. Operations and anomalies are defined as in Jepsen's
+Kafka workload.
 """
 
 from collections.abc import Hashable, Iterable
@@ -15,9 +15,9 @@ Value = Hashable
 
 
 class Status(Enum):
-    """How an operation ended for its client.
+    """The result of an operation for its client.
 
-    FAIL: it surely did not happen. INFO: nobody knows (time-outs, lost connections, NOT_LEADER_OR_FOLLOWER).
+    FAIL: it certainly did not happen. INFO: it is unknown (time-outs, lost connections, NOT_LEADER_OR_FOLLOWER).
     """
 
     OK = "ok"
@@ -26,7 +26,7 @@ class Status(Enum):
 
 
 class Mode(Enum):
-    """How a consumer got its partitions; positions may jump when a group gives them."""
+    """The way in which a consumer got its partitions; positions may jump when a group assigns them."""
 
     ASSIGN = "assign"
     SUBSCRIBE = "subscribe"
@@ -34,7 +34,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One record written; `offset` as acknowledged, None where the client never heard of one."""
+    """One record written; `offset` is the acknowledged one, None if the client received none."""
 
     key: Key
     value: Value
@@ -43,18 +43,20 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Records read, per key in the order in which they came: (offset, value); none of a key that had nothing new."""
+    """Records read, by key in the order in which they arrived: (offset, value); an empty list for a key without new
+    ones.
+    """
 
     records: dict[Key, list[tuple[int, Value]]]
 
 
 @dataclass(slots=True)
 class Operation:
-    """One operation of one process (a client with its own session).
+    """One operation of one process (a client with a separate session).
 
-    `is_transaction`: its parts happen together or not at all. `rebalanced`: keys that moved meanwhile, for which
-    positions may jump. `consumed`: what a transaction committed as consumed, as (group, key, offset). It took place
-    between `invoked` and `completed` (any clock in seconds, the same for all); nobody knows when an INFO was completed.
+    `is_transaction`: its parts are atomic. `rebalanced`: keys that were reassigned meanwhile, for which positions may
+    jump. `consumed`: the offsets that a transaction committed, as (group, key, offset). It took place between `invoked`
+    and `completed` (any clock in seconds, the same for all); the completion of an INFO is unknown.
     """
 
     process: int
@@ -75,7 +77,7 @@ class Operation:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was written or read."""
+        """Whether no record was written or read."""
         return not any(self.sends()) and not any(any(poll.records.values()) for poll in self.polls())
 
 
@@ -89,8 +91,8 @@ class Assigned:
 
 @dataclass(slots=True)
 class History:
-    """All operations in the order of their completion, and what was read in the end from the start of every key; no
-    fault was done to the broker after `healed` while they ran.
+    """All operations in the order of their completion, and the final reading from the start of every key; no fault of
+    the broker occurred after `healed`, while the operations ran.
     """
 
     events: list[Operation | Assigned] = field(default_factory=list)

@@ -1,7 +1,8 @@
-"""Transactions of Kafka's own producer, which speaks transaction version 2: partitions and groups are added by what is
-written to them, and the epoch is bumped at every end (KIP-890).
+"""Transactions of Kafka's own producer with transaction version 2: the broker adds partitions and groups when it
+receives records and offsets for them, and the epoch is bumped at every end (KIP-890).
 
-It runs in a JVM of its own and is called through py4j, so what it was told is in the history like any other client's.
+It runs in a separate JVM and is called through py4j, so its responses are in the history like those of any other
+client.
 """
 
 from typing import Any
@@ -17,13 +18,13 @@ from tools.soak.history import Send, Status
 from tools.soak.workload import ABORT_PROBABILITY, TRANSACTION_TIMEOUT_S, Worker
 
 STILL_UNKNOWN = frozenset({"TimeoutException", "InterruptException"})
-"""The same call again waits on for the same end."""
+"""The errors after which a repeated call continues to wait for the same end."""
 
 
 class JavaTransactionalProducer(Worker):
     """Transactions of a few records and, half of them, of an offset; one in ten is aborted on purpose.
 
-    Nobody else commits for its group, so before each transaction it knows what the group must have.
+    No other client commits for its group, so the group's committed offset is known before each transaction.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -31,7 +32,7 @@ class JavaTransactionalProducer(Worker):
         self._transactional_id = f"soak-{self.process}"
         self._group = f"offsets-of-{self._transactional_id}"
         runtime = kafka_runtime()
-        # The process ends when its standard input does: without a reference the garbage collector would close that.
+        # The process ends with its standard input: without a reference the garbage collector would close that.
         port, self._jvm = launch_gateway(
             classpath=runtime.classpath,
             javaopts=runtime.java_command("", jvm_options=["-Xmx128m", *SMALL_JVM[1:]], log_level="OFF")[1:-3],
@@ -49,7 +50,7 @@ class JavaTransactionalProducer(Worker):
         """Producer id and epoch before its first transaction here."""
         self._target = 0
         self._possible = {0}
-        """What the group may have committed; 0 for nothing."""
+        """The possible committed offsets of the group; 0 for none."""
 
     def run_once(self) -> None:
         try:
@@ -85,7 +86,7 @@ class JavaTransactionalProducer(Worker):
             self._note_commit(status)
 
     def _open(self) -> Any:
-        """A producer that has fenced its predecessor."""
+        """Create a producer, which fences its predecessor."""
         if self._producer is None:
             serializer = "org.apache.kafka.common.serialization.StringSerializer"
             producer = self._kafka.clients.producer.KafkaProducer(
@@ -111,7 +112,7 @@ class JavaTransactionalProducer(Worker):
         producer.sendOffsetsToTransaction({partition: offset}, group)
 
     def _end(self, producer: Any, *, aborts: bool) -> Status:
-        """Commit or abort, as long as it takes. Raises Py4JJavaError when nobody can know how it ended."""
+        """Commit or abort, for as long as it takes. Raises Py4JJavaError if the result cannot be known."""
         while True:
             try:
                 producer.abortTransaction() if aborts else producer.commitTransaction()
@@ -124,7 +125,7 @@ class JavaTransactionalProducer(Worker):
                 aborts = True
 
     def _give_up(self, producer: Any) -> Status:
-        """Abort what a failed call has left, or let the next producer do it."""
+        """Abort the transaction of a failed call, or leave that to the next producer."""
         try:
             return self._end(producer, aborts=True)
         except Py4JJavaError:
@@ -139,7 +140,7 @@ class JavaTransactionalProducer(Worker):
             self._possible.add(self._target)
 
     def _look_at_commits(self) -> bool:
-        """Whether the broker told what the group has committed."""
+        """Check the group's committed offset. Returns whether the broker returned it."""
         try:
             found = fetch(self._consumer, self._group, self.topic, [0])
         except KafkaException:
@@ -151,7 +152,7 @@ class JavaTransactionalProducer(Worker):
         return bool(found)
 
     def _identity(self) -> tuple[int, int]:
-        """The producer id and epoch that the coordinator knows."""
+        """The producer id and epoch at the coordinator."""
         admin = self._kafka.clients.admin.Admin.create({"bootstrap.servers": self.bootstrap_servers})
         try:
             described = admin.describeTransactions([self._transactional_id]).description(self._transactional_id).get()
@@ -160,8 +161,8 @@ class JavaTransactionalProducer(Worker):
         return described.producerId(), described.producerEpoch()
 
     def _look_at_epoch(self) -> None:
-        """With version 2 each end bumps the epoch; the classic protocol would have left it where it was. Another
-        producer id says the same: it comes when the epochs of one are used up.
+        """Check that the end bumped the epoch, as with version 2; the classic protocol would not have changed it.
+        Another producer id proves the same: it is assigned when the epochs of one are used up.
         """
         if self._first is None:
             return

@@ -1,4 +1,6 @@
-"""Stock clients of a compacted topic: values and deletions of keys, alone and in transactions, and readings of all."""
+"""Stock clients of a compacted topic: values and deletions of keys, alone and in transactions, and readings of all
+records.
+"""
 
 import sys
 import time
@@ -18,13 +20,13 @@ READ_MAX_S = 200.0
 
 
 def compacted_topic(topic: str) -> str:
-    """The compacted topic of the round that has this one."""
+    """The compacted topic of this topic's round."""
     return f"{topic}-compacted"
 
 
 class KeyedWorker(Worker):
-    """A client of the compacted topic. What it writes goes to keys of its own: some all the time, most of them seldom,
-    so that losing one's newest value is not hidden by the next.
+    """A client of the compacted topic. It writes to separate keys: some of them all the time, most of them seldom, so
+    that the loss of one's newest value is not hidden by the next.
     """
 
     FEW_KEYS = 10
@@ -36,7 +38,9 @@ class KeyedWorker(Worker):
         super().__init__(process, bootstrap_servers, compacted_topic(topic), *arguments)
 
     def next_writes(self, count: int) -> list[KeyedWrite]:
-        """To the few keys or to the many, so that of some batches nothing stays, and of others most."""
+        """The next writes, to the frequent keys or to the rare ones, so that compaction removes some batches
+        completely, and others hardly.
+        """
         keys = self.FEW_KEYS if self.random.random() < self.FEW_PROBABILITY else self.MANY_KEYS
         return [self._next_write(self.random.randrange(keys)) for _ in range(count)]
 
@@ -45,7 +49,7 @@ class KeyedWorker(Worker):
         return KeyedWrite(number % PARTITIONS, f"{self.process}-{number}", self.value(), is_deletion)
 
     def produce(self, producer: Producer, write: KeyedWrite, offsets: dict[int, int]) -> None:
-        """Hand a write to the client; `offsets` gets what is acknowledged, by number."""
+        """Pass a write to the client; `offsets` gets the acknowledged offsets, by number."""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
@@ -62,7 +66,7 @@ class KeyedWorker(Worker):
         )
 
     def record_writes(self, status: Status, writes: list[KeyedWrite], offsets: dict[int, int]) -> None:
-        """Note what came of them."""
+        """Record the result of writes."""
         told = [
             KeyedWrite(write.partition, write.key, write.number, write.is_deletion, offsets.get(write.number))
             for write in writes
@@ -141,10 +145,10 @@ class KeyedTransactionalProducer(KeyedWorker):
                 self.produce(producer, write, offsets)
             aborts = self.random.random() < ABORT_PROBABILITY
             if aborts:
-                producer.flush(60)  # else librdkafka would throw away what it has not sent yet
+                producer.flush(60)  # otherwise librdkafka would discard unsent records
             status = end_transaction(producer, aborts=aborts)
         except KafkaException:
-            self._producer = None  # the next one fences whatever is left
+            self._producer = None  # the next one fences it
         if writes:
             self.record_writes(status, writes, offsets)
         time.sleep(self.PAUSE_S)
@@ -166,8 +170,8 @@ class KeyedReader(KeyedWorker):
 def read_compacted(
     bootstrap_servers: str, topic: str, gives_up: Callable[[], bool] = lambda: False, *, is_last: bool = False
 ) -> Reading | None:
-    """All committed records of the topic; None if it was given up. The last reading, when no transaction is open and
-    nobody writes, must know everything. Raises TimeoutError.
+    """All committed records of the topic; None if it was given up. The last reading, without open transactions and
+    writers, must contain everything. Raises TimeoutError.
     """
     consumer = Consumer(
         {
@@ -175,7 +179,7 @@ def read_compacted(
             "group.id": "keyed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 100,  # as long as it takes to be told of the end
+            "fetch.wait.max.ms": 100,  # the maximum delay for the end of the log
             "isolation.level": "read_committed",
             "reconnect.backoff.max.ms": 200,
             "log_level": 0,
@@ -203,7 +207,7 @@ def read_compacted(
 
 
 def _record(message: Message) -> KeyedRecord:
-    """The record with its number, or with what stands there if value and header do not name the same one."""
+    """The record with its number, or with its content if value and header do not name the same number."""
     key, value = message.key(), message.value()
     number: Value = value_of(dict(message.headers() or []).get(NUMBER_HEADER))
     if value is not None and value_of(value) != number:

@@ -1,6 +1,6 @@
 """The broker with a bug planted on purpose: `python -m tools.soak.planted BUG serve ...`.
 
-A harness that does not find it is worth nothing.
+The soak must find each of them.
 """
 
 import sys
@@ -29,14 +29,14 @@ def dedupe_off() -> None:
 
 
 def lso_is_high_watermark() -> None:
-    """read_committed shows what is not decided yet."""
+    """read_committed returns undecided records."""
     from barnabas.storage.log import PartitionLog
 
     PartitionLog.last_stable_offset = property(lambda log: log.high_watermark)  # type: ignore[method-assign,assignment]
 
 
 def aborted_index_empty() -> None:
-    """Fetches do not name aborted transactions, so consumers take their records for good."""
+    """Fetch responses do not list aborted transactions, so consumers return their records."""
     from barnabas.storage.log import PartitionLog
 
     PartitionLog.aborted_transactions = lambda log, start, upper: []  # type: ignore[method-assign,assignment]
@@ -57,7 +57,7 @@ def abort_marker_skipped() -> None:
 
 
 def transactions_never_time_out() -> None:
-    """What a producer left open stays open."""
+    """Open transactions of producers are never aborted by the broker."""
     from barnabas.broker.coordinators.transactions.service import TransactionService
 
     async def forget(self: TransactionService) -> None: ...
@@ -73,7 +73,7 @@ def crc_unchecked_in_recovery() -> None:
 
 
 def commits_answered_early() -> None:
-    """A group's commit is answered before it is in the log, where only the next write brings it."""
+    """A group's commit is acknowledged before it is in the log, where it is only written with the next commit."""
     from barnabas.broker.coordinators.effects import NO_PRODUCER
     from barnabas.broker.coordinators.groups.changes import OffsetRecord
     from barnabas.broker.coordinators.groups.service import GroupRunner
@@ -88,13 +88,13 @@ def commits_answered_early() -> None:
         if producer != NO_PRODUCER or not all(isinstance(record, OffsetRecord) for record in records):
             return append(self, records, producer)
         held_back[self] = records
-        return end_offset - len(records)  # and so that nobody waits for them
+        return end_offset - len(records)  # so that no request waits for them
 
     GroupRunner._append = hold_back  # type: ignore[method-assign, assignment]
 
 
 def producers_forgotten_in_recovery() -> None:
-    """After a crash nobody knows what producers wrote last, nor which transactions are open."""
+    """After a crash, the producers' last sequence numbers and the open transactions are unknown."""
     from barnabas.storage.producer_builder import ProducerBuilder
     from barnabas.storage.producer_state import ProducerState
     from barnabas.storage.recovery import log_loader as recovery
@@ -107,7 +107,7 @@ def producers_forgotten_in_recovery() -> None:
 
 
 def commits_of_old_generations_accepted() -> None:
-    """A member's commit counts whatever generation it comes from."""
+    """A member's commit is accepted with any generation."""
     from barnabas.broker.coordinators.groups import offsets
 
     judge = offsets.commit_error  # type: ignore[attr-defined]
@@ -119,7 +119,7 @@ def commits_of_old_generations_accepted() -> None:
 
 
 def index_names_the_batch_after() -> None:
-    """Looking for an offset finds a batch that lies behind it."""
+    """A look-up of an offset returns a later batch."""
     from barnabas.storage.offset_index import OffsetIndex
 
     lookup = OffsetIndex.lookup
@@ -134,7 +134,7 @@ def index_names_the_batch_after() -> None:
 
 
 def compaction_drops_newest() -> None:
-    """Of some keys a pass gives up the newest value."""
+    """A pass discards the newest value of some keys."""
     from barnabas.storage.compaction.offset_map import KeyMap
 
     put = KeyMap.put
@@ -148,7 +148,7 @@ def compaction_drops_newest() -> None:
 
 
 def deletions_supersede_nothing() -> None:
-    """Deletions go after their time, and what they deleted stays."""
+    """Deletions are removed after their time, but the deleted values stay."""
     from barnabas.storage.compaction.cleaner import _Pass
 
     records = _Pass._records
@@ -158,7 +158,7 @@ def deletions_supersede_nothing() -> None:
 
 
 def compacted_log_cut_at_gap() -> None:
-    """Recovery takes offsets that compaction left out for ones that the machine lost."""
+    """Recovery treats offsets removed by compaction as lost ones."""
     from barnabas.storage.recovery.log_loader import _Loader
 
     _Loader._lost_before = lambda self, segment, end_offset: segment.base_offset > end_offset  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
-"""A network that loses replies: now and then a connection is cut with a reply still under way.
+"""A network that loses responses: sometimes a connection is cut while a response is under way.
 
-The request behind a lost reply was carried out; the client cannot know and sends it again. Killing a broker hits that
-moment rarely, unless its replies are held back for a while before.
+The request was carried out; the client cannot know that and sends it again. Killing a broker rarely meets that moment,
+unless its responses are delayed before.
 """
 
 import asyncio
@@ -12,7 +12,9 @@ from contextlib import suppress
 
 
 class LossyProxy:
-    """Forwards 127.0.0.1:`port` to `target_port`, in a thread of its own; `loss` is the chance of a cut per reply."""
+    """Forwards 127.0.0.1:`port` to `target_port`, in a separate thread; `loss` is the probability of a cut per
+    response.
+    """
 
     def __init__(self, target_port: int, *, loss: float, seed: int) -> None:
         self._target_port = target_port
@@ -20,7 +22,7 @@ class LossyProxy:
         self._random = random.Random(seed)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lossy-proxy", daemon=True)
-        # Not asyncio's server: when it is closed it forgets connections that it has just accepted.
+        # Not asyncio's server: its close forgets connections that it has just accepted.
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
         self._clients: set[socket.socket] = set()
@@ -28,7 +30,7 @@ class LossyProxy:
         self.port = self._listener.getsockname()[1]
         self.cuts = 0
         self.loses_all = False
-        """Whether no reply gets through at all; connections stay open meanwhile, and end afterwards."""
+        """Whether all responses are lost; connections stay open meanwhile, and are closed afterwards."""
 
     def __enter__(self) -> "LossyProxy":
         self._thread.start()

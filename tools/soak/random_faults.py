@@ -38,30 +38,30 @@ from tools.soak.workload import TOPIC_PREFIX, Amount, Member, Recorder, Workers
 from tools.waiting import PATIENCE_S
 
 STRETCH_S: Final = 3.0
-"""How long faults go on between two restarts."""
+"""The duration of faults between two restarts."""
 
 FAULT_S_MAX: Final = 0.6
 OVERLAPPING: Final = 0.4
-"""How many of the faults have another one begin while they last."""
+"""The share of faults during which another one begins."""
 
 DELAY_MS_MAX: Final = 300
 ACKNOWLEDGED_IN_STRETCH: Final = 50
 END_S_MAX: Final = 600.0
-"""How long after its time a run may take to come to its end, before it is ended and tells where its threads stand."""
+"""The time after its planned end when a run is ended, with the stacks of its threads."""
 
 STANDING_S: Final = 5.0
 ASKED_MAX: Final = 200
-"""What is told of brokers at which workers get nothing done: of so many seconds, the last requests of members."""
+"""The span of the report of brokers for idle workers, and the maximum number of members' requests in it."""
 
 KILLED: Final = 0.7
-"""How many of the restarts are crashes."""
+"""The share of crashes among the restarts."""
 
 PASSING: Final[Mapping[str, tuple[str, ...]]] = {
     "Produce": ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT", "KAFKA_STORAGE_ERROR"),
     "Fetch": ("NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "KAFKA_STORAGE_ERROR", "OFFSET_NOT_AVAILABLE"),
     "ListOffsets": ("NOT_LEADER_OR_FOLLOWER", "LEADER_NOT_AVAILABLE"),
-    # None: told LEADER_NOT_AVAILABLE of a topic in the middle of a rebalance, librdkafka's leader assigns nothing to
-    # anybody, and nobody reads before the next rebalance.
+    # None: after LEADER_NOT_AVAILABLE for a topic in the middle of a rebalance, librdkafka's group leader assigns no
+    # partitions, and no member reads before the next rebalance.
     "Metadata": (),
     "FindCoordinator": ("COORDINATOR_NOT_AVAILABLE",),
     "JoinGroup": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"),
@@ -73,21 +73,21 @@ PASSING: Final[Mapping[str, tuple[str, ...]]] = {
     "AddPartitionsToTxn": ("CONCURRENT_TRANSACTIONS", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"),
     "EndTxn": ("CONCURRENT_TRANSACTIONS", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"),
 }
-"""Errors that pass, by the API that may answer with them."""
+"""Retriable errors, by the API whose responses may contain them."""
 
 DONE_ALL_THE_SAME: Final = ("Produce", "OffsetCommit", "EndTxn", "InitProducerId", "AddPartitionsToTxn")
-"""What may have been done although the answer is an error."""
+"""APIs whose requests may have been executed despite an error."""
 
 
 class Luck(TypedDict):
-    """Which of the requests a fault comes over."""
+    """The choice of the requests that a fault affects."""
 
     probability: float
     seed: int
 
 
 class Target(ABC):
-    """What is under load; a context manager."""
+    """The system under load; a context manager."""
 
     replicas: int
 
@@ -107,7 +107,7 @@ class Target(ABC):
         self.started.stop()
 
     def standing(self) -> str:
-        """What the brokers hold, how far their replicas are, and what the group's members ask of them meanwhile."""
+        """The brokers' logs and replicas, and the recent requests of the group's members."""
         with self.started.recorded() as seen:
             time.sleep(STANDING_S)
             asked = [each for each in seen.requests() if (each.client_id or "").startswith(Member.__name__)]
@@ -116,7 +116,7 @@ class Target(ABC):
         )
 
     def _replicas(self) -> list[str]:
-        """What each broker has of each partition."""
+        """The offsets of each broker's replica of each partition."""
 
         async def look() -> list[str]:
             return [
@@ -132,19 +132,19 @@ class Target(ABC):
 
     @abstractmethod
     def end_one(self, chance: random.Random) -> str:
-        """Stop or kill a broker, and start it again; says what was done."""
+        """Stop or kill a broker, and start it again. Returns a description."""
 
     def cut(self, chance: random.Random) -> AbstractContextManager[object]:
-        """Cut two brokers off from each other, where there are two."""
+        """Cut two brokers off from each other, if there are two."""
         return nullcontext()
 
     def expire_session(self, chance: random.Random) -> AbstractContextManager[object]:
-        """Have a broker taken for dead, where others can."""
+        """Expire the session of a broker, if there are others."""
         return nullcontext()
 
     @contextmanager
     def disk_fails(self, chance: random.Random) -> Iterator[Fault]:
-        """Have the disk of a broker break, and that broker mended at the end. Raises TimeoutError."""
+        """Break the disk of a broker, and repair that broker at the end. Raises TimeoutError."""
         broker = _some_broker(self, chance)
         with self.faults.disk_fails(broker=broker) as fault:
             yield fault
@@ -153,14 +153,14 @@ class Target(ABC):
 
     @abstractmethod
     def _mend(self, broker: int | None, chance: random.Random) -> None:
-        """Start a broker again whose disk has failed. Raises TimeoutError."""
+        """Restart a broker whose disk has failed. Raises TimeoutError."""
 
     @abstractmethod
     def folders(self) -> Iterable[Path]:
-        """Kill all brokers; the directories of their logs."""
+        """Kill all brokers. Returns the directories of their logs."""
 
     def damage(self) -> list[str]:
-        """What `barnabas check` says of the files, when nobody writes any more."""
+        """The findings of `barnabas check` in the files, after the end of all writes."""
         reports = [check_directory(OsFiles(), folder, deep=True) for folder in self.folders()]
         return [f"{report.directory}: {each}" for report in reports if not report.ok for each in report.findings]
 
@@ -200,7 +200,7 @@ class SeveralBrokers(Target):
 
     def end_one(self, chance: random.Random) -> str:
         broker, is_kill = chance.choice(self._cluster.brokers), chance.random() < KILLED
-        # It may be back before the others have heard that it was gone.
+        # It may be back before the others have noticed its end.
         (broker.kill if is_kill else broker.stop)(heard=False)
         time.sleep(chance.choice((0.0, FAULT_S_MAX)))
         broker.start(heard=False)
@@ -216,7 +216,7 @@ class SeveralBrokers(Target):
         return nullcontext()
 
     def _mend(self, broker: int | None, chance: random.Random) -> None:
-        """It ends by itself, in a moment."""
+        """Wait for the broker, which ends by itself."""
         assert broker is not None
         failed, given_up = self._cluster.brokers[broker], time.monotonic() + PATIENCE_S
         while failed.is_running:
@@ -232,10 +232,10 @@ class SeveralBrokers(Target):
         return sorted(path for path in self._cluster.data_dir.iterdir() if path.is_dir())
 
 
-# --- faults at random -----------------------------------------------------------------------------
+# --- random faults --------------------------------------------------------------------------------
 
 Verb = Callable[[Target, random.Random, str], AbstractContextManager[object]]
-"""Begins a fault, which ends with its block; the last argument is the topic of the load."""
+"""Starts a fault, which ends with its block; the last argument is the topic of the load."""
 
 Verbs = Sequence[Verb]
 
@@ -263,10 +263,10 @@ def _disconnects(target: Target, chance: random.Random, topic: str) -> AbstractC
 
 
 def _garbles(target: Target, chance: random.Random, topic: str) -> AbstractContextManager[object]:
-    # Not the other ways. Of "short" librdkafka believes the counts in what it takes for an answer, and aborts for want
-    # of memory; of "correlation_id" it takes no notice, and waits until its request has timed out, longer than any
-    # stretch; "records" it passes over with an error for its consumer, or it begins anew (with check.crcs; without, it
-    # hands out what is wrong), and the check misses them.
+    # Not the other kinds. With "short", librdkafka trusts the counts in the damaged response, and aborts for lack of
+    # memory. It ignores "correlation_id", and waits until its request times out, longer than any stretch. "records"
+    # makes it skip records with an error for its consumer, or retry (with check.crcs; without, it returns damaged
+    # records), and the check misses them.
     return target.faults.garble(_some_api(chance), "cut", times=2)
 
 
@@ -365,16 +365,18 @@ OF_CLUSTERS: Final[Verbs] = (*VERBS, _cuts, _moves_leader, _moves_coordinator, _
 
 
 class Kind(Enum):
-    """What a fault is of. Those of clients' requests go with any others, which go with their own kind alone: whoever
-    begins, or ends, one of what brokers keep waits for all of them, and would wait in vain for one that stands still
-    until the same thread goes on."""
+    """The kind of a fault. Faults of clients' requests can overlap with all others. Other kinds overlap only with their
+    own: the start or end of a fault of broker state waits for all brokers, and would wait forever for a paused one,
+    which the same thread has to resume.
+    """
 
     REQUESTS = auto()
     STATE = auto()
     BROKERS = auto()
     ALONE = auto()
-    """Not even with its own kind: of three brokers two that have ended acknowledge nothing, and what waits for a
-    partition (the end of a transaction, say) waits while nobody leads it."""
+    """Not even with its own kind: if two of three brokers have ended, nothing is acknowledged, and requests that need a
+    partition (the end of a transaction, for example) wait while it has no leader.
+    """
 
     def goes_with(self, other: "Kind") -> bool:
         return Kind.REQUESTS in (self, other) or (self is other and self is not Kind.ALONE)
@@ -388,7 +390,7 @@ _KINDS: Final[Mapping[Verb, Kind]] = {
     **dict.fromkeys((_refuses, _disk_full, _disk_slow, _pauses, _cuts), Kind.BROKERS),
     **dict.fromkeys((_disk_fails, _partition_offline), Kind.ALONE),
 }
-"""All others are of what brokers keep."""
+"""All other verbs affect the brokers' state."""
 
 
 def _some_broker(target: Target, chance: random.Random) -> int | None:
@@ -404,7 +406,7 @@ def _luck(chance: random.Random) -> Luck:
 
 
 def _transactional_id(chance: random.Random) -> str:
-    """The transactional id of one of the load's producers with such ids, which come after the plain ones."""
+    """The transactional id of one of the load's transactional producers, which come after the plain ones."""
     plain, transactional = WORKERS[0][1], WORKERS[1][1]
     return f"soak-{plain + 1 + chance.randrange(transactional)}"
 
@@ -422,8 +424,9 @@ def soak_faults(
     enough: Callable[[Counter[str]], bool] = lambda _: True,
     least: Amount = NOTHING,
 ) -> tuple[Result, Counter[str]]:
-    """Load and faults (those of `verbs`, or all) for so long, in rounds, and the check; also how often there was which.
-    It goes on until that is `enough`, and each round until `least` has happened in it."""
+    """Run load and faults (those of `verbs`, or all) for the given time, in rounds, and the check. Also returns the
+    number of each fault. It continues until that is `enough`, and each round until `least` has happened in it.
+    """
     result, chance = Result(), random.Random(seed)
     meddler = Meddler(verbs or (VERBS if brokers == 1 else OF_CLUSTERS), chance)
     deadline = time.monotonic() + seconds
@@ -461,7 +464,7 @@ def soak_faults(
 
 @dataclass(slots=True)
 class _Current:
-    """A fault that lasts."""
+    """An active fault."""
 
     name: str
     kind: Kind
@@ -471,8 +474,9 @@ class _Current:
 
 
 class Meddler:
-    """Does one fault after the other, and some meanwhile; `happened` counts them: those of requests by the requests
-    that they hit, and those that began while others lasted."""
+    """Starts one fault after another, and sometimes several at once. `happened` counts them: faults of requests by the
+    affected requests, and separately those that began during others.
+    """
 
     def __init__(self, verbs: Verbs, chance: random.Random) -> None:
         self._verbs = verbs
@@ -481,7 +485,7 @@ class Meddler:
         self.happened: Counter[str] = Counter()
 
     def stretch(self, target: Target, topic: str, recorder: Recorder) -> None:
-        """Have faults happen for a while, and until something was acknowledged all the same. Raises TimeoutError."""
+        """Cause faults for a while, and until some records were acknowledged nevertheless. Raises TimeoutError."""
         wanted = recorder.acknowledged + ACKNOWLEDGED_IN_STRETCH
         until = time.monotonic() + STRETCH_S
         try:
@@ -496,7 +500,7 @@ class Meddler:
             time.sleep(0.05)
 
     def _one(self, target: Target, topic: str) -> None:
-        """Begin a fault that goes with those which last, and wait for its end, or a part of it."""
+        """Start a fault that may overlap with the active ones, and wait for its end, or a part of it."""
         kinds = [each.kind for each in self._current]
         fitting = [verb for verb in self._verbs if all(_kind(verb).goes_with(kind) for kind in kinds)]
         if not fitting:
@@ -506,7 +510,7 @@ class Meddler:
         end = ExitStack()
         try:
             fault = end.enter_context(verb(target, self._chance, topic))
-        except ApiError:  # there is no such member, or no transaction is open
+        except ApiError:  # there is no such member, or no open transaction
             return None
         self.happened["overlapping"] += bool(self._current)
         lasts_s = self._chance.uniform(0.05, FAULT_S_MAX)
@@ -515,7 +519,7 @@ class Meddler:
         return self._wait(now + lasts_s * (self._chance.random() if self._chance.random() < OVERLAPPING else 1))
 
     def _wait(self, until: float) -> None:
-        """End what is over by then, each in its time. Raises RuntimeError, TimeoutError."""
+        """End the faults that are due by then, each in its time. Raises RuntimeError, TimeoutError."""
         while self._current:
             first = min(self._current, key=lambda each: each.until)
             if first.until > until:
@@ -536,7 +540,7 @@ def _kind(verb: Verb) -> Kind:
 
 
 def main() -> int:
-    """Run once and tell; exit status 0 when nothing was found."""
+    """Run once and print the result; exit status 0 when nothing was found."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.soak.random_faults",
         description=__doc__,

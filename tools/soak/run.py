@@ -1,4 +1,4 @@
-"""One run: load from stock clients, crashes, and the check of what the clients were told."""
+"""One run: load from stock clients, crashes, and the check of the responses that the clients got."""
 
 import random
 import shutil
@@ -61,18 +61,18 @@ ACKNOWLEDGED_BETWEEN_CRASHES = 300
 STOP_S = 200.0
 STOP_AFTER_FAILURE_S = 10.0
 ROUND_RECORDS = 250_000
-"""A round's history stays in memory until its check: about 2 KB for each of them."""
+"""A round's history stays in memory until its check: about 2 KB per record."""
 
 REPLIES_HELD_BACK_MAX_S = 0.3
 LAG_MAX_S = 30.0
 STALL_MAX_S = 10.0
-"""How long the last stable offset may stand still after a transaction's time-out."""
+"""The maximum time for which the last stable offset may stay unchanged after a transaction's time-out."""
 
 OVERRIDES = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
     "log.segment.bytes": "1048576",  # many rolls
-    # Compaction all the time, of what coordinators write too.
+    # Constant compaction, also of the coordinators' topics.
     "offsets.topic.segment.bytes": "16384",
     "transaction.state.log.segment.bytes": "16384",
     "log.cleaner.backoff.ms": "100",
@@ -100,23 +100,23 @@ WORKERS: Workers = (
     (KeyedTransactionalProducer, 2),
     (KeyedReader, 1),
 )
-"""What runs at once, and how many of each."""
+"""The concurrent workers, and the number of each."""
 
 LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 NOTHING = Amount()
 
 Crash = Callable[[BarnabasProcess, random.Random], None]
-"""Ends the broker in a way that it is to survive, and leaves its data ready for the next start."""
+"""Ends the broker in a way that it must survive, and leaves its data ready for the next start."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of one run.
+    """The result of one run.
 
-    `lost` counts acknowledged records that are not there in the end; `problems` is what the clients themselves noticed
-    (offsets that moved back, fatal errors, a log that does not come to its end). `done` counts, for each kind of
-    worker, what it is there for; `compactions` the passes by topic, `crash_stages` where compaction was at crashes.
+    `lost` counts acknowledged records that are missing at the end. `problems` are noticed by the clients themselves
+    (offsets that moved back, fatal errors, a log whose end is not reached). `done` counts the successful operations of
+    each kind of worker, `compactions` the passes by topic, and `crash_stages` the stages of compaction at crashes.
     """
 
     rounds: int = 0
@@ -159,15 +159,15 @@ def soak(
     evidence: Path | None = None,
     quiet: bool = False,
 ) -> Result:
-    """Load for `seconds` and at least `crashes` crashes, one about every `crash_every_s`, in rounds of `round_records`
-    acknowledged records or `round_crashes` crashes; each ends with one more crash without load, and the check. The
-    first round in which something is found is the last.
+    """Run load for `seconds` and at least `crashes` crashes, one about every `crash_every_s`, in rounds of
+    `round_records` acknowledged records or `round_crashes` crashes. Each round ends with one more crash without load,
+    and the check. The first round with a finding is the last.
 
-    Each round goes on until `least` has happened in it, and the last one until the result is `enough`: then a silence
-    means something. With `is_timed` readers that are late, and transactions that end late, are found, too.
+    Each round continues until `least` has happened in it, and the last one until the result is `enough`: only then is a
+    run without findings significant. With `is_timed`, late readers and transactions that end late are findings, too.
 
-    `plant` names a bug of tools/soak/planted.py. `data_dir` is where the broker keeps its data, if not in a temporary
-    folder. When something is found, data and log are copied to `evidence`, which must not exist.
+    `plant` names a bug of tools/soak/planted.py. `data_dir` is the broker's data directory, by default a temporary
+    folder. After a finding, data and log are copied to `evidence`, which must not exist.
     """
     result, chance = Result(), random.Random(seed)
     module = "barnabas" if plant is None else f"tools.soak.planted:{plant}"
@@ -185,7 +185,7 @@ def soak(
         started = time.monotonic()
 
         def crash_now() -> None:
-            """With replies under way, in half of the cases."""
+            """Crash the broker, in half of the cases with responses under way."""
             if chance.random() < 0.5:
                 proxy.loses_all = True
                 time.sleep(chance.uniform(0, REPLIES_HELD_BACK_MAX_S))
@@ -225,10 +225,10 @@ def soak(
 
 
 class Round:
-    """Workers on a topic of their own, and the check of what they were told.
+    """Workers on a separate topic, and the check of their responses.
 
-    The topic has `replication_factor` replicas and the settings `config`. The workers go on until `least` has happened.
-    `standing` tells of the brokers where workers get nothing done.
+    The topic has `replication_factor` replicas and the configs `config`. The workers continue until `least` has
+    happened. `standing` returns a report of the brokers for idle workers.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Round:
     def run(
         self, load: Callable[[Recorder], None], crash: Callable[[], None], is_over: Callable[[Recorder], bool]
     ) -> None:
-        """Load and crash in turns until it is over, then look; what is found goes to the result."""
+        """Run load and crashes in turn until it is over, then check; findings are added to the result."""
         recorder, result = self._recorder, self._result
         patience_s = STOP_AFTER_FAILURE_S
         for worker in self._workers:
@@ -298,14 +298,14 @@ class Round:
             finally:
                 self._stop(patience_s)
             stopped = time.monotonic()
-            # Once more when nobody writes: what this one takes away, nothing that comes later hides.
+            # Once more without writers: later writes would hide a loss by this crash.
             crash()
             self._wait_for_the_end_of_transactions(stopped)
             committed = recorder.commits()
             result.problems += moved_back(committed, read_commits(self._bootstrap_servers, self._topic, committed))
             recorder.history.final = read_everything(self._bootstrap_servers, self._topic, PARTITIONS)
             self._read_compacted()
-        except (RuntimeError, TimeoutError, KafkaException) as error:  # the broker does not start, or nothing goes on
+        except (RuntimeError, TimeoutError, KafkaException) as error:  # the broker does not start, or makes no progress
             result.problems.append(str(error))
         findings = check(recorder.history)
         findings += check_keyed(recorder.keyed)
@@ -333,12 +333,12 @@ class Round:
                 self._recorder.add_reading(reading)
 
     def _wait_for_everybody(self) -> None:
-        """Until some worker of each kind did what it is there for since the last crash. Raises TimeoutError."""
+        """Wait until some worker of each kind was successful since the last crash. Raises TimeoutError."""
         before = self._done()
         deadline = time.monotonic() + PATIENCE_S
         while idle := [kind for kind, count in self._done().items() if count == before[kind]]:
             if not any(worker.is_alive() for worker in self._workers if type(worker).__name__ in idle):
-                return  # `_stop` tells of those that died
+                return  # `_stop` reports those that died
             if time.monotonic() > deadline:
                 found = f"{', '.join(idle)} got nothing done in {PATIENCE_S:.0f} s after the last crash"
                 asked = [worker.standing for worker in self._workers if type(worker).__name__ in idle]
@@ -346,7 +346,7 @@ class Round:
             time.sleep(0.05)
 
     def _amount(self) -> Amount:
-        """How much has happened until now."""
+        """The amount of work done until now."""
         transactions = self._recorder.transactions
         commits = sum(worker.commits for worker in self._workers)
         return Amount(self._recorder.acknowledged, transactions[Status.OK], transactions[Status.FAIL], commits)
@@ -358,7 +358,7 @@ class Round:
         return done
 
     def _stop(self, patience_s: float) -> None:
-        """Have all workers end, and collect what they noticed. They cannot end without a broker."""
+        """Stop all workers, and collect the problems that they noticed. They cannot end without a broker."""
         result = self._result
         deadline = time.monotonic() + patience_s
         for worker in self._workers:
@@ -372,7 +372,7 @@ class Round:
         result.done += self._done()
 
     def _wait_for_the_end_of_transactions(self, stopped: float) -> None:
-        """Whatever the workers left open was begun before they `stopped`, and is aborted in time.
+        """Wait until all open transactions are aborted: they were begun before the workers `stopped`.
 
         Raises TimeoutError.
         """
@@ -385,7 +385,7 @@ class Round:
         self._result.stall_s = max(self._result.stall_s, time.monotonic() - stalled_from)
 
     def _has_open_transactions(self) -> bool:
-        """Whether any partition's last stable offset is not its high watermark, or nobody tells yet."""
+        """Whether a partition's last stable offset differs from its high watermark, or the broker returns an error."""
         partitions = {
             TopicPartition(topic.topic, each): LATEST for topic in self._topics for each in range(topic.num_partitions)
         }
@@ -395,8 +395,8 @@ class Round:
                 for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
             )
         except KafkaException:
-            # librdkafka's asks for offsets with the leader's epoch that it knew, and does not look for a newer one when
-            # it is told FENCED_LEADER_EPOCH: a leader that died and was back at once is asked in vain.
+            # librdkafka's client asks for offsets with the leader's epoch that it knew, and does not refresh it after
+            # FENCED_LEADER_EPOCH: with a leader that died and returned at once it would retry in vain.
             self._admin = self._new_admin()
             return True
         return committed != all_of_it
@@ -406,16 +406,16 @@ class Round:
 
 
 def _told(standing: Callable[[], str]) -> str:
-    """What it tells, or why it cannot."""
+    """The report, or the reason why there is none."""
     try:
         return standing()
-    except Exception as error:  # noqa: BLE001 - what was found is told all the same
+    except Exception as error:  # noqa: BLE001 - the findings are reported anyway
         return repr(error)
 
 
 def _insist(ask: Callable[[], Future[None]], done_before: int) -> None:
-    """Ask until it is done: answers get lost, and then the next one may be the error `done_before`. Raises
-    KafkaException.
+    """Repeat a request until it is done: a response may get lost, and then the next one may be the error `done_before`.
+    Raises KafkaException.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -430,7 +430,7 @@ def _insist(ask: Callable[[], Future[None]], done_before: int) -> None:
 
 
 def _load(recorder: Recorder, seconds: float) -> None:
-    """Let the clients work so long, and until the broker has acknowledged something to lose. Raises TimeoutError."""
+    """Let the clients work for `seconds`, and until enough records to lose were acknowledged. Raises TimeoutError."""
     wanted = recorder.acknowledged + ACKNOWLEDGED_BETWEEN_CRASHES
     time.sleep(seconds)
     deadline = time.monotonic() + PATIENCE_S

@@ -1,4 +1,4 @@
-"""Stock clients under load, each writing down what it was told: producers, transactions, readers, groups."""
+"""Stock clients under load, which record the responses they get: producers, transactions, readers, groups."""
 
 import json
 import random
@@ -38,8 +38,9 @@ TOLD_OF_PARTITIONS = ("fetch_state", "leader", "broker", "next_offset", "app_off
 
 
 class Amount(NamedTuple):
-    """How much has happened in a round: records and transactions that were acknowledged, transactions that their
-    producer aborted, and offsets that were committed."""
+    """The amount of work done in a round: acknowledged records and transactions, transactions aborted by their
+    producer, and committed offsets.
+    """
 
     acknowledged: int = 0
     transactions: int = 0
@@ -47,7 +48,7 @@ class Amount(NamedTuple):
     commits: int = 0
 
     def reaches(self, least: "Amount") -> bool:
-        """Whether none of them is less."""
+        """Whether each number is at least that of `least`."""
         return all(count >= wanted for count, wanted in zip(self, least, strict=True))
 
 
@@ -60,7 +61,7 @@ class Recorder:
         self.acknowledged = 0
         self.transactions: Counter[Status] = Counter()
         self.committed: dict[Place, int] = defaultdict(int)
-        """The largest offset whose commit was acknowledged, by group and partition."""
+        """The largest acknowledged offset, by group and partition."""
         self._records: dict[KeyedRecord, KeyedRecord] = {}
         self._lock = threading.Lock()
 
@@ -79,7 +80,7 @@ class Recorder:
 
     def add_reading(self, reading: Reading) -> None:
         with self._lock:
-            # Most records of a reading stand in others too.
+            # Most records of a reading are in others too.
             known = self._records
             same = [known.setdefault(record, record) for record in reading.records]
             self.keyed.readings.append(Reading(same, reading.ends, reading.seconds))
@@ -90,7 +91,7 @@ class Recorder:
                 self.committed[group, partition] = max(self.committed[group, partition], offset)
 
     def commits(self) -> dict[Place, int]:
-        """What was acknowledged until now."""
+        """The acknowledged commits until now."""
         with self._lock:
             return dict(self.committed)
 
@@ -111,7 +112,7 @@ class Worker(threading.Thread, ABC):
         self.problems: list[str] = []
         self.commits = 0
         self.done = 0
-        """How often it did what it is there for, and was told so."""
+        """The number of operations that were confirmed as successful."""
         self.bootstrap_servers = bootstrap_servers
         self._is_stopping = False
         self._invoked = 0.0
@@ -137,18 +138,18 @@ class Worker(threading.Thread, ABC):
         return [Send(self.random.randrange(self.partitions), self.value()) for _ in range(self.random.randint(1, 4))]
 
     def operation(self, status: Status, parts: Sequence[Send | Poll], **more: Any) -> Operation:
-        """What came of this round."""
+        """The operation of this round."""
         completed = time.monotonic() if status is Status.OK else inf
         return Operation(self.process, status, list(parts), invoked=self._invoked, completed=completed, **more)
 
     def record(self, status: Status, parts: Sequence[Send | Poll], **more: Any) -> None:
-        """Note what came of this round, which was what the worker is there for."""
+        """Record this round's operation, and count it if it was successful."""
         operation = self.operation(status, parts, **more)
         self.recorder.add(operation)
         self.done += status is Status.OK and not operation.is_empty
 
     def add_commit(self, group: str, offsets: dict[int, int]) -> None:
-        """Note offsets whose commit was acknowledged."""
+        """Record acknowledged offsets."""
         self.recorder.add_commit(group, offsets)
         self.commits += 1
 
@@ -156,7 +157,7 @@ class Worker(threading.Thread, ABC):
         self._is_stopping = True
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, or until it is to stop."""
+        """Wait for `seconds`, or until it is stopped."""
         deadline = time.monotonic() + seconds
         while not self._is_stopping and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -169,11 +170,11 @@ class Worker(threading.Thread, ABC):
                     self.run_once()
             finally:
                 self.close()
-        except BaseException as error:  # noqa: BLE001 - told by whoever started the worker
+        except BaseException as error:  # noqa: BLE001 - reported by the main thread
             self.error = error
 
     def standing(self) -> str:
-        """Where its thread is now, for the message of a run in which it gets nothing done."""
+        """The current position of its thread, for the report of an idle worker."""
         frame = sys._current_frames().get(self.ident or 0)
         return f"{self.name}: {''.join(traceback.format_stack(frame)[-3:]) if frame else 'has ended'}"
 
@@ -181,15 +182,15 @@ class Worker(threading.Thread, ABC):
     def run_once(self) -> None: ...
 
     def close(self) -> None:
-        """Give the client up."""
+        """Close the client."""
 
 
 class PlainProducer(Worker):
-    """Idempotent, acks=all, its defaults otherwise: batches of records to one partition at a time."""
+    """Idempotent, acks=all, otherwise defaults: batches of records to one partition at a time."""
 
     BATCH = 100
     PAUSE_S = 0.03
-    """Between batches, so that the history of a long run fits into memory and transactions get their share."""
+    """The pause between batches: the history of a long run must fit into memory, and transactions get their share."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -225,7 +226,7 @@ class PlainProducer(Worker):
 
 
 def fencing_producer(worker: Worker) -> Producer:
-    """A transactional producer that has fenced the worker's former one."""
+    """A transactional producer, which has fenced the worker's former one."""
     settings = {
         "transactional.id": f"soak-{worker.process}",
         "transaction.timeout.ms": round(TRANSACTION_TIMEOUT_S * 1000),
@@ -264,17 +265,17 @@ class TransactionalProducer(Worker):
                 producer.produce(self.topic, str(send.value).encode(), partition=send.key, on_delivery=delivered)  # type: ignore[arg-type]
             aborts = self.random.random() < ABORT_PROBABILITY
             if aborts:
-                producer.flush(60)  # else librdkafka would throw away what it has not sent yet
+                producer.flush(60)  # otherwise librdkafka would discard unsent records
             status = end_transaction(producer, aborts=aborts)
         except KafkaException:
-            self._producer = None  # the next one fences whatever is left
+            self._producer = None  # the next one fences it
         if sends:
             parts = [Send(send.key, send.value, offsets.get((send.key, send.value))) for send in sends]
             self.record(status, parts, is_transaction=True)
 
 
 class Deserter(Worker):
-    """Begins transactions and leaves them: nobody ends them but the broker, when their time is over."""
+    """Begins transactions and abandons them: only the broker ends them, after their time-out."""
 
     TIMEOUT_S = 2.0
     PAUSE_S = 3.0
@@ -284,12 +285,12 @@ class Deserter(Worker):
         self.pause(self.PAUSE_S)
 
     def close(self) -> None:
-        """The last one is left when everybody goes."""
+        """Do nothing: the last transaction is left open."""
         self._desert()
 
     def _desert(self) -> None:
-        # When a producer goes with a transaction open, confluent_kafka may leave an exception behind, without a word:
-        # the next call of any function written in C raises it as a SystemError.
+        # If a producer is deleted with an open transaction, confluent_kafka may silently leave an exception behind: the
+        # next call of any function written in C raises it as a SystemError.
         try:  # `suppress` would be such a call
             self._leave_open()
             time.monotonic()
@@ -323,9 +324,9 @@ class Deserter(Worker):
 
 
 def end_transaction(producer: Producer, *, aborts: bool) -> Status:
-    """Commit or abort, as long as it takes; FAIL for a transaction that was aborted.
+    """Commit or abort, for as long as it takes; FAIL for a transaction that was aborted.
 
-    Raises KafkaException when nobody can know how it ended, or the producer is of no use any more.
+    Raises KafkaException if the result cannot be known, or the producer has become unusable.
     """
     while True:
         try:
@@ -361,7 +362,7 @@ class Reader(Worker):
 
     def run_once(self) -> None:
         records = _records(self._consumer.consume(POLL_RECORDS_MAX, timeout=0.2))
-        # That there was nothing is noted too: it tells how far behind the reader is.
+        # Empty polls are recorded too: they show how far behind the reader is.
         self.record(Status.OK, [Poll({partition: records.get(partition, []) for partition in range(self.partitions)})])
 
     def close(self) -> None:
@@ -369,7 +370,9 @@ class Reader(Worker):
 
 
 class Member(Worker):
-    """One of a group's members: reads what it is given, and commits it after a look at what the group has committed."""
+    """One of a group's members: reads its partitions, and commits offsets after a check of the group's committed
+    offsets.
+    """
 
     GROUP = "members"
 
@@ -398,7 +401,7 @@ class Member(Worker):
         self._statistics = statistics
 
     def standing(self) -> str:
-        """As librdkafka tells it, too: its part in the group, and of each partition whether it is fetched."""
+        """Also librdkafka's report: its state in the group, and for each partition whether it is fetched."""
         told = json.loads(self._statistics)
         group = {name: told.get("cgrp", {}).get(name) for name in ("state", "join_state", "stateage")}
         lines = [super().standing().rstrip(), f"  {group}"]
@@ -434,7 +437,7 @@ class Member(Worker):
 
 
 class Committer(Worker):
-    """Commits ever larger offsets of a group without members and looks before each that they did not move back."""
+    """Commits increasing offsets of a group without members and checks before each that they did not move back."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -458,7 +461,7 @@ class Committer(Worker):
 
 
 def read_commits(bootstrap_servers: str, topic: str, places: Iterable[Place]) -> dict[Place, int]:
-    """What the groups have committed there. Raises KafkaException, TimeoutError."""
+    """The committed offsets of the groups. Raises KafkaException, TimeoutError."""
     found: dict[Place, int] = {}
     by_group: dict[str, list[int]] = defaultdict(list)
     for group, partition in places:
@@ -520,7 +523,7 @@ def _records(messages: list[Message]) -> dict[Any, list[tuple[int, Any]]]:
 
 
 def value_of(written: bytes | str | None) -> Value:
-    """The number that a worker wrote, or the bytes of something that none of them can have written."""
+    """The number that a worker wrote, or the bytes of a value that no worker can have written."""
     return int(written) if written and written.isdigit() else written
 
 

@@ -39,18 +39,18 @@ from tools.soak.cluster import (
 
 TOPIC: Final = "gaps"
 WRITTEN_MAX: Final = 10
-"""How many partitions are written to, in turn."""
+"""The number of partitions that are written to, in turn."""
 INTERVAL_S: Final = 0.005
 QUIET_S: Final = 1.0
-"""How long acknowledgements have to come again until a gap is over."""
+"""The maximum time until acknowledgements resume after a gap."""
 PATIENCE_S: Final = 90.0
 
 
 class Kafka3(KafkaServer):
     """A broker of Apache Kafka 3.9 in ZooKeeper mode on a given port.
 
-    It ends itself at its start while ZooKeeper keeps the session of the one that was killed. It is started again then,
-    as whatever looks after services does.
+    It ends at its start while ZooKeeper keeps the session of the killed one. Then it is started again, as a service
+    manager would do.
     """
 
     def __init__(self, settings: Mapping[str, str], port: int, jvm_options: Sequence[str] = SMALL_BROKER_JVM) -> None:
@@ -66,13 +66,15 @@ class Kafka3(KafkaServer):
         return path
 
     def _format(self, properties: Path) -> None:
-        """Only KRaft formats."""
+        """Do nothing: only KRaft formats."""
 
     def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
         return any("started (kafka.server.KafkaServer)" in line for line in logged)
 
     def start(self) -> None:
-        """Start, again while the broker says that its id is taken. Raises RuntimeError when it does not get there."""
+        """Start, and retry while the broker reports that its id is in use. Raises RuntimeError if it does not become
+        ready.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -83,7 +85,7 @@ class Kafka3(KafkaServer):
 
 
 class Acknowledgements:
-    """Sends records all the time to these partitions, and notes when each is acknowledged; a context manager."""
+    """Sends records continuously to these partitions, and notes the time of each acknowledgement; a context manager."""
 
     def __init__(self, bootstrap_servers: str, partitions: Sequence[int]) -> None:
         self._producer = Producer(
@@ -123,7 +125,8 @@ class Acknowledgements:
             self.errors.append(str(error))
 
     def gap(self, since: float) -> float:
-        """The longest time without an acknowledgement of one partition since then, when all get them again; in seconds.
+        """The longest time since `since` without an acknowledgement of one partition, once all get them again; in
+        seconds.
 
         Raises: TimeoutError.
         """
@@ -138,7 +141,7 @@ class Acknowledgements:
 
     @staticmethod
     def _gap_of_one(acknowledged: Sequence[float], since: float) -> float | None:
-        """The longest pause; None while it may go on."""
+        """The longest pause; None while it may continue."""
         now = time.monotonic()
         times = [since, *(each for each in acknowledged if each > since)]
         longest = max((after - before for before, after in pairwise(times)), default=PATIENCE_S)
@@ -173,7 +176,7 @@ SYSTEMS: Final[Mapping[str, MakeBroker]] = {"barnabas": barnabas, "kafka": Kafka
 
 
 def measure(systems: Sequence[str], rounds: int, partitions: int = 1) -> dict[str, dict[str, list[float]]]:
-    """The gaps of each system (a name in SYSTEMS) and each way to go, in seconds.
+    """The gaps of each system (a name in SYSTEMS) and each way to end a leader, in seconds.
 
     Raises: TimeoutError; RuntimeError when a broker does not start or a record was refused.
     """
@@ -194,14 +197,14 @@ def measure(systems: Sequence[str], rounds: int, partitions: int = 1) -> dict[st
 def _create_topic(cluster: ClusterOfProcesses, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     while len(admin.list_topics(timeout=PATIENCE_S).brokers) < len(cluster.brokers):
-        time.sleep(0.1)  # Kafka is ready before everybody knows of everybody
+        time.sleep(0.1)  # Kafka is ready before all brokers know each other
     topic = NewTopic(TOPIC, partitions, replication_factor=3, config=dict(TOPIC_CONFIG))
     admin.create_topics([topic], request_timeout=PATIENCE_S)[TOPIC].result()
     _wait_in_sync(cluster, partitions)
 
 
 def _gap(cluster: ClusterOfProcesses, partitions: int, go: Callable[[ServerProcess], None]) -> float:
-    """The gap when the leader of the first partition goes, in seconds; afterwards all are there and in sync."""
+    """The gap when the leader of the first partition ends, in seconds; afterwards all brokers are back and in sync."""
     written = range(0, partitions, -(-partitions // WRITTEN_MAX))
     with Acknowledgements(cluster.bootstrap_servers, written) as acknowledgements:
         acknowledgements.gap(time.monotonic())
@@ -220,7 +223,7 @@ def _gap(cluster: ClusterOfProcesses, partitions: int, go: Callable[[ServerProce
 def measure_one_command(rounds: int) -> list[float]:
     """The gaps when a broker of `serve --brokers 3` is killed that is the controller and leads, in seconds.
 
-    Raises: as `measure`.
+    Raises the errors of `measure`.
     """
     gaps = []
     with ClusterOfOneCommand() as cluster:
@@ -256,7 +259,7 @@ def _controller_that_leads(cluster: ClusterOfOneCommand, admin: AdminClient) -> 
 
 
 def _wait_in_sync(cluster: ClusterOfProcesses, partitions: int) -> None:
-    """Wait until a broker says that all replicas of all partitions are in sync. Raises TimeoutError."""
+    """Wait until a broker reports that all replicas of all partitions are in sync. Raises TimeoutError."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     deadline = time.monotonic() + PATIENCE_S
     while not _is_in_sync(admin.list_topics(TOPIC, timeout=PATIENCE_S).topics[TOPIC], partitions, len(cluster.brokers)):
@@ -272,7 +275,9 @@ def _is_in_sync(topic: TopicMetadata, partitions: int, replicas: int) -> bool:
 
 
 def table(gaps: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """The worst and the median gap of each system and way to go, and how the first system's compare to the other's."""
+    """The worst and the median gap of each system and way to end a leader, and the ratio of the first system's to the
+    other's.
+    """
     systems = list(gaps)
     rows = [["", *(f"{system}: {which}, s" for system in systems for which in STATISTICS)]]
     if len(systems) > 1:
