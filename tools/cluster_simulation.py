@@ -9,7 +9,7 @@ client served. A run fails for
 - violations that `tools/soak/checker.py` finds in the responses that clients received;
 - a record that a client has read and that is missing in the end;
 - violations of `cluster_invariants.py` at any moment: an in-sync replica without all committed records, two leaders of
-    one partition in one leader epoch, a write of a replaced controller;
+  one partition in one leader epoch, a write of a replaced controller;
 - logs of replicas that differ below the high watermark;
 - an error that a broker logs, or that ends it, except for the loss of its session;
 - a cluster that does not converge.
@@ -305,7 +305,7 @@ class SimulatedBroker:
         try:
             server = self.starting = self._new_server(process)
             await server.start()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the process ends
+        except Exception as error:  # noqa: BLE001 - any error ends the process
             self._simulation.tell(f"{self.name}: does not start: {error}")
             self._ends(process, "as a connection broke at its start" if isinstance(error, ConnectionLost) else "")
             return

@@ -10,8 +10,8 @@ The following orders are kept, because asyncio documents them and code may rely 
 - the callbacks of one future run in the order in which they were added;
 - timers become due in the order of their times;
 - an executor with one thread runs its jobs in the order of their submission; their results arrive in that order, and
-    after everything that a job itself has posted to the loop. (The metadata store's responses are such results: a later
-    read is newer.)
+  after everything that a job itself has posted to the loop. (The metadata store's responses are such results: a later
+  read is newer.)
 
 Jobs run in real threads, since some of them call the loop and wait for the result. But the loop and the threads take
 turns, so that only one of them runs at any time.
@@ -199,7 +199,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
             outcome: ThreadFuture[Any] = ThreadFuture()
             try:
                 outcome.set_result(func(*args))
-            except BaseException as error:  # noqa: BLE001 - carried to whoever awaits
+            except BaseException as error:  # noqa: BLE001 - passed on to the awaiting code
                 outcome.set_exception(error)
             with self._turn:
                 self._done.append((number, lambda: self._tell_later(lane, future, outcome, is_in_order=is_in_order)))

@@ -135,7 +135,7 @@ class Worker(ABC):
         await self.stop()
         await self.client.close()
 
-    async def stop(self) -> None:  # noqa: B027 - most have nothing to say
+    async def stop(self) -> None:  # noqa: B027 - most have nothing to send
         """Leave the cluster."""
 
     @abstractmethod

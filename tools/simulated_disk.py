@@ -4,12 +4,12 @@
 some of these operations leaves behind, where only the guarantees of the standard hold:
 
 - Data written to a file is on the disk for certain once `sync` of that file has returned. Before, every sector of 512
-    bytes may have its content of any time since the last sync, independent of other sectors, and so may the file's
-    size. Bytes within the size that were never written are zeros: no file system in use shows older data there.
+  bytes may have its content of any time since the last sync, independent of other sectors, and so may the file's
+  size. Bytes within the size that were never written are zeros: no file system in use shows older data there.
 - A name (created, renamed, removed) is on the disk for certain once `sync_directory` of its directory has returned;
-    syncing the file itself is not enough. Before, the changes of one directory reach the disk in their order: file
-    systems with a journal guarantee that, and both Kafka's and our start rely on it. There is no order between
-    directories, nor between names and data.
+  syncing the file itself is not enough. Before, the changes of one directory reach the disk in their order: file
+  systems with a journal guarantee that, and both Kafka's and our start rely on it. There is no order between
+  directories, nor between names and data.
 
 This is the idea of ALICE (Pillai et al., OSDI 2014) and B3 (Mohan et al., OSDI 2018), on recorded calls of `Files`.
 """

@@ -1,18 +1,18 @@
-"""A network in memory: hosts with names, connections as TCP gives them, faults, all on one event loop.
+"""A network in memory: hosts with names, TCP connections, faults, all on one event loop.
 
-`SimulatedNetwork.host(name)` is a `Network` (barnabas/network.py), as one machine of several sees it. A connection
-promises what TCP promises: bytes arrive in order and once, or the connection breaks. They take time, in each direction
-by itself; they come in pieces that have nothing to do with frames; and who sends is held back (`pause_writing`) by a
-receiver that does not read. What goes wrong:
+`SimulatedNetwork.host(name)` is a `Network` (barnabas/network.py) of one machine among several. A connection gives
+TCP's guarantees: bytes arrive in order and once, or the connection breaks. Each direction has its own delays; bytes
+arrive in pieces that are independent of frames; and a receiver that does not read stops the sender (`pause_writing`).
+The faults are:
 
-- `cut(a, b)`: nothing gets from a to b. What was sent arrives once the way is there again, as TCP repeats it; who
-  connects meanwhile goes on trying. The other direction is cut by itself.
+- `cut(a, b)`: nothing gets from a to b. Data sent meanwhile arrives after the cut is healed, as TCP retransmits it;
+  connection attempts are repeated until then. The other direction is cut separately.
 - `reset(a, b)`: the connections between two hosts break.
-- `end_process(host)`: the process there is gone. Its kernel lets every peer know; who connects is refused.
-- `lose_power(host)`: the machine is gone. Nobody hears of it; whoever sends something after `power_up` is told by a
-  reset that the connection is not known any more.
+- `end_process(host)`: the process there ends. Its kernel closes all connections; new ones are refused.
+- `lose_power(host)`: the machine is down. Its peers receive nothing; data sent after `power_up` is answered by a reset,
+  because the connection is unknown.
 
-All waits are drawn from a seed. Protocols are called in the context in which they listened or connected, and a
+All delays are drawn from a seed. Protocols are called in the context in which they listened or connected, and a
 transport has no socket.
 """
 
@@ -32,19 +32,19 @@ DELAY_S_MIN: Final = 0.000_05
 DELAY_S_MEAN: Final = 0.000_5
 
 WINDOW_BYTES: Final = 128 * 1024
-"""What is under way in one direction, and with the receiver's kernel, at most."""
+"""The maximum number of bytes in flight in one direction, including the receive buffer of the kernel."""
 
 HIGH_WATER_BYTES: Final = 64 * 1024
-"""What a transport keeps before its protocol is told to pause, as asyncio's."""
+"""The size of a transport's write buffer at which its protocol is paused, as in asyncio."""
 
 CHUNK_BYTES_MAX: Final = 64 * 1024
 SPLIT_PROBABILITY: Final = 0.1
 
 RETRANSMISSION_S_MAX: Final = 2.0
-"""How long after a cut is healed TCP may take to try again."""
+"""The maximum time until TCP retransmits after a cut is healed."""
 
 CONNECT_WAITS_S: Final = (1, 2, 4, 8, 16, 32, 64)
-"""How long a machine waits for an answer before it tries to connect again, as Linux does by default."""
+"""The waits of a machine between its attempts to connect, as on Linux by default."""
 
 FIRST_FREE_PORT: Final = 32_768
 
@@ -56,31 +56,31 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class SimulatedNetwork:
-    """All hosts, and what is wrong between them. Owned by the running event loop."""
+    """All hosts, and the faults between them. Owned by the running event loop."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.loop = asyncio.get_running_loop()
         self.context = contextvars.Context()
-        """The context of what happens between hosts, which belongs to the processes of none."""
+        """The context of events between hosts, which belong to no process."""
         self._hosts: dict[str, SimulatedHost] = {}
         self._cuts: set[tuple[str, str]] = set()
         self._mean_s: dict[tuple[str, str], float] = {}
         self.held: dict[Way, None] = {}
-        """Directions of connections in which something waits for a cut to be healed."""
+        """Directions of connections whose data waits for the end of a cut."""
 
     def host(self, name: str) -> SimulatedHost:
-        """A machine, which is new if there is none of this name."""
+        """The machine with this name, created if there is none."""
         if name not in self._hosts:
             self._hosts[name] = SimulatedHost(self, name, f"10.0.0.{len(self._hosts) + 1}")
         return self._hosts[name]
 
     def find(self, host: str) -> SimulatedHost | None:
-        """The host of a name or an address."""
+        """The host with a name or an address."""
         return next((each for each in self._hosts.values() if host in (each.name, each.address)), None)
 
     def close(self) -> None:
-        """Break every connection: the end of a simulation."""
+        """Break every connection at the end of a simulation."""
         for host in self._hosts.values():
             for end in list(host.ends):
                 end.break_off()
@@ -91,7 +91,7 @@ class SimulatedNetwork:
         self._cuts.add((sender, receiver))
 
     def heal(self, sender: str, receiver: str) -> None:
-        """End a cut: what was held back is on its way again."""
+        """End a cut: delayed packets are sent again."""
         self._cuts.discard((sender, receiver))
         for way in list(self.held):
             if way.names == (sender, receiver):
@@ -106,14 +106,14 @@ class SimulatedNetwork:
         return (sender, receiver) in self._cuts
 
     def set_delay(self, sender: str, receiver: str, mean_s: float | None = None) -> None:
-        """How long bytes take from one to the other; None for what is usual."""
+        """Set the mean delay of bytes in one direction; None for the default."""
         if mean_s is None:
             self._mean_s.pop((sender, receiver), None)
         else:
             self._mean_s[sender, receiver] = mean_s
 
     def reset(self, one: str, other: str) -> int:
-        """Break the connections between two hosts; how many there were."""
+        """Break the connections between two hosts. Returns their number."""
         ends = [end for end in self.host(one).ends if end.peer.host.name == other]
         for end in ends:
             end.break_off()
@@ -121,7 +121,7 @@ class SimulatedNetwork:
         return len(ends)
 
     def delay_s(self, sender: str, receiver: str) -> float:
-        """How long one packet takes: most about the mean, few much longer."""
+        """The delay of one packet: most are near the mean, few are much longer."""
         if sender == receiver:
             return DELAY_S_MIN
         mean_s = self._mean_s.get((sender, receiver), DELAY_S_MEAN)
@@ -132,7 +132,7 @@ class SimulatedNetwork:
 
 
 class SimulatedHost:
-    """One machine, as its process sees it: a `Network`. All its names are its own, one address, ports of its own."""
+    """One machine, as its process sees it: a `Network` with separate names, one address and separate ports."""
 
     def __init__(self, network: SimulatedNetwork, name: str, address: str) -> None:
         self.network = network
@@ -141,10 +141,10 @@ class SimulatedHost:
         self.has_power = True
         self.listeners: dict[int, _SimulatedSocket] = {}
         self.ends: dict[_End, None] = {}
-        """This side of each connection, in the order in which they were made."""
+        """The local side of each connection, in the order of their creation."""
         self._next_port = FIRST_FREE_PORT
 
-    # --- as a process sees it -----------------------------------------------------------------------
+    # --- the process's view -------------------------------------------------------------------------
 
     def host_name(self) -> str:
         return self.name
@@ -195,7 +195,7 @@ class SimulatedHost:
         raise TimeoutError(errno.ETIMEDOUT, f"{host} does not answer to {self.name}, {network.loop.time():.3f}")
 
     async def _crosses(self, sender: SimulatedHost, receiver: SimulatedHost) -> bool:
-        """Whether a packet gets across, after the time that it takes."""
+        """Whether a packet arrives, after its delay."""
         await asyncio.sleep(self.network.delay_s(sender.name, receiver.name))
         return receiver.has_power and not self.network.is_cut(sender.name, receiver.name)
 
@@ -206,17 +206,17 @@ class SimulatedHost:
         self._next_port += 1
         return self._next_port
 
-    # --- its end ------------------------------------------------------------------------------------
+    # --- the end of processes and machines ----------------------------------------------------------
 
     def end_process(self) -> None:
-        """The kernel ends what a process leaves behind when it is killed."""
+        """Close everything that a killed process leaves behind, as the kernel does."""
         self.listeners.clear()
         for end in list(self.ends):
             end.vanish()
             end.way.send(self.network.draw.choice((_FIN, _RESET)))
 
     def lose_power(self) -> None:
-        """End all connections at once, of which nobody hears."""
+        """End all connections at once, without a packet to their peers."""
         self.has_power = False
         self.listeners.clear()
         for end in list(self.ends):
@@ -239,7 +239,7 @@ class _SimulatedSocket:
         self._new_protocol, self._context = new_protocol, contextvars.copy_context()
 
     def accept(self, client: SimulatedHost) -> _End | None:
-        """This side of a new connection; None as long as nobody listens here."""
+        """The local side of a new connection; None while no process listens here."""
         if self._new_protocol is None:
             return None
         end = _End(self._host, self.port)
@@ -257,7 +257,8 @@ class _SimulatedSocket:
 
 class Way:
     """One direction between two hosts, or of one connection between them: packets arrive in the order in which they
-    were sent."""
+    were sent.
+    """
 
     def __init__(self, network: SimulatedNetwork, sender: str, receiver: str, receive: Callable[[Any], None]) -> None:
         self.under_way_bytes = 0
@@ -266,7 +267,7 @@ class Way:
         self._receive = receive
         self._packets: deque[Any] = deque()
         self._held_back = 0
-        """How many times something did not arrive because of a cut."""
+        """The number of packets that were delayed by a cut."""
         self._last_s = 0.0
 
     def send(self, packet: Any) -> None:
@@ -281,9 +282,9 @@ class Way:
         network.call_at(self._last_s, self._arrive)
 
     def _arrive(self) -> None:
-        """The next one, whichever was on its way first."""
+        """Deliver the next packet in the order of sending."""
         if self._network.is_cut(*self.names):
-            if self._packets[0] is _RESET:  # which nobody repeats
+            if self._packets[0] is _RESET:  # a reset is not retransmitted
                 self._packets.popleft()
             else:
                 self._held_back += 1
@@ -295,7 +296,7 @@ class Way:
         self._receive(packet)
 
     def go_on(self) -> None:
-        """Send again what was held back."""
+        """Send the delayed packets again."""
         held_back, self._held_back = self._held_back, 0
         extra_s = self._network.draw.random() * RETRANSMISSION_S_MAX
         for _ in range(held_back):
@@ -303,7 +304,7 @@ class Way:
 
 
 class _End(asyncio.Transport):
-    """One side of a connection: what its kernel and its transport know."""
+    """One side of a connection: the state of its kernel and of its transport."""
 
     peer: _End
     way: Way
@@ -313,7 +314,7 @@ class _End(asyncio.Transport):
         self.host = host
         self.port = port
         self.is_gone = False
-        """Whether the kernel knows of it no more."""
+        """Whether the kernel has forgotten the connection."""
         self._loop = host.network.loop
         self._protocol: asyncio.BaseProtocol | None = None
         self._context = contextvars.Context()
@@ -338,7 +339,7 @@ class _End(asyncio.Transport):
         peer.way = Way(network, peer.host.name, self.host.name, self.receive)
 
     def begin(self, protocol: P, context: contextvars.Context) -> tuple[asyncio.Transport, P]:
-        """A process has the connection from now on. Raises ConnectionResetError if it is gone already."""
+        """Give the connection to a process. Raises ConnectionResetError if it is broken already."""
         if self.is_gone:
             raise ConnectionResetError(errno.ECONNRESET, "the connection broke as soon as it was there")
         self._protocol, self._context = protocol, context
@@ -346,10 +347,10 @@ class _End(asyncio.Transport):
         self._hand_over_soon()
         return self, protocol
 
-    # --- the kernel's side --------------------------------------------------------------------------
+    # --- the kernel ---------------------------------------------------------------------------------
 
     def receive(self, packet: Packet) -> None:
-        """Something has arrived."""
+        """Handle a packet that has arrived."""
         if not self.host.has_power:
             return
         if self.is_gone:
@@ -363,13 +364,13 @@ class _End(asyncio.Transport):
             self._hand_over_soon()
 
     def break_off(self) -> None:
-        """The connection is no more; its process hears of that if it still has it."""
+        """Break the connection; its process is informed if it still uses it."""
         if not self.is_gone:
             self._forget()
             self._tell_lost(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
 
     def vanish(self) -> None:
-        """As `break_off`, where nobody is left to hear of it."""
+        """Like `break_off`, when no process is left to be informed."""
         self._forget()
         self._protocol = None
 
@@ -387,7 +388,7 @@ class _End(asyncio.Transport):
 
     @property
     def has_room(self) -> bool:
-        """Whether this side takes more bytes than those it has and those that are on their way to it."""
+        """Whether this side has room for more bytes, besides its received ones and those in flight to it."""
         return self.peer.way.under_way_bytes + self._received_bytes < WINDOW_BYTES
 
     def _send_what_can_be_sent(self) -> None:
@@ -422,7 +423,7 @@ class _End(asyncio.Transport):
             self._loop.call_soon(self._hand_over, context=self._context)
 
     def _hand_over(self) -> None:
-        """What one read of a socket gives."""
+        """Pass on the result of one read of a socket."""
         self._is_handing_over = False
         if not self._received or not self._is_reading or self._is_closing:
             return
@@ -435,7 +436,7 @@ class _End(asyncio.Transport):
         data = b"".join(self._take())
         try:
             self._give(data)
-        except Exception as error:  # noqa: BLE001 - as asyncio's transports: the connection ends, the loop is told
+        except Exception as error:  # noqa: BLE001 - like asyncio: the connection ends, the loop gets the error
             self._loop.call_exception_handler({"message": "a protocol failed to take bytes", "exception": error})
             self.abort()
             return
@@ -466,7 +467,7 @@ class _End(asyncio.Transport):
             view = view[size:]
             protocol.buffer_updated(size)
 
-    # --- the transport, as asyncio describes it -----------------------------------------------------
+    # --- the transport, as documented by asyncio ----------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         match name:
@@ -529,7 +530,7 @@ class _End(asyncio.Transport):
             self._send_what_can_be_sent()
 
     def close(self) -> None:
-        """Close the connection when what was written has left."""
+        """Close the connection after all written data was sent."""
         if not self._is_closing:
             self._is_closing = True
             self._received.clear()

@@ -1,14 +1,14 @@
-"""Several processes on one event loop, in time that moves only when nothing else does: each can be paused and killed.
+"""Several processes on one event loop, in virtual time: each can be paused and killed.
 
-Whose code runs is told by the context that asyncio gives every callback, task and timer on its way (`contextvars`):
-what a process starts belongs to it. So nothing of a process has to know that it is simulated.
+The running process is determined by the context that asyncio passes to every callback, task and timer (`contextvars`):
+everything that a process starts belongs to it. So a process's code needs no knowledge of the simulation.
 
-- `pause` is SIGSTOP: nothing of the process runs until `resume`, which has it do all that came meanwhile, in order.
-- `kill` is SIGKILL: nothing of it runs again, not even what would clean up. Of what others hold for it (connections,
-  a session with the metadata store), they hear in their own way.
-- `light_fuse` has something happen, a kill for example, between two steps of the process.
+- `pause` is SIGSTOP: nothing of the process runs until `resume`, which then runs all delayed callbacks, in order.
+- `kill` is SIGKILL: nothing of the process runs again, not even cleanup. Its peers (of connections, or of a session
+  with the metadata store) notice in their own ways.
+- `light_fuse` triggers an event, a kill for example, between two steps of the process.
 
-The order of what is ready is drawn from the seed, as `shuffled_loop.py` says.
+The order of ready callbacks is drawn from the seed, as described in `shuffled_loop.py`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tools.simulated_network import SimulatedHost
 
 
 class SimulatedThreads(OneThread):
-    """A process's threads: a job is done at once, some time after it was given, and its result is heard of later still.
-    One that is alone does its jobs in their order.
+    """A process's threads: a job runs at once, at some time after its submission, and its result arrives even later. A
+    single thread runs its jobs in their order.
     """
 
     def __init__(self, draw: random.Random, mean_s: float) -> None:
@@ -40,24 +40,24 @@ class SimulatedThreads(OneThread):
         self._mean_s = mean_s
 
     def delay_s(self) -> float:
-        """How long a job, or the news of it, takes: often next to nothing."""
+        """The delay of a job, or of its result: often almost zero."""
         return self._draw.expovariate(1 / self._mean_s) if self._draw.random() < 0.5 else 0.0
 
     def call(self, job: Callable[[*Arguments], T], *arguments: *Arguments) -> asyncio.Future[T]:
         return self.later(asyncio.get_running_loop().time() + self.delay_s(), partial(job, *arguments))
 
     def later(self, at_s: float, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Have a job done then, which is now or later."""
+        """Run a job at that time, which is now or later."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
         def do() -> None:
-            if future.done():  # nobody waits for it any more
+            if future.done():  # it is no longer awaited
                 return
             outcome: ThreadFuture[T] = ThreadFuture()
             try:
                 outcome.set_result(job())
-            except Exception as error:  # noqa: BLE001 - carried to whoever awaits
+            except Exception as error:  # noqa: BLE001 - passed on to the awaiting code
                 outcome.set_exception(error)
             loop.call_later(self.delay_s(), resolve, future, outcome)
 
@@ -69,7 +69,7 @@ class SimulatedThreads(OneThread):
 
 
 class _OneWorker:
-    """A thread of its own for one kind of job."""
+    """A separate thread for one kind of job."""
 
     def __init__(self, threads: SimulatedThreads) -> None:
         self._threads = threads
@@ -80,11 +80,11 @@ class _OneWorker:
         return self._threads.later(self._last_s, partial(job, *arguments))
 
     async def stop(self) -> None:
-        """Whoever awaits jobs has heard of them by now."""
+        """Do nothing: the results of all jobs have arrived by now."""
 
 
 def resolve(future: asyncio.Future[T], outcome: ThreadFuture[T]) -> None:
-    """Tell whoever waits how a job ended."""
+    """Set a job's result or exception."""
     if future.done():
         return
     error = outcome.exception()
@@ -100,7 +100,7 @@ class Process:
     def __init__(self, name: str, host: SimulatedHost | None = None) -> None:
         self.name = name
         self.host = host
-        """Where `asyncio.open_connection` leads from here."""
+        """The target network of `asyncio.open_connection` in this process."""
         self.is_paused = False
         self.is_dead = False
         self._fuse = 0
@@ -115,7 +115,7 @@ class Process:
         return f"<Process {self.name}>"
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine, and all that comes of it, in this process."""
+        """Run a coroutine, and everything that it starts, in this process."""
         return asyncio.get_running_loop().create_task(coroutine, context=self.context)
 
     def pause(self) -> None:
@@ -123,7 +123,7 @@ class Process:
         _loop().paused[self] = None
 
     def resume(self) -> None:
-        """Go on; what was due meanwhile comes first."""
+        """Continue; delayed callbacks run first."""
         self.is_paused = False
         held, self._held = self._held, []
         loop = _loop()
@@ -132,14 +132,14 @@ class Process:
             loop.put_back(lane, handle)
 
     def kill(self) -> None:
-        """What it does right now has no effects any more; whoever has them must ask whether it `is_dead`."""
+        """Kill the process. Its current step has no effects any more: code with effects must check `is_dead`."""
         self.is_dead = True
         self._at_the_end_of_the_fuse = None
         tasks = [task for reference in self._tasks if (task := reference()) is not None and not task.done()]
         self._tasks.clear()
-        self._held.clear()  # which may be all that keeps a task
-        # Coroutines end now and not whenever memory is given back, so that a seed tells one story; one that runs, when
-        # it has come to its next wait.
+        self._held.clear()  # it may hold the only reference to a task
+        # Close coroutines now and not when memory is freed, so that a seed is reproducible; a running one is closed at
+        # its next wait.
         asyncio.get_running_loop().call_soon(self._end, tasks, context=contextvars.Context())
 
     def _end(self, tasks: list[asyncio.Task[Any]]) -> None:
@@ -147,10 +147,10 @@ class Process:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(Exception):
                 self.context.run(task.get_coro().close)
-            asyncio.tasks._unregister_task(task)  # nobody cancels it and waits for that
+            asyncio.tasks._unregister_task(task)  # it is not cancelled and awaited at the end
 
     def light_fuse(self, steps: int, then: Callable[[], None]) -> None:
-        """Call `then` after so many steps: callbacks, and what counts as one by calling `step`."""
+        """Call `then` after `steps` steps: callbacks, and calls of `step`."""
         self._fuse, self._at_the_end_of_the_fuse = steps, then
 
     def put_fuse_out(self) -> None:
@@ -161,14 +161,14 @@ class Process:
         return self._at_the_end_of_the_fuse is not None
 
     def step(self) -> None:
-        """The process is about to do something."""
+        """The process is about to do a step."""
         self._fuse -= 1
         if self._fuse <= 0 and self._at_the_end_of_the_fuse is not None:
             then, self._at_the_end_of_the_fuse = self._at_the_end_of_the_fuse, None
             contextvars.Context().run(then)
 
     def hold(self, lane: Lane | None, handle: asyncio.Handle) -> None:
-        """Keep what would run now, as long as the process is paused; of a dead one nothing is kept."""
+        """Keep a ready callback while the process is paused; those of a dead process are dropped."""
         if not self.is_dead:
             self._held.append((lane, handle))
 
@@ -186,17 +186,17 @@ _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proce
 
 
 def process_of(future: object) -> Process | None:
-    """Who waits for a future, if it is one, or who is to tell of it; whose task it is."""
+    """The process of a task, or the one that waits for a future or resolves it."""
     return future.process if isinstance(future, (_Future, _Task)) else None
 
 
 def current_process() -> Process | None:
-    """Whose code runs; None for what belongs to nobody."""
+    """The running process; None for code outside of all processes."""
     return _PROCESS.get()
 
 
 class _ReadyOfProcesses(Ready):
-    """Passes over what belongs to a process that does not run."""
+    """Skips the callbacks of processes that do not run."""
 
     def append_to(self, lane: Lane | None, handle: asyncio.Handle) -> None:
         process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]
@@ -218,7 +218,7 @@ class _ReadyOfProcesses(Ready):
 
 
 class _Cancelled(asyncio.Handle):
-    """What the loop passes over."""
+    """A handle that the loop skips."""
 
     def __init__(self) -> None:
         self._cancelled = True
@@ -228,7 +228,7 @@ _numbers = count()
 
 
 class _Task(asyncio.Task[Any]):
-    """A task that has the same place in a set whenever a seed's story is told: by its number, not its address."""
+    """A task with a reproducible place in sets: its hash is its number, not its address."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._number = next(_numbers)
@@ -240,7 +240,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Future(asyncio.Future[Any]):
-    """As `_Task`."""
+    """Like `_Task`."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._number = next(_numbers)
@@ -252,9 +252,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class ProcessLoop(ShuffledLoop):
-    """The loop. It has no threads: what would run in one is a job that a process takes a turn for
-    (`barnabas.threads.OneThread`).
-    """
+    """The loop. It has no threads: their jobs are run as turns of a process (`barnabas.threads.OneThread`)."""
 
     def __init__(self, seed: int) -> None:
         global _numbers
@@ -262,12 +260,12 @@ class ProcessLoop(ShuffledLoop):
         super().__init__(seed)
         self._ready = _ReadyOfProcesses(self._draw)
         self._timers: list[tuple[float, asyncio.TimerHandle]] = []
-        """A heap of what is due when; in asyncio's place, which has Python compare handles."""
+        """A heap of scheduled handles, in place of asyncio's, which compares handles in Python."""
         self.set_task_factory(_new_task)
         self.paused: dict[Process, None] = {}
 
     def _run_once(self) -> None:
-        """A round of asyncio's loop without sockets, which nobody has here."""
+        """A round of asyncio's loop without sockets, which are not used here."""
         timers, ready = self._timers, self._ready
         while timers and timers[0][1]._cancelled:
             heapq.heappop(timers)
@@ -290,7 +288,7 @@ class ProcessLoop(ShuffledLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """As asyncio's, without what only its debugging needs: half a million times in a simulated minute."""
+        """Like asyncio's, without its debugging support: it is called half a million times in a simulated minute."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
@@ -298,7 +296,7 @@ class ProcessLoop(ShuffledLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """As `call_soon`."""
+        """Like `call_soon`."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, timer))
         return timer
@@ -312,7 +310,7 @@ class ProcessLoop(ShuffledLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> asyncio.Handle:
-        """As `call_soon`: there is only one thread."""
+        """Like `call_soon`: there is only one thread."""
         return self.call_soon(callback, *args, context=context)
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
@@ -338,7 +336,7 @@ def _new_task(loop: asyncio.AbstractEventLoop, coroutine: Any, context: Any = No
 
 
 def run_processes(seed: int, main: Coroutine[Any, Any, Any]) -> Any:
-    """Run `main`, which belongs to no process, on a loop of its own."""
+    """Run `main`, which belongs to no process, on a new loop."""
 
     async def run() -> Any:
         try:

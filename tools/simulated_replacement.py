@@ -1,12 +1,12 @@
-"""A disk of a simulated cluster that is replaced: a broker comes back to an empty log directory, and fetches all it had
-from the others.
+"""The replacement of a disk in a simulated cluster: a broker returns with an empty log directory, and fetches all its
+records from the others.
 
-Once in a run, where `min.insync.replicas` is 2: whoever else is in the ISR, or was the last to leave it, has all that
-is committed, so nothing is lost. What the broker may not do is lead on with nothing, as the others would cut their logs
-to that (`ReplicaManager._check_is_not_lost`). Where it was the only one in sync, who left the ISR last leads instead
-(`plan_unproven`). A broker that may commit alone, or could while it was the only one (`simulated_settings.py`), keeps
-its disk. Where it may so from the moment on in which that is replaced, nobody leads in its place any more: nobody
-promises that, and the run is over.
+It happens once in a run, if `min.insync.replicas` is 2: any other member of the ISR, or the last one that left it, has
+all committed records, so nothing is lost. The broker must not lead with an empty log, because the others would truncate
+theirs (`ReplicaManager._check_is_not_lost`). If it was the only in-sync replica, the one that left the ISR last leads
+instead (`plan_unproven`). A broker that may commit alone, or could while it was the only one (`simulated_settings.py`),
+keeps its disk. If that becomes possible after the disk was replaced, no replica can lead in its place: there is no
+guarantee for this case, and the run ends.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
     from tools.cluster_simulation import ClusterSimulation, SimulatedBroker
 
 RUNS: Final = 0.3
-"""In how many runs a disk is replaced: in those no log is damaged, which the others may have to fetch from."""
+"""The share of runs with a replaced disk: in those no log is damaged, because the others may have to fetch from it."""
 
 AT_CRASHES: Final = 0.3
-"""After how many crashes, until it has been."""
+"""The probability of the replacement after each crash, until it was done."""
 
 ALONE_S: Final = 3.0
-"""How long it is alone before that on average, at most: what it may do meanwhile changes."""
+"""The maximum of the mean time for which the broker is alone before; it does various things meanwhile."""
 
 ALONE: Final = 0.1
-"""How often at a look, else, the others are killed first, until it is alone in an ISR."""
+"""Otherwise, the probability per look that the others are killed first, so that it is alone in an ISR."""
 
 OTHERS_DOWN_S: Final = (10.0, 20.0)
-"""For how long: their sessions are over before."""
+"""The time for which the others are down: their sessions expire before."""
 
 LOST: Final = "its log is gone"
 
 
 class Replacement:
-    """That of one run. `broker` is the one whose disk it was, None before."""
+    """The replacement of one run. `broker` is the broker with the replaced disk, None before."""
 
     def __init__(self, simulation: ClusterSimulation, draw: random.Random) -> None:
         self._simulation = simulation
         self._draw = draw
-        # A partition that moves may leave those who have it for who has lost it, when somebody cancels that.
+        # A reassignment, when it is cancelled, may leave only the broker that has lost the partition.
         self.is_due = not simulation.has_moves and len(simulation.brokers) > 1 and draw.random() < RUNS
         self._is_alone = draw.random() < 0.5
         self._last: SimulatedBroker | None = None
         self._not_before_s = 0.0
         self._is_told = True
-        """Whether the broker has heard from the controller what it leads with its new disk."""
+        """Whether the broker has received commands for the partitions it leads with its new disk."""
         self.broker: SimulatedBroker | None = None
         if self.is_due:
             simulation.damaged = ""
@@ -57,7 +57,7 @@ class Replacement:
                 simulation.configs[MIN_INSYNC_REPLICAS] = "2"
 
     def look(self) -> None:
-        """Now and then: perhaps a broker is about to lose its disk that nobody else is in sync with."""
+        """Called periodically: sometimes starts a replacement for a broker that is alone in an ISR."""
         brokers = self._simulation.brokers
         if not self.is_due or not self._is_alone or self.broker is not None:
             return
@@ -79,7 +79,7 @@ class Replacement:
             self._replace(self._last)
 
     def crashed(self, broker: SimulatedBroker) -> None:
-        """A broker has just ended: perhaps with its disk."""
+        """A broker has just ended: sometimes its disk is replaced."""
         if not self.is_due or self._is_alone or self.broker is not None:
             return
         if self._draw.random() < AT_CRASHES and self._has_partitions(broker) and self._is_dispensable(broker):
@@ -93,17 +93,17 @@ class Replacement:
         broker.replace_disk()
 
     def told(self, node_id: int) -> None:
-        """A broker has heard from the controller, which knew whether its logs are there."""
+        """A broker has received a command from the controller, which knew whether its logs are there."""
         if self.broker is not None and node_id == self.broker.node_id:
             self._is_told = True
 
     def written(self) -> None:
-        """The metadata store has taken something: perhaps nobody is left that has all of a partition."""
+        """The metadata store was written: perhaps no broker with all records of a partition is left."""
         if self.broker is not None and not self._is_told and not self._is_dispensable(self.broker):
             self._simulation.power.end("disk")
 
     def _alone(self) -> set[int]:
-        """Brokers that are some ISR's only members."""
+        """Brokers that are the only member of some ISR."""
         return {state.isr[0] for state in self._simulation.invariants.states.values() if len(state.isr) == 1}
 
     def _has_partitions(self, broker: SimulatedBroker) -> bool:
@@ -119,7 +119,7 @@ class Replacement:
         )
 
     def tells(self, name: str, message: str) -> bool:
-        """Whether what a broker logs is what this has to bring about."""
+        """Whether a broker's log message is the intended effect of the replacement."""
         if self.broker is None:
             return False
         return (name == self.broker.name and LOST in message) or (

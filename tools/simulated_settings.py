@@ -1,9 +1,9 @@
-"""Changes of `min.insync.replicas` in a simulated cluster, while brokers fail: somebody alters that of a topic, of one
-broker or of all, over the network, and edits the files that brokers start with.
+"""Changes of `min.insync.replicas` in a simulated cluster while brokers fail: an operator changes that of a topic, of
+one broker or of all brokers over the network, and edits the brokers' configuration files.
 
-What an acknowledgement takes is then another thing from one moment to the next. Whoever was alone in an ISR, and could
-commit so, has what nobody else has, whatever is set by the time that it is lost: `last_to_leave.py` of the controller
-has to know, and `left_isr` to say so.
+So the requirement for an acknowledgement changes during a run. A leader that was alone in an ISR, and could commit
+alone, has records that no other replica has, whatever the config is when it is lost: `last_to_leave.py` of the
+controller has to consider that, and `left_isr` to record it.
 """
 
 from __future__ import annotations
@@ -27,47 +27,49 @@ if TYPE_CHECKING:
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 RUNS: Final = 0.7
-"""In how many runs it is changed."""
+"""The share of runs with changes."""
 
 MEAN_S: Final = (1.0, 20.0)
-"""Between which times is drawn how long it stays as it is, on average."""
+"""The range of the mean time between changes."""
 
 RAISED: Final = 0.7
-"""In how many of these runs it is raised when a leader is alone that commits so: somebody has seen that brokers are
-down."""
+"""The share of these runs in which the value is raised when a leader commits alone: the operator has noticed that
+brokers are down.
+"""
 
 RAISED_S: Final = 1.0
-"""How long after that on average: the leader commits something before."""
+"""The mean delay of that: the leader commits records before."""
 
 FILES: Final = 0.1
-"""How often, of the changes, it is that of the files that brokers start with."""
+"""The share of changes that edit the configuration files."""
 
 LOOK_S: Final = 0.25
 VALUES: Final = ("1", "1", "2", "2", None)
-"""What it becomes; None takes a setting away, so that a more general one counts."""
+"""The new values; None deletes a config, so that a more general one applies."""
 
 _CONFIGS: Final = f"{znodes.CONFIG}/"
 
 
 class Settings:
-    """Those of one run: what they are, by the metadata store and by the files."""
+    """The values in one run, in the metadata store and in the files."""
 
     def __init__(self, simulation: ClusterSimulation, draw: random.Random) -> None:
         self._simulation = simulation
         self._draw = draw
         is_changed = len(simulation.brokers) > 1 and draw.random() < RUNS
         self.mean_s = draw.uniform(*MEAN_S) if is_changed else None
-        """How long it stays as it is, on average; None if for ever."""
+        """The mean time between changes; None for no changes."""
         self._is_raised = draw.random() < RAISED
         self._alone: tuple[TopicPartition, int] | None = None
-        """A partition whose leader was left alone, and commits so, and this one."""
+        """A partition whose leader was left alone and commits alone, and that leader."""
         self._stored: dict[tuple[str, ...], dict[str, str]] = {}
         self._unheard: set[TopicPartition] = set()
-        """Partitions whose leader was alone, and has committed so as it had not heard yet that it takes two by now:
-        what the metadata store says of them does not tell that, as the documentation says (`docs/durability.md`)."""
+        """Partitions whose leader was alone and has committed records before it learned that two replicas are required
+        now. The state in the metadata store does not reveal that, as documented in `docs/durability.md`.
+        """
 
     def look(self, interval_s: float) -> None:
-        """Now and then: perhaps the files are edited, which brokers read at their next start."""
+        """Called periodically: sometimes edits the files, which brokers read at their next start."""
         if self.mean_s is not None and self._draw.random() < FILES * interval_s / self.mean_s:
             self._edit_files("1" if self._simulation.configs[MIN_INSYNC_REPLICAS] == "2" else "2")
 
@@ -77,22 +79,23 @@ class Settings:
         self._simulation.count("settings changed")
 
     def written(self, path: str, data: bytes) -> None:
-        """The metadata store has taken what a znode is."""
+        """A znode was written in the metadata store."""
         if path.startswith(_CONFIGS):
             kind, _, name = path.removeprefix(_CONFIGS).partition("/")
             if kind in ("topics", "brokers") and name:
                 self._stored[kind, name] = znodes.decode_config(kind, name, data)
 
     def state_written(self, partition: TopicPartition, state: PartitionState) -> None:
-        """The metadata store has taken a partition's state."""
+        """A partition's state was written in the metadata store."""
         if len(state.isr) > 1 or state.last_to_leave == NOBODY:
             self._unheard.discard(partition)
         if self._is_raised and len(state.isr) == 1 and self._commits_alone(partition[0], state.isr[0]):
             self._alone = partition, state.isr[0]
 
     def to_be_raised(self) -> ConfigResource | None:
-        """What has to be altered so that a leader which was left alone commits no more. None if there is none, or where
-        it is in the files, for its next life."""
+        """The resource whose config must be changed so that a leader that was left alone stops committing. None if
+        there is none, or if the value is in the files, for its next start.
+        """
         if self._alone is None:
             return None
         (topic, _), node_id = self._alone
@@ -107,7 +110,7 @@ class Settings:
         return (BROKER, "")
 
     def committed(self, partition: Partition, state: PartitionState | None) -> None:
-        """A leader has committed something, by `min.insync.replicas` as it knows it."""
+        """A leader has committed records, by the value of `min.insync.replicas` that it knows."""
         if state is None or len(state.isr) > 1 or state.last_to_leave == NOBODY:
             return
         own = partition.log.config.min_insync_replicas
@@ -120,11 +123,11 @@ class Settings:
         return (self._of(topic, node_id) or self._simulation.brokers[node_id].min_insync_replicas) == "1"
 
     def _will_commit_alone(self, topic: str, node_id: int) -> bool:
-        """The same of its next life, by which a controller goes that learns what it has lost."""
+        """Whether it may do so after its next start. A controller decides by this when it learns of a loss."""
         return (self._of(topic, node_id) or self._simulation.configs[MIN_INSYNC_REPLICAS]) == "1"
 
     def _of(self, topic: str, node_id: int) -> str | None:
-        """What goes before the file of a broker; None if nothing does."""
+        """The config that overrides a broker's file; None if there is none."""
         return (
             self._value("topics", topic)
             or self._value("brokers", str(node_id))
@@ -135,8 +138,9 @@ class Settings:
         return self._stored.get(entity, {}).get(MIN_INSYNC_REPLICAS)
 
     def with_all(self, partition: TopicPartition, state: PartitionState) -> tuple[int, ...]:
-        """Who has everything that was committed: the members of the ISR, and, where it took two as long as one was
-        alone there, and will, who left it last."""
+        """The replicas with all committed records: the members of the ISR, and also the last one that left it, if two
+        replicas were required, and will be, while only one was in the ISR.
+        """
         is_known = (
             state.last_to_leave != NOBODY
             and partition not in self._unheard
@@ -146,8 +150,7 @@ class Settings:
 
 
 class Operator(Worker):
-    """Somebody who alters `min.insync.replicas` every `mean_s` seconds on average, or where it is
-    `to_be_raised`."""
+    """An operator that changes `min.insync.replicas` every `mean_s` seconds on average, or if it is `to_be_raised`."""
 
     def __init__(
         self, mean_s: float, brokers: int, to_be_raised: Callable[[], ConfigResource | None], *arguments: Any
@@ -180,7 +183,7 @@ class Operator(Worker):
                 delete=[MIN_INSYNC_REPLICAS] if value is None else [],
             )
         except BrokerUnavailable:
-            await self.positions.refresh([self.topic])  # it is not of those that the client knows: who is there now?
+            await self.positions.refresh([self.topic])  # the client does not know this topic: its leader is looked up
             raise
         except ResponseError as error:
             # A broker that has just started may not know the topic yet.

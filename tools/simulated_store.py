@@ -1,10 +1,10 @@
-"""The metadata store of several processes on one loop (`simulated_processes.py`), which reach it across a network
+"""The metadata store for several processes on one loop (`simulated_processes.py`), which reach it across a network
 (`simulated_network.py`).
 
-What a process asks, and what it is told, takes its time, in order, and waits where the network is cut. A process that
-the store cannot reach, because it is cut off in either direction, paused or dead, loses its session when that has
-lasted for a session timeout: as with ZooKeeper it learns of it once it can be told. Whoever knows a session's id and
-password may go on with it, or end it: brokers do that with what a former life has noted.
+A process's requests and the responses are delayed, arrive in order, and wait while the network is cut. A process that
+the store cannot reach, because it is cut off in either direction, paused or dead, loses its session after a session
+timeout. As with ZooKeeper, it learns of that once the store can reach it. Any process with a session's id and password
+may resume or end the session: brokers do that with the noted session of their former process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class _Client:
-    """A process as the store knows it. Stands for the loop on which the process's watches are called."""
+    """A process as seen by the store. Replaces the loop on which the process's watches are called."""
 
     def __init__(self, network: SimulatedNetwork, process: Process) -> None:
         assert process.host is not None
@@ -64,19 +64,19 @@ class _Client:
             outcome: ThreadFuture[T] = ThreadFuture()
             try:
                 outcome.set_result(work())
-            except Exception as error:  # noqa: BLE001 - carried to whoever awaits
+            except Exception as error:  # noqa: BLE001 - passed on to the awaiting code
                 outcome.set_exception(error)
             self._telling.send(lambda: resolve(future, outcome))
 
         if not self.process.is_dead:
-            self._asking.send(at_the_store)  # and is done even if the process dies meanwhile
+            self._asking.send(at_the_store)  # it is done even if the process dies meanwhile
         return cast("asyncio.Future[T]", future)
 
     def _tell(self, callback: Callable[[], object]) -> None:
         self._network.loop.call_soon(callback, context=self.process.context)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """The store's news, between its answers."""
+        """Deliver a notification of the store, in order with its responses."""
         self._telling.send(lambda: callback(*arguments))
 
     def is_closed(self) -> bool:
@@ -103,7 +103,7 @@ class SimulatedSession(EmbeddedSession):
 
 
 class SimulatedStore(EmbeddedStore):
-    """The store. Whoever has a session is the process that asked for it."""
+    """The store. A session belongs to the process that opened it."""
 
     def __init__(self, network: SimulatedNetwork, clock: Clock, session_timeout_s: float) -> None:
         super().__init__(":memory:", clock, worker=_Worker(self))
@@ -112,13 +112,13 @@ class SimulatedStore(EmbeddedStore):
         self.session_timeout_ms = round(session_timeout_s * 1000)
         self._clients: dict[Process, _Client] = {}
         self.loses: Callable[[], bool] = lambda: False
-        """Whether the connection of who writes breaks now: nobody tells him whether it was done."""
+        """Whether the writer's connection breaks now, so that the result of the write stays unknown."""
         self.taken_over = 0
-        """How many sessions another process has gone on with: the next life of the one that was killed."""
+        """The number of sessions that were resumed by another process, the next one after a kill."""
         self.expired = 0
-        """How many sessions have ended because their process was out of touch."""
+        """The number of sessions that expired because their process was unreachable."""
         self.written: Callable[[str, bytes, Stat], None] = lambda path, data, stat: None
-        """Called with each znode that a transaction has written, when all of it is there."""
+        """Called with each znode written by a transaction, after the whole transaction."""
         network.host(HOST)
         network.call_at(network.loop.time() + CHECK_INTERVAL_S, self._check)
 
@@ -130,7 +130,7 @@ class SimulatedStore(EmbeddedStore):
     async def open_session(
         self, connect_string: str, /, *, former: SessionCredentials | None = None, **_: Any
     ) -> SimulatedSession:
-        """An `OpenSession`. It waits for the store as long as that takes."""
+        """Open a session, like `OpenSession`. Waits for the store as long as necessary."""
         process = current_process()
         assert process is not None, "a session belongs to a process"
         client = self.client(process)
@@ -139,7 +139,7 @@ class SimulatedStore(EmbeddedStore):
         return session
 
     def _go_on_with(self, former: SessionCredentials | None, client: _Client) -> SimulatedSession | None:
-        """The session is another process's now, which hears nothing of what the one before has watched."""
+        """Give the session to another process, which gets no notifications of the former one's watches."""
         session = None if former is None else self._sessions.get(former.session_id)
         if not isinstance(session, SimulatedSession) or session.credentials != former:
             return None
@@ -157,7 +157,7 @@ class SimulatedStore(EmbeddedStore):
         return session
 
     def expire_sessions_of(self, process: Process) -> None:
-        """End a process's sessions, as if it had been out of touch for too long."""
+        """Expire a process's sessions, as if it had been unreachable for too long."""
         sessions, self.client(process).sessions = self.client(process).sessions, []
         for session in sessions:
             self.expired += 1
@@ -173,12 +173,12 @@ class SimulatedStore(EmbeddedStore):
         return results
 
     def controller_id(self) -> int | None:
-        """Which broker is the controller; None while none is."""
+        """The broker that is the controller; None if there is none."""
         found = self._stored.tree.get(znodes.CONTROLLER)
         return None if found is None else znodes.decode_controller(found[0])
 
     def depose_controller(self) -> None:
-        """Delete the controller's znode, as operators do who want another one; its session goes on."""
+        """Delete the controller's znode, as operators do to elect another controller; its session remains."""
         if self._stored.tree.get(znodes.CONTROLLER) is not None:
             self._change([Delete(znodes.CONTROLLER)], session_id=0)
 
@@ -204,7 +204,7 @@ class SimulatedStore(EmbeddedStore):
 
 
 class _Worker:
-    """Work of processes goes to the store and comes back; that of nobody is done at once."""
+    """Passes the work of processes to the store and back, with delays; other work is done at once."""
 
     def __init__(self, store: SimulatedStore) -> None:
         self._store = store
@@ -218,4 +218,4 @@ class _Worker:
         return future
 
     def stop(self) -> None:
-        """There is no thread."""
+        """Do nothing: there is no thread."""

@@ -1,5 +1,5 @@
-"""A topic of a simulated cluster that is made, written, read and deleted, over and over under one name; in some of its
-lives it is compacted, or loses its oldest segments, or records that somebody has deleted.
+"""A topic of a simulated cluster that is repeatedly created, written, read and deleted under one name. Sometimes it is
+compacted, loses its oldest segments, or has records deleted by a client.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ COMPACTED: Final = {
     "max.compaction.lag.ms": "1000",
 }
 CUT: Final = {**PLAIN, "segment.bytes": "1000"}
-"""Its first records are deleted as somebody asks for it, in the midst of batches."""
+"""Its first records are deleted by a DeleteRecords request, in the middle of batches."""
 SHORT: Final = {**PLAIN, "cleanup.policy": "delete", "retention.bytes": "1000", "segment.bytes": "500"}
 
 
 class TopicOwner(Worker):
-    """The only one who uses the topic. In each of its lives there may be nothing of another one, and all that was
-    acknowledged, but for what its settings take away: older values of a key, the oldest segments.
+    """The only user of the topic. After each creation, the topic must contain nothing of an earlier one, and all
+    acknowledged records, except those removed by its configs: older values of a key, the oldest segments.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -62,7 +62,7 @@ class TopicOwner(Worker):
             self._check(settings, partition, found[partition], written, acknowledged)
         self.done += 1
 
-    # --- its lives ----------------------------------------------------------------------------------
+    # --- creation and deletion ----------------------------------------------------------------------
 
     async def _delete(self) -> None:
         """Delete the topic, if there is one of that name."""
@@ -71,7 +71,7 @@ class TopicOwner(Worker):
                 topic_id = await self._topic_id()
                 if topic_id in (NO_ID, self._deleted):
                     return
-                # By id: what comes late, over a connection that everybody has forgotten, finds another life there.
+                # By id: a late request, over a forgotten connection, does not affect the next topic of that name.
                 request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=topic_id)], timeout_ms=5_000)
                 reply = await self.client.send_to_controller(request)
                 error = ErrorCode.of(reply.responses[0].error_code)
@@ -95,7 +95,7 @@ class TopicOwner(Worker):
                 attempts.failed(error.name)
 
     async def _topic_id(self) -> bytes:
-        """The topic's id as the broker that is asked knows it; NO_ID if it knows none."""
+        """The topic's id according to the broker that is asked; NO_ID if it knows none."""
         try:
             await self.positions.refresh([TOPIC])
         except ResponseError as error:
@@ -104,7 +104,7 @@ class TopicOwner(Worker):
             raise
         return self.positions.topic_id(TOPIC)
 
-    # --- what it holds ------------------------------------------------------------------------------
+    # --- its records --------------------------------------------------------------------------------
 
     async def _write(self, count: int, *, is_cut: bool) -> tuple[set[int], dict[tuple[int, int], int]]:
         """Write records; returns all values that were sent, and the acknowledged ones by partition and offset."""
@@ -130,7 +130,7 @@ class TopicOwner(Worker):
         return written, acknowledged
 
     async def _delete_records(self, partition: int, offset: int) -> None:
-        self._cut[partition] = max(self._cut[partition], offset)  # also where nobody knows whether it was done
+        self._cut[partition] = max(self._cut[partition], offset)  # also if the result is unknown
         asked = DeleteRecordsPartition(partition_index=partition, offset=offset)
         request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=TOPIC, partitions=[asked])], timeout_ms=5_000)
         async for is_retry in (attempts := Attempts(self)):
@@ -163,7 +163,7 @@ class TopicOwner(Worker):
         elif settings is CUT:
             due = {offset: value for offset, value in due.items() if offset >= self._cut[partition]}
         elif settings is SHORT:
-            # Retention may have overtaken the reader, which then has what was first, and what is now.
+            # Retention may have overtaken the reader, which then has the first records and the current ones.
             first = max((offset for offset in there if offset - 1 not in there), default=None)
             due = {offset: value for offset, value in due.items() if first is not None and offset >= first}
         for offset, value in sorted(due.items()):

@@ -1,4 +1,4 @@
-"""A disk that takes its time over some logs."""
+"""A disk that is slow for some logs."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ class SlowDisk(OsFiles):
     def __init__(self, name: str) -> None:
         self._name = name
         self.begun: dict[str, str] = {}
-        """The thread that began to sync each log first."""
+        """The thread that was first to sync each log."""
         self.go_on = threading.Event()
         self._changed = threading.Condition()
 
@@ -29,12 +29,12 @@ class SlowDisk(OsFiles):
         super().sync(descriptor)
 
     def wait_until_reached(self, count: int = 1) -> None:
-        """Return when the syncs of so many logs have begun."""
+        """Return when the syncs of `count` logs have begun."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.begun) >= count, PATIENCE_S), (
                 f"{len(self.begun)} flushes began"
             )
 
     async def reached(self, count: int = 1) -> None:
-        """As `wait_until_reached`, on an event loop."""
+        """Like `wait_until_reached`, on an event loop."""
         await asyncio.to_thread(self.wait_until_reached, count)

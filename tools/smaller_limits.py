@@ -1,7 +1,7 @@
 """The broker with limits that a short attack reaches: `python -m tools.smaller_limits LIMIT=NUMBER,... serve ...`.
 
-A LIMIT is MODULE.NAME, a number that a module of the broker looks at, or MODULE.CLASS.FIELD, which objects of that
-dataclass have where they are told no other; it has to be there.
+A LIMIT is MODULE.NAME, a number used by a module of the broker, or MODULE.CLASS.FIELD, a default of a dataclass's
+field. It must exist.
 """
 
 import importlib
@@ -14,12 +14,12 @@ from barnabas.__main__ import main as barnabas
 
 
 def module(limits: Mapping[str, int]) -> str:
-    """What `BarnabasProcess` has Python run, to have these limits."""
+    """The argument for `BarnabasProcess` that runs the broker with these limits."""
     return f"{__spec__.name}:" + ",".join(f"{name}={number}" for name, number in limits.items())
 
 
 def lower(limits: str) -> None:
-    """Errors: AttributeError, ImportError where there is no such limit."""
+    """Set the limits. Errors: AttributeError, ImportError for a limit that does not exist."""
     for limit in limits.split(","):
         path, _, number = limit.partition("=")
         place, _, name = path.rpartition(".")
@@ -34,9 +34,11 @@ def lower(limits: str) -> None:
 
 
 def _set_default(settings: type, name: str, number: int) -> None:
-    """`settings` is a dataclass whose fields all have defaults: those of its constructor, in the same order."""
+    """Change a field's default. `settings` is a dataclass whose fields all have defaults: those of its constructor, in
+    the same order.
+    """
     names = [each.name for each in fields(settings)]
-    constructor: Any = settings.__init__  # type: ignore[misc]  # of just this class
+    constructor: Any = settings.__init__  # type: ignore[misc]  # of exactly this class
     defaults = list(constructor.__defaults__)
     assert len(defaults) == len(names), settings
     assert isinstance(defaults[names.index(name)], int), name

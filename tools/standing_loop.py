@@ -1,5 +1,6 @@
-"""An event loop whose time stands still until a test moves it: what a client waits for in vain ends when the test says
-so, and what is answered has all the time of the machine."""
+"""An event loop whose time only moves when a test advances it: a client's wait without a response ends on the test's
+command, and responses may take any real time.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,7 +10,7 @@ T = TypeVar("T")
 
 
 class StandingLoop(asyncio.SelectorEventLoop):
-    """Sockets and other threads are served as ever."""
+    """An event loop with a stopped clock; sockets and other threads are served normally."""
 
     _now_s = 0.0
 
@@ -17,12 +18,12 @@ class StandingLoop(asyncio.SelectorEventLoop):
         return self._now_s
 
     def advance(self, seconds: float) -> None:
-        """Have the calls done that are due then. On the loop itself."""
+        """Run the calls that are due after this time. Call it on the loop itself."""
         self._now_s += seconds
 
 
 def run_standing(work: Callable[[StandingLoop], Coroutine[Any, Any, T]]) -> T:
-    """What `work` returns on such a loop, which it is given."""
+    """Run `work` on such a loop, and return its result. `work` gets the loop."""
     loop = StandingLoop()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(work(loop))

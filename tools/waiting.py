@@ -1,8 +1,8 @@
 """Waiting in tests: for an event, never for a number of seconds.
 
-A test that waits asks for a condition, and one limit bounds every wait. The limit is far longer than a busy machine
-needs, so that it ends only what would never come. A test whose subject is the length of a wait measures it in the full
-tier (`tests/README.md`).
+A test waits for a condition, with one common limit for all waits. The limit is far longer than a busy machine needs, so
+that only waits without an end reach it. A test about the duration of a wait measures it in the full tier
+(`tests/README.md`).
 """
 
 import asyncio
@@ -20,7 +20,8 @@ LOOK_INTERVAL_S: Final = 0.01
 def wait_until(look: Callable[[], T], what: str | Callable[[], object] = "the condition") -> T:
     """Call `look` until it returns something true, and return that.
 
-    `what` names what is waited for, or returns it at the end, for the error. Raises TimeoutError after `PATIENCE_S`.
+    `what` describes the condition, or returns a description at the end, for the error. Raises TimeoutError after
+    `PATIENCE_S`.
     """
     deadline = time.monotonic() + PATIENCE_S
     while not (found := look()):
@@ -31,7 +32,7 @@ def wait_until(look: Callable[[], T], what: str | Callable[[], object] = "the co
 
 
 async def until(look: Callable[[], T], what: str | Callable[[], object] = "the condition") -> T:
-    """The same in a coroutine: the event loop goes on meanwhile."""
+    """The same in a coroutine: the event loop continues meanwhile."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := look()):
         if time.monotonic() > deadline:
@@ -41,7 +42,7 @@ async def until(look: Callable[[], T], what: str | Callable[[], object] = "the c
 
 
 async def until_answer(ask: Callable[[], Awaitable[T]], what: str | Callable[[], object] = "the condition") -> T:
-    """The same for a condition that has to be asked for."""
+    """The same for a condition whose check is awaited."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := await ask()):
         if time.monotonic() > deadline:

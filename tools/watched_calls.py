@@ -1,5 +1,5 @@
-"""Which Python functions are called in this thread, seen by the interpreter's profile hook: nothing is put in their
-place.
+"""Records the Python functions that are called in this thread, by the interpreter's profile hook: no function is
+replaced.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ _RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERA
 
 
 class WatchedCalls:
-    """While it is entered, `on_call` is called with each of the functions (or classes, when they are instantiated) that
-    are called in this thread. Not for coroutines and generators, which the hook takes for called whenever they go on.
+    """While entered, `on_call` is called with each of the functions (or classes, when they are instantiated) that are
+    called in this thread. Not for coroutines and generators, because the hook reports each resumption as a call.
     """
 
     def __init__(self, on_call: Callable[[Any], object], *functions: Any) -> None:
@@ -25,7 +25,7 @@ class WatchedCalls:
             self.add(function)
 
     def add(self, function: Any) -> None:
-        """Watch another one."""
+        """Watch one more function."""
         code = _code(function)
         assert not code.co_flags & _RESUMED, function
         self._functions[code] = function
@@ -45,7 +45,7 @@ class WatchedCalls:
 
 
 class TurnsTaken:
-    """How often functions were called in each turn of the event loop; `look` is called in each turn."""
+    """The number of calls of functions in each turn of the event loop; `look` is called in each turn."""
 
     def __init__(self, look: Callable[[], None] = lambda: None) -> None:
         self._look = look
@@ -66,7 +66,7 @@ class TurnsTaken:
         self._watched.add(function)
 
     def calls(self, name: str) -> tuple[int, int]:
-        """All of a function's calls, and the most in one turn."""
+        """The number of all calls of a function, and the maximum in one turn."""
         return self._calls[name].total(), max(self._calls[name].values(), default=0)
 
     def end(self) -> None:
@@ -75,7 +75,7 @@ class TurnsTaken:
 
 
 def _code(function: Any) -> CodeType:
-    """Its own, or what makes an instance of it."""
+    """The code of a function, or of a class's constructor."""
     made_by = (getattr(function, name, None) for name in ("__init__", "__new__"))
     codes = (getattr(each, "__code__", None) for each in (function, *made_by))
     return next(code for code in codes if isinstance(code, CodeType))

@@ -18,24 +18,24 @@ ALONE = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
 }
-"""What the configuration of a broker needs that is to be the only one of its cluster."""
+"""The configuration of a broker that is the only one of its cluster."""
 
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 JARS = ("zookeeper-", "slf4j-api-", "metrics-core-", "netty-", "snappy-java-", "commons-cli-", "audience-annotations-")
-"""Beginnings of the names of the jars that the server needs; without a logging library it is silent."""
+"""Prefixes of the names of the jars that the server needs; without a logging library it prints no log."""
 JVM = ("-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 SETTINGS = {
     "zookeeper.admin.enableServer": "false",
-    "zookeeper.forceSync": "no",  # a killed process loses nothing; only a power cut would
+    "zookeeper.forceSync": "no",  # killed processes lose no data; only a power cut would
     "zookeeper.preAllocSize": "64",  # KiB; the default is 64 MiB per log file
 }
 
 
 class ZooKeeperServer(ServerProcess):
-    """A server with a data directory of its own; a context manager. Stopped and started again it keeps port and data,
-    with the sessions in it.
+    """A server with a separate data directory; a context manager. After a stop, it can be started again on the same
+    port and data, including the sessions.
 
-    `tick_ms` bounds the sessions' timeouts: they last 2 to 20 ticks.
+    `tick_ms` bounds the sessions' timeouts: they are 2 to 20 ticks.
     """
 
     title = "ZooKeeper"
@@ -64,7 +64,7 @@ class ZooKeeperServer(ServerProcess):
     def _is_ready(self, printed: list[str], logged: list[str]) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1) as connection:
             connection.sendall(b"srvr")
-            return b"Mode:" in connection.makefile("rb").read()  # else it is not serving requests yet
+            return b"Mode:" in connection.makefile("rb").read()  # otherwise it is not serving requests yet
         return False
 
 

@@ -155,8 +155,7 @@ class SharedJvm:
         exit_class.setShutdownHookAdder(self._hooks)
 
     def run(self, main_class: str, arguments: Sequence[str], *, stdin: str = "") -> ToolRun:
-        """Call a tool's `main`. An uncaught exception gives status 1 and is printed to `err`, as in a separate process.
-        """
+        """Call a tool's `main`. An uncaught exception gives status 1 and goes to `err`, as in a separate process."""
         self._exit.status = None
         self._in.write_text(stdin)
         for path in (self._out, self._err):

@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    """Path below `wire/` and text of every generated module."""
+    """The path below `wire/` and the text of every generated module."""
     requests = []
     for jar, apis in APIS.items():
         for api in apis:

@@ -1,4 +1,4 @@
-"""Kafka's message definitions: JSON with // comments in, a `Definition` with its structs and fields out."""
+"""Parses Kafka's message definitions (JSON with // comments) to a `Definition` with its structs and fields."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FieldDefinition:
 
 @dataclass(frozen=True)
 class Definition:
-    """One message: its structs come in an order in which each follows the ones it uses."""
+    """One message: each struct follows the ones that it uses."""
 
     name: str
     api_key: int | None
@@ -64,7 +64,7 @@ class Definition:
 
 
 class _Fresh:
-    """A default that is made anew for each message."""
+    """A default that is created for each message."""
 
 
 FRESH = _Fresh()
@@ -74,7 +74,7 @@ OwnFields = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def parse(text: str, own_fields: OwnFields = MappingProxyType({})) -> Definition:
-    """Read one definition file; structs get these fields at their ends."""
+    """Parse one definition file; `own_fields` are appended to the structs."""
     tree = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
     common = {struct["name"]: struct["fields"] for struct in tree.get("commonStructs", ())}
     structs: dict[str, tuple[FieldDefinition, ...]] = {}

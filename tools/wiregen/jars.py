@@ -1,4 +1,4 @@
-"""Kafka's jars, whose `common/message/*.json` define its messages: pinned, fetched once, kept in the cache folder."""
+"""Kafka's jars, whose `common/message/*.json` define its messages: pinned, downloaded once, kept in the cache."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SHA256 = {
 
 
 def fetch(name: str) -> Path:
-    """The path of a pinned jar in the cache folder, downloaded from Maven Central if it is not there yet.
+    """The path of a pinned jar in the cache folder, downloaded from Maven Central if it is missing.
 
-    Errors: ValueError when the bytes are not the pinned ones; OSError when it cannot be fetched.
+    Errors: ValueError for wrong bytes; OSError if it cannot be downloaded.
     """
     path = cache_folder() / name
     if not path.exists():

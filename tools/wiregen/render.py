@@ -1,4 +1,4 @@
-"""Definitions in, the text of a Python module out."""
+"""Renders definitions as the text of a Python module."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _flexible_from(definition: Definition) -> int | None:
 
 
 def _class_names(definition: Definition, others: Iterable[Definition]) -> dict[str, str]:
-    """Kafka's struct names, with Request or Response before those that both messages have."""
+    """Kafka's struct names, with the prefix Request or Response for those that occur in both messages."""
     taken = {struct for other in others for struct in other.structs}
     kind = "Request" if definition.name.endswith("Request") else "Response"
     return {struct: kind + struct if struct in taken else struct for struct in definition.structs}
@@ -164,5 +164,7 @@ def _default(field: FieldDefinition, names: dict[str, str]) -> str:
 
 
 def _is_frozen(field: FieldDefinition) -> bool:
-    """Tagged structs mostly keep their default, so all share one: three per fetched partition would be dear."""
+    """Whether a struct is shared: tagged structs mostly keep their default, and three new ones per fetched partition
+    would be expensive.
+    """
     return field.is_struct and field.tag is not None and field.default is FRESH

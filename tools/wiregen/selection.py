@@ -1,4 +1,4 @@
-"""Which messages are generated, and from which jar."""
+"""The generated messages, and the jar of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLIENT_APIS = """
     ConsumerGroupHeartbeat ConsumerGroupDescribe
     """
 
-# What brokers said to each other in ZooKeeper mode; 4.x has it no longer, or without its lower versions.
+# The requests between brokers in ZooKeeper mode; Kafka 4 no longer has them, or not their lower versions.
 _ZOOKEEPER_MODE_APIS = """
     LeaderAndIsr StopReplica UpdateMetadata ControlledShutdown AlterPartition AllocateProducerIds Envelope
     """
@@ -53,5 +53,6 @@ OWN_FIELDS: dict[str, list[dict[str, Any]]] = {
         ]
     ],
 }
-"""What our brokers say to each other beyond Kafka's definitions, by struct: tagged fields, which Kafka's brokers pass
-over. Their tags are far above those that Kafka gives out."""
+"""Additional fields between our brokers beyond Kafka's definitions, by struct: tagged fields, which Kafka's brokers
+ignore. Their tags are far above those of Kafka.
+"""
