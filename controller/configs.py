@@ -332,7 +332,7 @@ class ConfigRepository:
                 self._changed.set()  # the next round waits for a connection
             except SessionExpired:
                 return  # until there is another session
-            except Exception as error:  # noqa: BLE001 - changes are followed whatever there is to read
+            except Exception as error:  # noqa: BLE001 - an error must not end the following of changes
                 self.set_aside.put(znodes.CONFIG_CHANGES, error, reason=str(error) or repr(error))
                 await pause(self._timers, FOLLOWING_RETRY_DELAY_MS)
                 self._changed.set()

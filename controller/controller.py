@@ -344,7 +344,7 @@ class Controller:
             self._sessions.enter(store)
             try:
                 await self._enter(self.cluster_id, is_certain=True)
-            except Exception as error:  # noqa: BLE001 - carried to whoever awaits
+            except Exception as error:  # noqa: BLE001 - passed on to the awaiting code
                 self._controllership.resign("it could not join the cluster again")
                 if not done.done():
                     done.set_exception(error)
@@ -436,7 +436,7 @@ class Controller:
             await take_answer(self._context, answer)
         except (Deposed, CoordinationError):
             raise
-        except Exception as error:  # noqa: BLE001 - told once
+        except Exception as error:  # noqa: BLE001 - logged once
             if is_due:
                 self.set_aside_answers.put(answer.broker_id, error)
                 await self._controllership.recover()

@@ -114,7 +114,7 @@ class Controllership:
                 return None
             except Deposed as error:
                 return self.deposed(error)
-            except Exception as error:  # noqa: BLE001 - told once, and tried again
+            except Exception as error:  # noqa: BLE001 - logged once, and retried
                 if not self.set_aside.members:
                     self.resign("it does not know the state of the cluster")
                 context.is_active = False

@@ -128,7 +128,7 @@ class FlushTask:
         except OSError as error:
             self.may_be_repeated = is_passing(error)
             self.error = StorageError(f"bringing the log to the disk failed: {error}")
-        except Exception as error:  # noqa: BLE001 (whatever it was, nobody knows what is on the disk)
+        except Exception as error:  # noqa: BLE001 (after any error, the content of the disk is unknown)
             self.error = StorageError(f"bringing the log to the disk failed: {error!r}")
 
     def note_move(self) -> None:

@@ -299,7 +299,7 @@ class LogManager:
         for log in self.logs:
             try:
                 found.update(log.producer_ids())
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are asked
+            except Exception as error:  # noqa: BLE001 - after any error of this log, the others are handled
                 logger.warning("the producers of %s cannot be read: %r", log.directory, error)
         return found
 

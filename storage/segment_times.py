@@ -90,7 +90,7 @@ class SegmentTimes:
                     wanted.largest = self._largest(wanted)
                 if wanted.largest is not None and self._is_enough(wanted.largest):
                     return
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with this log, the others are read
+        except Exception as error:  # noqa: BLE001 - after any error of this log, the others are read
             self.error = error
 
     def _first(self, wanted: _Wanted) -> int:

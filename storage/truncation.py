@@ -114,7 +114,7 @@ class TruncationTask:
             else:
                 self.end_offset = self.offset
                 self._remove_snapshots(0)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the log is offline for it
+        except Exception as error:  # noqa: BLE001 - any error takes the log offline
             self.error = StorageError(f"truncating {self.directory} failed: {error!r}")
         finally:
             self.give_up()

@@ -44,7 +44,7 @@ class OwnerThread:
         def run() -> None:
             try:
                 result = work()
-            except Exception as error:  # noqa: BLE001 - carried to whoever awaits
+            except Exception as error:  # noqa: BLE001 - passed on to the awaiting code
                 post(loop, _resolve, future, None, error)
             else:
                 post(loop, _resolve, future, result, None)

@@ -158,7 +158,7 @@ def _records(batches: Any) -> list[Json] | None:
             for header in iter_headers(batches)
             for each in iter_records(batches, header)
         ]
-    except Exception:  # noqa: BLE001 - whatever is wrong with it, it is no batch
+    except Exception:  # noqa: BLE001 - after any error, it is no batch
         return None
 
 

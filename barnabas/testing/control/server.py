@@ -270,7 +270,7 @@ def _call(verb: Verb, asked: Asked, patience: Patience) -> web.Response:
     patience.use()
     try:
         answer = verb.call(asked)
-    except Exception as error:  # noqa: BLE001 - told, or raised again
+    except Exception as error:  # noqa: BLE001 - reported, or raised again
         if verb.has_deadline and patience.is_over:
             return _in_vain(verb, asked)
         return _refusal(verb, asked, error)
