@@ -58,9 +58,6 @@ async def prepare_store(
     A new cluster gets `cluster_id`, or a random id in Kafka's format (a UUID in URL-safe base64). A damaged id is
     written again if `cluster_id` `is_certain`: the broker has been in the cluster before.
 
-    A new cluster gets `cluster_id`, or a random one in the form of Kafka's (a UUID in URL-safe base64). One that cannot
-    be read is written again where `cluster_id` `is_certain`: the broker has been in the cluster before.
-
     Raises: ClusterIdMismatch if the cluster has an id and `cluster_id` is another one; DamagedZnode.
     """
     await create_fixed_znodes(store, cluster_id or topic_id_to_text(random_topic_id(random_bytes)))

@@ -131,8 +131,6 @@ class ConfigRepository:
 
         Damaged overrides are logged, and the cached ones stay.
 
-        Broken overrides are logged, and those from before stay.
-
         Raises: CoordinationError; then it may be called again with another session.
         """
         await self.stop()
@@ -149,7 +147,7 @@ class ConfigRepository:
         async with self._restoring:
             created = await create_missing(self._store, dict.fromkeys(znodes.PERSISTENT_PATHS, b""))
             if znodes.CONFIG_CHANGES in created:
-                self._last_change = -1  # their numbers begin anew
+                self._last_change = -1  # their numbers restart
             lost = [entity for entity in self._overrides if f"{znodes.CONFIG}/{entity[0]}" in created]
             for start in range(0, len(lost), _RESTORED_AT_ONCE):
                 entities = lost[start : start + _RESTORED_AT_ONCE]

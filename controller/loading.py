@@ -70,10 +70,6 @@ async def load_cluster(
     the topic was deleted before. An unreadable znode is rewritten from the `known` state, else logged and left out.
     `lives` contains the epochs of brokers that have registered again since.
 
-    A topic without an id (from before Kafka 2.8) gets one. Entries of the deletion queue without a topic are dropped:
-    the topic went before. What cannot be read is written anew from what is `known` of it, else told and left out.
-    `lives` has the epochs with which lives of brokers began that have been registered anew since.
-
     Raises: CoordinationError.
     """
     repairs: list[OperationGroup] = []
@@ -145,10 +141,6 @@ async def with_states(
     A broker whose registration, with an epoch in `lives`, is newer than the state that makes it leader was elected in a
     former life: zxids order both (`znodes.decided_zxid`). The same order applies to `brokers` that may lack records:
     one that joined the ISR since then has them.
-
-    A broker whose life began, at an epoch in `lives`, after a state was decided that has it lead was elected in a
-    former life: zxids order both (`znodes.decided_zxid`). So do they for `brokers` that may lack records: one that came
-    into the ISR since has them.
 
     Raises: CoordinationError.
     """

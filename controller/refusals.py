@@ -86,7 +86,7 @@ class Refusals:
             self._backoff.reset()
 
     def forget(self) -> None:
-        """The cluster was loaded again, and brokers are informed anew. A broker may have served, and lost, a replica
+        """The cluster was loaded again, and brokers are informed again. A broker may have served, and lost, a replica
         that it refused in an earlier term: sent as new, it would start empty while others rely on it. The current
         refusals are unknown, so the leader of each partition that a request waits for has to respond.
         """

@@ -21,7 +21,7 @@ class BrokerIdInUse(Exception):
 
 
 class Registration:
-    """Registers one broker, in each of its sessions anew. `broker` is its registration data; its `epoch` is -1 before
+    """Registers one broker, again in each of its sessions. `broker` is its registration data; its `epoch` is -1 before
     the first registration, `first_epoch` that of the first one: the start of this process's life in the cluster.
 
     Called by the controller's task, and by `Controller.start` before the task exists.
@@ -48,9 +48,6 @@ class Registration:
 
         An existing znode of this process is replaced. One of another process may be that of a dead broker, for instance
         one that was killed and restarted: registration waits as long as its session may last.
-
-        One that is there already is replaced if it is of this process. One of another process may be a dead broker's,
-        killed and started again, say: it gets the time in which its session would end.
 
         Raises: BrokerIdInUse, CoordinationError.
         """

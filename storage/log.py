@@ -721,9 +721,6 @@ class PartitionLog:
         After a crash from now on, the next start completes the swap (`swaps`): the old files are removed, the new ones
         stay. Reads of the old segments that are under way find their files under other names.
 
-        From now on a crash is followed by what `swaps` does at the start: the old files go, the new ones stay. Reads of
-        the old segments that are under way find their files under other names.
-
         Raises:
             StorageError: the disk refused. Unless the log is offline now, nothing has changed.
         """

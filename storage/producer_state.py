@@ -330,9 +330,6 @@ class ProducerState:
         From transaction version 2 on a marker's epoch is one more than that of the data, so one with the same epoch is
         late (KIP-1228), unless no transaction is open: then it is a retry, and harmless.
 
-        From transaction version 2 on a marker's epoch is one more than that of the data, so one with the same epoch is
-        late (KIP-1228), unless nothing is open: then it is a retry, and harmless.
-
         Raises:
             ApiError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
         """

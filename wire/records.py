@@ -140,8 +140,6 @@ def read_records(buffer: ReadBuffer, header: RecordBatchHeader) -> list[Record]:
     For readers of a broker's responses: the whole batch is decompressed in memory, up to
     DEFAULT_MAX_DECOMPRESSED_BYTES.
 
-    For who reads what a broker sends: the whole batch is decompressed in memory, up to DEFAULT_MAX_DECOMPRESSED_BYTES.
-
     Raises:
         CorruptBatch: as `iter_records`.
     """
@@ -221,8 +219,6 @@ def iter_checked(
     """Check every record as `iter_records` does, without copying keys and values: (offset, timestamp, has a key).
 
     For validation of batches, which does not use the content.
-
-    For who validates batches and has no use for what is in them.
 
     Raises:
         CorruptBatch: as `iter_records`.
@@ -384,8 +380,6 @@ def iter_timestamps(
     """Read only timestamps and offsets, as far as the caller iterates; keys and values are skipped.
 
     A batch may have been stored without checking its records: timestamps wrap around as in Java.
-
-    A batch may have been stored without a look at its records: timestamps wrap around as Java's do.
 
     Raises:
         CorruptBatch: as `iter_records`.

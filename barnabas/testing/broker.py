@@ -342,15 +342,15 @@ class Broker(Lifetime, Roles, Recordable):
         return self._life_for(coroutine).call(coroutine)
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, from a coroutine on another event loop."""
+        """Like `call`, from a coroutine on another event loop."""
         return await self._life_for(coroutine).call_async(coroutine)
 
     def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, for a coroutine that sends no request to the broker: the broker may be replaced meanwhile."""
+        """Like `call`, for a coroutine that sends no request to the broker: the broker may be replaced meanwhile."""
         return self._life_for(coroutine).watch(coroutine)
 
     async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `watch`, from a coroutine on another event loop."""
+        """Like `watch`, from a coroutine on another event loop."""
         return await self._life_for(coroutine).watch_async(coroutine)
 
     def _life_for(self, coroutine: Coroutine[Any, Any, T]) -> BrokerThread:
@@ -362,7 +362,7 @@ class Broker(Lifetime, Roles, Recordable):
             raise
 
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`: a single broker has no other event loop."""
+        """Like `call`: a single broker has no other event loop."""
         return self.call(coroutine)
 
     def live_servers(self) -> list[BrokerServer]:
@@ -394,7 +394,7 @@ class Broker(Lifetime, Roles, Recordable):
         return Led(self.server, hosted)
 
     async def _leading(self, name: str, partition: int) -> Led:
-        """As `_led`. Errors: ApiError, LEADER_NOT_AVAILABLE if a fault has removed the leader."""
+        """Like `_led`. Errors: ApiError, LEADER_NOT_AVAILABLE if a fault has removed the leader."""
         if self._led(name, partition) is None:
             check_is_online(self.faults, name, partition)
         return await super()._leading(name, partition)

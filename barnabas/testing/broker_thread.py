@@ -64,7 +64,7 @@ class BrokerThread:
         return self._calls.run(coroutine)
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, from a coroutine on another loop; when that is cancelled, so is this one."""
+        """Like `call`, from a coroutine on another loop; when that is cancelled, so is this one."""
         return await self._calls.run_async(coroutine)
 
     def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -72,7 +72,7 @@ class BrokerThread:
         return self._calls.watch(coroutine)
 
     async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `watch`, from a coroutine on another loop; when that is cancelled, so is this one."""
+        """Like `watch`, from a coroutine on another loop; when that is cancelled, so is this one."""
         return await self._calls.watch_async(coroutine)
 
     def replace(self, config: BrokerConfig, between: Callable[[], None], *, is_clean: bool, what: str) -> None:

@@ -57,21 +57,21 @@ class Calls:
         return self.run_through(self._call(coroutine))
 
     async def run_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `run`, from a coroutine on another loop; when that is cancelled, so is this one."""
+        """Like `run`, from a coroutine on another loop; when that is cancelled, so is this one."""
         return await self._result(self._call(coroutine))
 
     def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `run`, for a coroutine that sends no request to brokers and waits for state of the owner, such as the hits
+        """Like `run`, for a coroutine that sends no request to brokers and waits for state of the owner, such as the hits
         of a fault: it continues while brokers are replaced.
         """
         return self.run_through(self._watch(coroutine))
 
     async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `watch`, from a coroutine on another loop; when that is cancelled, so is this one."""
+        """Like `watch`, from a coroutine on another loop; when that is cancelled, so is this one."""
         return await self._result(self._watch(coroutine))
 
     def run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `run`, for a coroutine that starts and stops brokers, and is not ended by that."""
+        """Like `run`, for a coroutine that starts and stops brokers, and is not ended by that."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError(f"this blocks, so it must not be called on the {self._owner}'s own event loop")

@@ -543,19 +543,19 @@ class Cluster(Lifetime, Roles, Recordable):
         return self._calls_for(coroutine).run(coroutine)
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, from a coroutine on another event loop."""
+        """Like `call`, from a coroutine on another event loop."""
         return await self._calls_for(coroutine).run_async(coroutine)
 
     def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, for a coroutine that sends no request to brokers: they may be restarted meanwhile."""
+        """Like `call`, for a coroutine that sends no request to brokers: they may be restarted meanwhile."""
         return self._calls_for(coroutine).watch(coroutine)
 
     async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `watch`, from a coroutine on another event loop."""
+        """Like `watch`, from a coroutine on another event loop."""
         return await self._calls_for(coroutine).watch_async(coroutine)
 
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, for a coroutine that starts and stops brokers, or needs no running one."""
+        """Like `call`, for a coroutine that starts and stops brokers, or needs no running one."""
         return self._calls_for(coroutine).run_through(coroutine)
 
     def _calls_for(self, coroutine: Coroutine[Any, Any, T]) -> Calls:

@@ -84,7 +84,7 @@ class ClusterBroker:
             self._cluster._run_through(self._cluster._settle())
 
     async def _end(self) -> None:
-        """As `stop`, on the event loop of the cluster."""
+        """Like `stop`, on the event loop of the cluster."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
@@ -116,7 +116,7 @@ class ClusterBroker:
             self._ending = None
 
     async def _begin(self, timeout_s: float = TIMEOUT_S) -> None:
-        """As `start`, on the event loop of the cluster."""
+        """Like `start`, on the event loop of the cluster."""
         await self._has_ended()
         server, self._sessions = self._cluster._new_server(self.number, self._port, self._has_failed)
         try:

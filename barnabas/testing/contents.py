@@ -55,11 +55,11 @@ class Contents(ABC):
 
     @abstractmethod
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, from a coroutine on another event loop."""
+        """Like `call`, from a coroutine on another event loop."""
 
     @abstractmethod
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, also if none of a cluster's brokers runs, and while they are restarted."""
+        """Like `call`, also if none of a cluster's brokers runs, and while they are restarted."""
 
     @abstractmethod
     def live_servers(self) -> Sequence[Server]:
@@ -164,7 +164,7 @@ class Contents(ABC):
         lag: int | None = None,
         timeout: float = TIMEOUT_S,
     ) -> Group:
-        """As `wait_group`, without blocking the event loop that it is awaited on."""
+        """Like `wait_group`, without blocking the event loop that it is awaited on."""
         check_wait(timeout)
         return await self.call_async(self._wait_group(group_id, WantedGroup.of(state, members, offsets, lag), timeout))
 

@@ -65,19 +65,19 @@ class Owner(Protocol):
         ...
 
     async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, from a coroutine on another event loop."""
+        """Like `call`, from a coroutine on another event loop."""
         ...
 
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, also if none of a cluster's brokers runs, and while they are restarted."""
+        """Like `call`, also if none of a cluster's brokers runs, and while they are restarted."""
         ...
 
     def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `call`, for a coroutine that sends no request to brokers: it continues while they are restarted."""
+        """Like `call`, for a coroutine that sends no request to brokers: it continues while they are restarted."""
         ...
 
     async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """As `watch`, from a coroutine on another event loop."""
+        """Like `watch`, from a coroutine on another event loop."""
         ...
 
     def live_servers(self) -> Sequence[Server]:
@@ -204,7 +204,7 @@ class Interception:
         return self.owner._watch(self._explained(waiting))
 
     async def wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """As `wait`, from a coroutine on another event loop."""
+        """Like `wait`, from a coroutine on another event loop."""
         return await self.owner._watch_async(self._explained(waiting))
 
     async def _explained(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -82,7 +82,7 @@ class Lasting(ABC):
         self._among()._wait(partial(self._hits, count, timeout))
 
     async def wait_hits_async(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
-        """As `wait_hits`, without blocking the event loop that it is awaited on."""
+        """Like `wait_hits`, without blocking the event loop that it is awaited on."""
         self._check_comes(count, timeout)
         await self._among()._wait_async(partial(self._hits, count, timeout))
 
@@ -247,7 +247,7 @@ class Hold(Fault):
         self.among._wait(partial(self._holds, count, timeout))
 
     async def wait_held_async(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
-        """As `wait_held`, without blocking the event loop that it is awaited on."""
+        """Like `wait_held`, without blocking the event loop that it is awaited on."""
         self._check_comes(count, timeout)
         await self.among._wait_async(partial(self._holds, count, timeout))
 
@@ -483,7 +483,7 @@ class FaultList:
         return self._interception.wait(waiting)
 
     async def _wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """As `wait`, from a coroutine on another event loop."""
+        """Like `wait`, from a coroutine on another event loop."""
         return await self._interception.wait_async(waiting)
 
     def _end(self, faults: Iterable[Fault]) -> None:

@@ -165,19 +165,19 @@ def kafka_topics(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterat
 
 @pytest.fixture(scope="class")
 def kafka_topics_of_class(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[Callable[..., Topic]]:
-    """As `kafka_topics`, for topics that the tests of a class share."""
+    """Like `kafka_topics`, for topics that the tests of a class share."""
     yield from _topics_to_share(request, kafka_broker)
 
 
 @pytest.fixture(scope="module")
 def kafka_topics_of_module(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[Callable[..., Topic]]:
-    """As `kafka_topics`, for topics that the tests of a module share."""
+    """Like `kafka_topics`, for topics that the tests of a module share."""
     yield from _topics_to_share(request, kafka_broker)
 
 
 @pytest.fixture(scope="session")
 def kafka_topics_of_session(request: pytest.FixtureRequest, kafka_broker: Broker) -> Iterator[Callable[..., Topic]]:
-    """As `kafka_topics`, for topics that all tests share."""
+    """Like `kafka_topics`, for topics that all tests share."""
     yield from _topics_to_share(request, kafka_broker)
 
 
@@ -189,19 +189,19 @@ def kafka_group(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="class")
 def kafka_group_of_class(request: pytest.FixtureRequest) -> str:
-    """As `kafka_group`, for the tests of a class."""
+    """Like `kafka_group`, for the tests of a class."""
     return _fresh_name(request, "group")
 
 
 @pytest.fixture(scope="module")
 def kafka_group_of_module(request: pytest.FixtureRequest) -> str:
-    """As `kafka_group`, for the tests of a module."""
+    """Like `kafka_group`, for the tests of a module."""
     return _fresh_name(request, "group")
 
 
 @pytest.fixture(scope="session")
 def kafka_group_of_session(request: pytest.FixtureRequest) -> str:
-    """As `kafka_group`, for all tests."""
+    """Like `kafka_group`, for all tests."""
     return _fresh_name(request, "group")
 
 

@@ -219,7 +219,7 @@ class Recording:
         timeout: float = TIMEOUT_S,
         **where: Unpack[Selection],
     ) -> RecordedRequest:
-        """As `wait_request`, without blocking the event loop that it is awaited on."""
+        """Like `wait_request`, without blocking the event loop that it is awaited on."""
         _check_may_come(count, timeout)
         waiting = partial(self._wait_request, self._matcher(api, where), count, timeout)
         return await self._interception.wait_async(waiting)
@@ -361,7 +361,7 @@ class Recordable:
         timeout: float = TIMEOUT_S,
         **where: Unpack[Selection],
     ) -> RecordedRequest:
-        """As `wait_request`, without blocking the event loop that it is awaited on."""
+        """Like `wait_request`, without blocking the event loop that it is awaited on."""
         return await self._recording_or_error().wait_request_async(api, count, timeout=timeout, **where)
 
     @property

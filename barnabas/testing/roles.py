@@ -119,7 +119,7 @@ class Roles(Contents):
             raise report.explained(error, cast("Owner", self)) from None
 
     async def _settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
-        """As `wait_heard`, on the event loop, for these topics or for all; without `in_faults` not while a fault
+        """Like `wait_heard`, on the event loop, for these topics or for all; without `in_faults` not while a fault
         separates brokers. Errors: TimeoutError.
         """
         until_s = asyncio.get_running_loop().time() + IN_SYNC_S

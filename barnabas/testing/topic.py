@@ -126,7 +126,7 @@ class Topic:
         return self._owner.call(self._wait_records(count, timeout))
 
     async def wait_records_async(self, count: int, *, timeout: float = TIMEOUT_S) -> list[Record]:
-        """As `wait_records`, without blocking the event loop that it is awaited on."""
+        """Like `wait_records`, without blocking the event loop that it is awaited on."""
         check_wait(timeout, count, least=0)
         return await self._owner.call_async(self._wait_records(count, timeout))
 
@@ -184,7 +184,7 @@ class Topic:
         return self._owner.call(self._wait_silence(whole_ms(duration), timeout))
 
     async def wait_silence_async(self, duration: Duration, *, timeout: float = TIMEOUT_S) -> list[Record]:
-        """As `wait_silence`, without blocking the event loop that it is awaited on."""
+        """Like `wait_silence`, without blocking the event loop that it is awaited on."""
         check_wait(timeout)
         return await self._owner.call_async(self._wait_silence(whole_ms(duration), timeout))
 

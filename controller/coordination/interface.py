@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 ANY_VERSION = -1
-"""As an expected version: any version."""
+"""The expected version that matches any version."""
 
 
 class Stat(NamedTuple):

@@ -10,8 +10,7 @@ from contextlib import suppress
 _SIZE_MIN = 256 * 1024
 _SIZE_MAX = 8 * 1024 * 1024
 """The minimum and maximum size of the reserve. The write-ahead log does not grow much above 4 MiB: SQLite then moves it
-into the database, and starts it anew.
-"""
+into the database, and restarts it."""
 
 
 class DiskReserve:

@@ -76,8 +76,6 @@ def plan_broker_loss(
 
     A broker that is back already counts as lost too; the caller adds it to the cluster again.
 
-    A broker that is back already is counted as lost all the same; whoever calls adds it to the cluster anew.
-
     *Source*: kafka 3.9.1 `KafkaController.onBrokerFailure`.
     """
     left = cluster.without_brokers(lost)
@@ -137,8 +135,6 @@ def plan_unproven(
     needed two replicas, and is waited for; else one of the members remains, as no replica has more.
 
     The next write of the partition's state also drops them from the recorded replicas that left the ISR last.
-
-    That they are not known any more to have left an ISR late is written with what becomes of the partition next.
 
     *Source*: none in Kafka with ZooKeeper; KIP-966 does as much for brokers that were not stopped.
     """
@@ -215,9 +211,6 @@ async def govern(context: ControllerContext, found: Mapping[int, BrokerRegistrat
 
     One that bounced is first lost, and then new: it is informed of everything, as it knows nothing. The own broker only
     ever changes: a controller whose broker died is no controller.
-
-    One that bounced is lost first, and then comes: it is told everything, as it knows nothing. The own broker only ever
-    changes: a controller whose broker died is no controller.
 
     Raises: Deposed, CoordinationError.
     """

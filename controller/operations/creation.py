@@ -60,10 +60,6 @@ class CreateTopics:
         If that takes longer than `timeout_ms`, pending topics fail with REQUEST_TIMED_OUT and are created later; with
         zero or less the response comes at once, as old admin clients request. A name given twice has one outcome.
 
-        If that takes longer than `timeout_ms`, topics that are on their way are answered REQUEST_TIMED_OUT and come
-        into being later; with zero or less nobody waits, as old admin clients ask for. A name given twice has one
-        outcome.
-
         Raises: ApiError, as `ControllerContext.ask`.
         """
 

@@ -103,10 +103,6 @@ async def delete_queued(context: ControllerContext, names: Collection[str]) -> N
     replica cannot be deleted, the topic stays in the queue; the deletion is retried after a while, when an absent
     broker returns, when a client requests it, and at the next take-over.
 
-    A topic goes when every broker that has a replica of it has said that this is gone (`note_deleted`). With a replica
-    that cannot be deleted now it stays in the queue; it is tried again after a while, when an absent broker is back,
-    when it is asked for, and at the next take-over.
-
     Raises: Deposed, CoordinationError.
     """
     partitions = [(name, partition) for name in names for partition in context.cluster.topics[name].assignments]

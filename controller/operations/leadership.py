@@ -130,9 +130,6 @@ def led_by_last_to_leave(
     If `min.insync.replicas` is two or more, nothing is committed without that replica once it has left; if it was one
     while a leader was alone, NOBODY is recorded as the last to leave (`marked_if_alone`).
 
-    Where `min.insync.replicas` is two or more, nothing is committed without that replica once it has left; where it was
-    one while a leader was alone, NOBODY is known to have left last (`marked_if_alone`).
-
     *Source*: KIP-966, whose eligible leader replicas are those that left an ISR that became too small.
     """
     last = state.last_to_leave

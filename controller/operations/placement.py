@@ -32,9 +32,6 @@ def assign_replicas(
     `brokers` maps ids to racks (None = no rack known). `start_index` fixes the first broker and the first distance
     instead of drawing them: new partitions of an existing topic continue from its partition 0.
 
-    `brokers` maps ids to racks (None = no rack known). `start_index` fixes the first broker and the first distance
-    instead of drawing them: new partitions of an existing topic continue from its partition 0.
-
     Raises: PlacementError if there are fewer brokers than replicas, or if only some brokers have a rack.
     """
     assert partition_count > 0, f"{partition_count} partitions"

@@ -96,9 +96,6 @@ async def keep_block(store: CoordinationStore, broker_id: int, last_known: Calla
     A missing or damaged znode is written again from that, at once: the broker's next run knows nothing else. The
     watcher is called for the next change.
 
-    A znode that is gone or damaged is written anew from that, at once: the next life of the broker knows nothing else.
-    The watcher learns of the next change.
-
     Raises: CoordinationError.
     """
 

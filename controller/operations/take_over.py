@@ -89,7 +89,7 @@ class TakeOver:
     async def _load(self) -> LoadedCluster:
         """Load everything; from here on the controller decides on it.
 
-        Partitions whose leader has died and registered again since have to be elected anew: the election was in its
+        Partitions whose leader has died and registered again since need a new election: the election was in its
         former life.
         """
         context, own = self._context, self._own.broker

@@ -33,7 +33,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 """KRaft's own log; no topic may have its name."""
 
 USE_DEFAULT = -1
-"""As a partition count or replication factor: the broker's default."""
+"""The partition count or replication factor that stands for the broker's default."""
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 

@@ -181,7 +181,7 @@ def new_fault(name: str) -> Callable[[Asked], Json]:
 
 
 def new_fault_of(name: str) -> Callable[[Asked], Json]:
-    """As `new_fault`, for a method with an API parameter: all APIs by default."""
+    """Like `new_fault`, for a method with an API parameter: all APIs by default."""
     make = new_fault(name)
 
     def make_of(asked: Asked) -> Json:
