@@ -1,8 +1,9 @@
 """A log as files in one directory: write batches, roll, read, truncate, remove.
 
 `log.PartitionLog` handles the meaning of batches (producers, validation, visibility). The files of a segment are
-described in `segment`, `leader-epoch-checkpoint` and `partition.metadata` in `checkpoints`. Source:
-org.apache.kafka.storage.internals.log.LocalLog, LogSegments.
+described in `segment`, `leader-epoch-checkpoint` and `partition.metadata` in `checkpoints`.
+
+Source: org.apache.kafka.storage.internals.log.LocalLog, LogSegments.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Checks of a follower on the batches that its leader sent, before they are appended with their offsets and leader
-epochs. Source: UnifiedLog.appendAsFollower, analyzeAndValidateRecords; AbstractFetcherThread.
+epochs.
+
+Source: UnifiedLog.appendAsFollower, analyzeAndValidateRecords; AbstractFetcherThread.
 """
 
 from __future__ import annotations

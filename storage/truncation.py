@@ -8,8 +8,8 @@ log that ends before its recovery point as damaged (`recovery.log_loader`). One 
 for any number of logs. If there is no room for the first write of a checkpoint, nothing is truncated, and the logs stay
 as they were.
 
-Source: LogManager.truncateTo, truncateFullyAndStartAt; LocalLog.truncateTo. Kafka truncates in
-the fetcher's thread, under its lock, with the checkpoints per partition.
+Source: LogManager.truncateTo, truncateFullyAndStartAt; LocalLog.truncateTo. Kafka truncates in the fetcher's thread,
+under its lock, with the checkpoints per partition.
 """
 
 from __future__ import annotations

@@ -87,7 +87,10 @@ def finish(
 
 
 def wait(process: subprocess.Popen[Any], *, timeout_s: float = PATIENCE_S, stacks_s: float = STACKS_S) -> int:
-    """Wait for a process to end, and return its status. Its pipes are not read or closed."""
+    """Wait for a process to end, and return its status. Its pipes are not read or closed.
+
+    Raises ChildHangs after `timeout_s`, when the process has been killed.
+    """
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired:

@@ -2,8 +2,9 @@
 
 Decompression is bounded: it yields chunks and never has more than one chunk plus the codec's own window in memory: 8
 MiB, or four times the compressed size if that is more. The codec libraries are imported on first use, so that a broker
-that never opens a batch does not load them. Source: Kafka `CompressionType` and the classes of
-`org.apache.kafka.common.compress` (KIP-110, KIP-390).
+that never opens a batch does not load them.
+
+Source: Kafka `CompressionType` and the classes of `org.apache.kafka.common.compress` (KIP-110, KIP-390).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@ leader commit alone.
 
 A state that is decided while it does is marked (`leadership.marked_if_alone`). This module handles changes between two
 decisions: settings whose changes reach the controller, and those that were changed while there was no controller.
+
 *Source*: KIP-966, which forgets eligible leader replicas when the setting changes.
 """
 
