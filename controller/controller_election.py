@@ -54,7 +54,7 @@ class Deposed(ControllerElsewhere):
 
 
 class ControllerElection:
-    """One broker's candidacy, renewed in each of its sessions. `epoch` is that of its last election, 0 before the first;
+    """One broker's candidacy, renewed in each session. `epoch` is that of its last election, 0 before the first;
     `predecessor_epoch` that of the previous controller, its own if no other broker was elected in between.
 
     Every write of the controller goes through `write`, which checks that the epoch is still the newest: a controller

@@ -150,7 +150,7 @@ class PartitionLog:
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    # --- what is known about it
+    # --- its state
 
     @property
     def directory(self) -> str:
@@ -252,7 +252,7 @@ class PartitionLog:
         """Use other settings from now on."""
         self.config = config
 
-    # --- whether it works
+    # --- its health
 
     @property
     def failure(self) -> StorageError | None:
@@ -631,7 +631,7 @@ class PartitionLog:
         """The largest known epoch up to `epoch`, and its end offset; (-1, -1) if that is unknown."""
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
-    # --- offsets that move
+    # --- changing offsets
 
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, bounded by the log's offsets; returns it."""

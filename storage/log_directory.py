@@ -1,4 +1,4 @@
-"""One log directory of a broker: who owns it, which logs it holds, what is checkpointed.
+"""One log directory of a broker: its owner, its logs and its checkpoints.
 
 A log directory holds one directory per partition and these files, all described in `checkpoints`:
 
@@ -6,7 +6,7 @@ A log directory holds one directory per partition and these files, all described
 name                              content
 ================================= ==================================================================================
 .lock                             empty; locked by the process that uses the directory
-.kafka_cleanshutdown              there only while no process uses the directory and all of it is on the disk
+.kafka_cleanshutdown              exists only while no process uses the directory and all of it is on the disk
 meta.properties                   broker id and cluster id the directory belongs to
 recovery-point-offset-checkpoint  per partition: everything before this offset is on the disk
 log-start-offset-checkpoint       per partition: everything before this offset is deleted
@@ -111,7 +111,7 @@ class LogDirectory:
         self._files = context.cache.files
         self._lock_descriptor = lock_descriptor
 
-    # --- whose it is
+    # --- its owner
 
     @classmethod
     def lock(cls, path: str, context: LogContext) -> LogDirectory:
@@ -166,7 +166,7 @@ class LogDirectory:
         if read_note(self._files, self.path) != note:
             replace_file(self._files, f"{self.path}/{LOG_DIRECTORIES_FILE}", note.encode())
 
-    # --- what it holds
+    # --- its contents
 
     def find_logs(self) -> FoundLogs:
         """The logs of the directory and their checkpoints. Removes the clean-shutdown file. Blocking."""
@@ -246,7 +246,7 @@ class LogDirectory:
         except OSError as error:
             self.refused(f"writing {', '.join(names)}", error)
 
-    # --- whether it works
+    # --- its health
 
     def refused(self, what: str, error: OSError) -> StorageError:
         """The error to raise when the disk refuses an operation on the directory, not on one of its logs. A transient

@@ -217,7 +217,7 @@ class Segment:
             or len(self.time_index.timestamps) >= limit // TIME_ENTRY_SIZE - 1
         )
 
-    # --- what is read when it is first needed
+    # --- read on first use
 
     def read_first_timestamp(self, cache: DescriptorCache) -> int:
         """The largest timestamp of the first batch, -1 if there is none. Blocking the first time."""

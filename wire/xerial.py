@@ -11,8 +11,8 @@ length       4     bytes of the compressed block that follows
 block        n     one raw snappy block, 32 KiB before compression
 ============ ===== ==================================================
 
-Integers are big-endian. A stream may be the concatenation of several, each with its header. Fewer than four bytes
-behind the last block, and what begins like the magic and goes on otherwise, are the end of it and no fault.
+Integers are big-endian. A stream may be the concatenation of several, each with its header. Fewer than four bytes after
+the last block, or bytes that begin like the magic and differ later, end the stream without an error.
 
 Source: snappy-java `SnappyOutputStream`, `SnappyInputStream`, `SnappyCodec`.
 """

@@ -61,7 +61,7 @@ class Calls:
         return await self._result(self._call(coroutine))
 
     def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `run`, for a coroutine that sends no request to brokers and waits for state of the owner, such as the hits
+        """Like `run`, for a coroutine that sends no request to brokers and waits for the owner's state, such as hits
         of a fault: it continues while brokers are replaced.
         """
         return self.run_through(self._watch(coroutine))

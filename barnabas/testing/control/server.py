@@ -3,8 +3,8 @@
 The memory of its connections is bounded as on the port for HTTP (`barnabas/broker/http/connections.py`): each
 connection serves one request.
 
-It listens on loopback only and serves programs, never a page in a browser: a request with an Origin is refused, and so
-is one whose Host is no name of this machine, as in a request of a page with a name of its own (DNS rebinding).
+It listens on loopback only and serves programs, never a page in a browser: it refuses a request with an Origin, or with
+a Host that is no name of this machine, as in a request of a page under another name (DNS rebinding).
 """
 
 from __future__ import annotations
