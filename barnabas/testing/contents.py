@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ADMIN_TIMEOUT_MS: Final = 30_000
+ADMIN_TIMEOUT_MS: Final = round(TIMEOUT_S * 1000)
 CREATE_TOPICS_VERSION: Final = 7
 DELETE_TOPICS_VERSION: Final = 6
 SMALL_INTERNAL_TOPICS: Final = {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}

@@ -33,6 +33,16 @@ def test_the_producers_that_wrote_least_recently_are_forgotten() -> None:
     assert not state.producers.keys() & set(range(1, 400))
 
 
+def test_a_producer_expires_when_its_time_has_passed() -> None:
+    state = ProducerState(expiration_ms=1_000)
+    state.record(header(1, timestamp=5_000), 0)
+    state.record(header(2, timestamp=5_001), 1)
+    state.begin_verification(3, 0, 0, 5_000, bumps_epoch=False)
+    state.begin_verification(4, 0, 0, 5_001, bumps_epoch=False)
+    state.remove_expired(6_000)
+    assert (list(state.producers), list(state.verifications)) == ([2], [4])
+
+
 def test_open_transactions_are_never_forgotten() -> None:
     state = ProducerState(producers_max=100)
     for producer_id in range(200):

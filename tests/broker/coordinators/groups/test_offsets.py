@@ -226,6 +226,14 @@ def test_a_retention_of_any_length_ends_within_time(machine, retention_ms, expir
     assert decode_record(*encode_record(record)).committed.expire_at_ms == expire_at_ms
 
 
+def test_a_commit_with_its_own_retention_expires_when_that_has_passed(machine):
+    machine.now_ms = START_MS
+    for topic, expire_at_ms in (("now", START_MS), ("next", START_MS + 1)):
+        store(machine, OffsetRecord("g", topic, 0, CommittedOffset(1, -1, "", START_MS, expire_at_ms)))
+    effects = machine.run(ExpireOffsets("g"))
+    assert GroupShard.records_of(effects.changes) == [OffsetTombstone("g", "now", 0)]
+
+
 def calls(function):
     """How many functions, Python's and C's, are called by it."""
     count = 0
