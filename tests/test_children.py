@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,21 @@ def test_a_child_that_ends_is_told_as_subprocess_tells_it() -> None:
     with pytest.raises(subprocess.CalledProcessError) as raised:
         children.run(python("import sys; print('why', file=sys.stderr); sys.exit(3)"), check=True, capture_output=True)
     assert (raised.value.returncode, raised.value.stderr) == (3, b"why\n")
+
+
+def test_a_paused_process_does_nothing_more() -> None:
+    busy = "import threading\ndef spin():\n while True: pass\nthreading.Thread(target=spin).start()\nspin()"
+
+    def state_and_ticks() -> tuple[str, ...]:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], *fields[11:13]
+
+    with subprocess.Popen([sys.executable, "-c", busy]) as process:
+        try:
+            children.pause(process.pid)
+            before = state_and_ticks()
+            assert before[0] == "T"
+            sum(range(1_000_000))
+            assert state_and_ticks() == before
+        finally:
+            process.kill()

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tools import children
 from tools.server_process import ServerProcess
 from tools.settled import wait_settled
 
@@ -180,7 +181,7 @@ class BarnabasBrokers(ServerProcess):
 
     def _children(self, parent_pid: int) -> list[int]:
         """The child processes of the parent. The parent is stopped (SIGSTOP) from here on and forks no more."""
-        os.kill(parent_pid, signal.SIGSTOP)
+        children.pause(parent_pid)
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):

@@ -9,11 +9,11 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tools.waiting import PATIENCE_S
+from tools.waiting import PATIENCE_S, wait_until
 
 STACKS_S: Final = 10.0
 """The time in which a hanging process must print its stacks."""
@@ -116,3 +116,19 @@ def _tail(text: Any) -> str:
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     return "\n".join((text or "").splitlines()[-LAST_LINES:])
+
+
+def pause(pid: int) -> None:
+    """Stop a process (SIGSTOP), and return when none of its threads runs any more.
+
+    The signal reaches a thread that runs on another processor a moment later. Until then it may serve one more request.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: all(state in "tTZX" for state in _thread_states(pid)))
+
+
+def _thread_states(pid: int) -> Iterator[str]:
+    """The states of a process's threads: a letter each (proc(5))."""
+    for status in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            yield status.read_text().rpartition(")")[2].split()[0]

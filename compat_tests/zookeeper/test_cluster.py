@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from compat_tests.zookeeper.conftest import SESSION_TIMEOUT_MS
+from tools import children
 from tools.barnabas_process import BarnabasProcess
 from tools.settled import wait_settled
 from tools.waiting import PATIENCE_S, wait_until
@@ -166,7 +167,7 @@ def test_acknowledged_records_outlive_kills_stops_and_expired_sessions(brokers: 
 
         dead = topic()[0].leader
         victim = brokers[dead]
-        os.kill(victim.pid, signal.SIGSTOP)
+        children.pause(victim.pid)
         try:
             wait_until(lambda: topic()[0].leader not in (-1, dead))
             writer.goes_on()

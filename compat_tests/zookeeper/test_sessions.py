@@ -13,6 +13,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from compat_tests.zookeeper.conftest import broker_on
 from compat_tests.zookeeper.waiting import consume, produce, topic_of
+from tools import children
 from tools.barnabas_process import BarnabasProcess
 from tools.hostile import ask, connect
 from tools.waiting import PATIENCE_S, wait_until
@@ -116,7 +117,7 @@ def test_an_expired_session(alone: BarnabasProcess, client: Any) -> None:
     epoch = int(client.get("/controller_epoch")[0])
     gone, back = threading.Event(), threading.Event()
     client.exists("/brokers/ids/1", watch=lambda _event: gone.set())
-    os.kill(alone.pid, signal.SIGSTOP)
+    children.pause(alone.pid)
     try:
         assert gone.wait(PATIENCE_S)
         client.set("/config/topics/t", b'{"version":1,"config":{"retention.ms":"99"}}')

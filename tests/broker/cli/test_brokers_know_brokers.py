@@ -24,7 +24,7 @@ from barnabas.wire.messages.fetch import (
 )
 from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from tools import hostile
+from tools import children, hostile
 from tools.barnabas_process import BarnabasBrokers
 from tools.waiting import PATIENCE_S, wait_until
 
@@ -95,7 +95,7 @@ def test_a_client_is_no_follower(brokers: BarnabasBrokers) -> None:
         return ErrorCode.of(topic.partitions[0].error_code)
 
     for follower in followers:
-        os.kill(brokers.broker_pid(follower), signal.SIGSTOP)
+        children.pause(brokers.broker_pid(follower))
     told: list[Any] = []
     producer = Producer({"bootstrap.servers": address, "acks": "all", "log_level": 0})
     try:

@@ -250,7 +250,7 @@ def test_a_parent_that_gets_nothing_for_another_process_ends_all(brokers: Barnab
 def test_a_paused_parent_ends_no_session(brokers: BarnabasBrokers) -> None:
     create(brokers, "letters")
     before = {index: each.leader for index, each in partitions(brokers, "letters").items()}
-    os.kill(brokers.pid, signal.SIGSTOP)
+    children.pause(brokers.pid)
     try:
         for index in before:
             assert produce(brokers, "letters", index) == 0, "leaders go on serving"
@@ -273,7 +273,7 @@ def test_while_the_parent_is_away_nobody_takes_the_place_of_who_dies(brokers: Ba
     if how == "is killed":
         brokers.kill_parent()
     else:
-        os.kill(parent, signal.SIGSTOP)
+        children.pause(parent)
     try:
         brokers.kill_broker(victim)
         lock = str(brokers.log_dir / f"broker{victim}" / LOCK_FILE)
@@ -481,7 +481,7 @@ def test_a_broker_of_before_that_dies_before_it_has_registered_anew_is_started_a
     """It has run: that it could not start is no reason to stop all."""
     brokers.kill_parent()
     pid = brokers.broker_pid(2)
-    os.kill(pid, signal.SIGSTOP)
+    children.pause(pid)
     with ThreadPoolExecutor(1) as starting:
         started = starting.submit(brokers.start)
         wait_until(lambda: lines(brokers, f"broker 2 still runs, pid {pid}"))
@@ -494,7 +494,7 @@ def test_a_broker_of_before_that_dies_before_it_has_registered_anew_is_started_a
 def test_a_parent_that_dies_while_it_takes_over_is_taken_over_itself(brokers: BarnabasBrokers) -> None:
     first, pid = brokers.ready_line, brokers.broker_pid(2)
     brokers.kill_parent()
-    os.kill(pid, signal.SIGSTOP)
+    children.pause(pid)
     second = subprocess.Popen(brokers._command(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert second.stderr is not None
     assert any("holds the metadata store of 3 brokers" in line for line in second.stderr)

@@ -1,8 +1,6 @@
 """What only a store at the other end of a network has: broken connections, expired sessions, loops that hang."""
 
 import asyncio
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +19,7 @@ from barnabas.controller.coordination.interface import (
 from barnabas.controller.coordination.loop_handler import LoopHandler
 from barnabas.controller.coordination.zookeeper import ConnectionTimedOut, ZooKeeperSession
 from tests.controller.coordination.proxy import Proxy
+from tools import children
 from tools.waiting import PATIENCE_S
 from tools.zookeeper import ZooKeeperServer
 
@@ -164,7 +163,7 @@ async def test_a_session_outlives_a_restart_of_zookeeper(zookeeper: ZooKeeperSer
 
 async def test_the_outcome_of_a_write_under_way_is_unknown(zookeeper: ZooKeeperServer, chroot: str) -> None:
     session = await open_session(zookeeper, chroot)
-    os.kill(zookeeper.pid, signal.SIGSTOP)
+    children.pause(zookeeper.pid)
     writing = asyncio.create_task(session.create("/a"))
     await asyncio.sleep(0)
     await asyncio.to_thread(zookeeper.kill)
