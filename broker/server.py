@@ -99,7 +99,8 @@ brokers' versions (`api_version_auto_timeout_ms`)."""
 
 _SHARED_LISTENER = (
     "brokers show each other their secrets unencrypted on listener %s, and brokers of Apache Kafka have none: let only"
-    " brokers reach it (inter.broker.listener.name), over a network that you trust"
+    " brokers reach it (inter.broker.listener.name), over a network that you trust. WriteTxnMarkers, which"
+    " administrators send, too, is taken from everybody, on every listener"
 )
 
 _TOLD_NOTHING = "this broker has not been told of its cluster yet"

@@ -25,6 +25,7 @@ from barnabas.controller.controller_election import Elected
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.operations.topics import PARTITIONS_MAX, NewTopic
 from barnabas.controller.state import BrokerRegistration, EndPoint
+from barnabas.network import BoundSocket, OsNetwork
 from barnabas.wire import messages
 from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ErrorCode
@@ -48,6 +49,11 @@ from barnabas.wire.messages.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+from barnabas.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from tests.broker.running import ENVIRONMENT, running
 from tools.hostile import frame
 
@@ -65,15 +71,21 @@ BETWEEN_BROKERS: Final = sorted(set(apis_between_brokers()) - HANDSHAKE)
 pytestmark = pytest.mark.anyio
 
 
+class Loopback(OsNetwork):
+    """Listens on 127.0.0.1, whatever the configured address is."""
+
+    def bind(self, host: str | None, port: int, **buffer_bytes: int | None) -> BoundSocket:
+        return super().bind("127.0.0.1", port, **buffer_bytes)
+
+
 @asynccontextmanager
-async def member(data_dir: Path, broker_secret: str | None = None) -> AsyncIterator[Broker]:
+async def member(data_dir: Path, broker_secret: str | None = None, **configs: str) -> AsyncIterator[Broker]:
     """A broker that may have others beside it."""
     store = EmbeddedStore(":memory:", SystemClock(), is_durable=False)
     await store.open()
+    environment = replace(ENVIRONMENT, metadata_store=store, broker_secret=broker_secret, network=Loopback())
     try:
-        async with running(
-            data_dir, replace(ENVIRONMENT, metadata_store=store, broker_secret=broker_secret), **LISTENERS
-        ) as broker:
+        async with running(data_dir, environment, **{**LISTENERS, **configs}) as broker:
             yield broker
     finally:
         await store.close()
@@ -544,3 +556,39 @@ async def test_where_brokers_have_a_listener_of_their_own_nothing_is_served_befo
         assert b"secret" not in payload
         async with connection(broker, "CLIENTS") as client:
             assert (await client.send(MetadataRequest(), 8)).brokers
+
+
+@pytest.mark.parametrize(
+    ("of_clients", "of_brokers", "secret", "warned"),
+    [
+        ("127.0.0.1", "192.0.2.7", None, 1),
+        ("192.0.2.7", "192.0.2.7", None, 1),
+        ("192.0.2.7", "127.0.0.1", None, 0),
+        ("127.0.0.1", "127.0.0.1", None, 0),
+        ("192.0.2.7", "192.0.2.7", "ab" * 32, 0),
+    ],
+    ids=["brokers' listener", "both", "clients' listener", "loopback", "serve --brokers"],
+)
+async def test_a_listener_where_others_can_read_secrets_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, of_clients: str, of_brokers: str, secret: str | None, warned: int
+) -> None:
+    """Not where a parent has given all brokers one secret: it chooses their listener itself."""
+    listeners = f"CLIENTS://{of_clients}:0,BROKERS://{of_brokers}:0"
+    async with member(tmp_path, secret, listeners=listeners):
+        pass
+    told = [record for record in caplog.records if "secrets" in record.getMessage()]
+    assert [record.levelname for record in told] == ["WARNING"] * warned
+    for record in told:
+        assert "unencrypted on listener BROKERS, and brokers of Apache Kafka have none" in record.getMessage()
+        assert "WriteTxnMarkers, which administrators send, too, is taken from everybody" in record.getMessage()
+
+
+@pytest.mark.parametrize("listener", ["CLIENTS", "BROKERS"])
+async def test_transaction_markers_are_taken_from_everybody(tmp_path: Path, listener: str) -> None:
+    """As the warning says: who sends them shows no secret."""
+    topic = WritableTxnMarkerTopic(name="nowhere", partition_indexes=[0])
+    marker = WritableTxnMarker(producer_id=1, producer_epoch=0, transaction_result=False, topics=[topic])
+    async with member(tmp_path) as broker, connection(broker, listener) as peer:
+        answer = await peer.send(WriteTxnMarkersRequest(markers=[marker]), 1)
+    (partition,) = answer.markers[0].topics[0].partitions
+    assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
