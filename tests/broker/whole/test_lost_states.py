@@ -68,11 +68,12 @@ async def test_all_replicas_live(tmp_path: Path, harm: str) -> None:
         assert brokers.log(leader, "t").high_watermark == 3
 
 
+@pytest.mark.parametrize("harm", ["deleted", "garbled"])
 @pytest.mark.parametrize("end", ["it comes back", "an administrator elects"])
 async def test_a_replica_that_is_away_may_have_led_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str, harm: str
 ) -> None:
-    """Nobody is elected until it is there again, or an administrator gives up what it alone had."""
+    """Nobody is elected until it is there again, or an administrator gives up what it alone had, as the log says."""
     async with cluster(tmp_path, 3) as brokers:
         await brokers.create("t", 1, 2)
         first = await brokers.leader("t")
@@ -84,7 +85,7 @@ async def test_a_replica_that_is_away_may_have_led_alone(
         await brokers.start(second)
         (only,) = set(brokers.brokers) - {second}
         epoch = known(brokers, only).leader_epoch
-        await lose_state(brokers, "deleted")
+        await lose_state(brokers, harm)
         await brokers.expire_session(brokers.controller_ids[0])
         named = f"what broker(s) {first} had of it is not known"
         await until(lambda: any(named in line for line in caplog.messages))
