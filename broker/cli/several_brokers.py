@@ -179,7 +179,8 @@ def _smaller_topics(config: BrokerConfig, count: int) -> dict[str, str]:
 
 
 def _beyond(config: BrokerConfig | None, count: int) -> Iterator[str]:
-    """Warnings of configured replica numbers that exceed the number of brokers."""
+    """Warnings of configured replica numbers that exceed the number of brokers. (A minimum of the ISR above the number
+    of a topic's replicas is as good as that number.)"""
     assert config is not None
     for key, consequence in (
         (BrokerConfig.default_replication_factor, "no topic can be created that does not name a factor of its own"),
@@ -189,7 +190,10 @@ def _beyond(config: BrokerConfig | None, count: int) -> Iterator[str]:
         ),
         (BrokerConfig.offsets_topic_replication_factor, "consumer groups wait for more brokers"),
         (BrokerConfig.transaction_state_log_replication_factor, "transactions wait for more brokers"),
-        (BrokerConfig.transaction_state_log_min_isr, "transactions wait for more brokers"),
+        (
+            BrokerConfig.transaction_state_log_min_isr,
+            "transactions take every replica of __transaction_state, and wait while one of them is out of sync",
+        ),
     ):
         if (wanted := getattr(config, key.attribute)) > count:
             yield f"{key.name} of {wanted}: there are no more brokers than --brokers {count}, so {consequence}"
