@@ -33,6 +33,12 @@ from barnabas.wire.framing import ReceiveBuffer
 from tests.bugs import Bug
 
 LIMITS = load(options={"max.connections": "100", "max.connections.per.ip": "100"})
+OF_THEIR_OWN = {
+    "listeners": "CLIENTS://:1,BROKERS://:2",
+    "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+    "inter.broker.listener.name": "BROKERS",
+}
+"""Brokers have a listener of their own."""
 
 
 class Transport(asyncio.Transport):
@@ -644,15 +650,24 @@ def test_a_throttled_client_that_goes_leaves_nothing_behind(lost: bool) -> None:
     scenario(run())
 
 
-def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_us() -> None:
+@pytest.mark.parametrize("whose", ["a client's", "a broker's", "on the listener of brokers", "both"])
+def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_us(whose: str) -> None:
     async def run() -> None:
-        connections = Connections(LIMITS, OsThreads())
-        idle, partial, waiting = (Peer(connections=connections) for _ in range(3))
+        connections = Connections(load(options=OF_THEIR_OWN), OsThreads())
+        listener = "BROKERS" if whose in ("on the listener of brokers", "both") else "CLIENTS"
+        idle, partial, waiting = (Peer(connections=connections, listener=listener) for _ in range(3))
+        for peer in (idle, partial, waiting):
+            if whose in ("a broker's", "both"):
+                peer.connection.session.belongs_to_broker(2)
         partial.receive(struct.pack(">i", 100) + b"x")
         waiting.send(b"wait1")
         await asyncio.sleep(0)
+        connections.close_idle(PARTIAL_FRAME_TIMEOUT_MS)
+        assert [peer.transport.closed for peer in (idle, partial, waiting)] == [False, False, False]
         connections.close_idle(PARTIAL_FRAME_TIMEOUT_MS + 1)
         assert [peer.transport.closed for peer in (idle, partial, waiting)] == [False, True, False]
+        connections.close_idle(600_000)
+        assert [peer.transport.closed for peer in (idle, waiting)] == [False, False]
         connections.close_idle(600_001)
         assert [peer.transport.closed for peer in (idle, waiting)] == [True, False]
 
@@ -740,15 +755,8 @@ def test_connections_beyond_the_limits_are_closed_at_once() -> None:
 
 
 def test_where_brokers_have_a_listener_of_their_own_no_limit_of_clients_is_for_them() -> None:
-    listeners = {
-        "listeners": "CLIENTS://:1,BROKERS://:2",
-        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
-        "inter.broker.listener.name": "BROKERS",
-        "max.connections": "1",
-    }
-
     async def run() -> None:
-        connections = Connections(load(options=listeners), OsThreads())
+        connections = Connections(load(options={**OF_THEIR_OWN, "max.connections": "1"}), OsThreads())
         arrivals = [Peer(connections=connections, listener=name) for name in ("CLIENTS", "CLIENTS", "BROKERS")]
         assert [peer.transport.closed for peer in arrivals] == [False, True, False]
         shared = Connections(load(options={"listeners": "PLAINTEXT://:1", "max.connections": "1"}), OsThreads())
@@ -757,15 +765,34 @@ def test_where_brokers_have_a_listener_of_their_own_no_limit_of_clients_is_for_t
     scenario(run())
 
 
-def test_who_shows_no_secret_to_brokers_makes_room_for_who_may() -> None:
-    listeners = {
-        "listeners": "CLIENTS://:1,BROKERS://:2",
-        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
-        "inter.broker.listener.name": "BROKERS",
-    }
+@pytest.mark.parametrize("show_secret", [False, True])
+def test_descriptors_that_are_kept_for_files_are_kept_from_clients_alone_where_brokers_have_a_listener(
+    show_secret: bool,
+) -> None:
+    """Where all share one listener, nobody is known for a broker yet when its connection is accepted."""
 
     async def run() -> None:
-        connections = Connections(load(options=listeners), OsThreads())
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            for limits, listener, is_refused in (
+                (OF_THEIR_OWN, "CLIENTS", True),
+                (OF_THEIR_OWN, "BROKERS", False),
+                ({"listeners": "PLAINTEXT://:1"}, "PLAINTEXT", True),
+            ):
+                connections = Connections(
+                    load(options=limits), OsThreads(), is_reserved_descriptor=ours.fileno().__eq__
+                )
+                connections.brokers_show_secret = show_secret
+                assert not Peer(connections=connections, listener=listener, own_socket=theirs).transport.closed
+                peer = Peer(connections=connections, listener=listener, own_socket=ours)
+                assert peer.transport.closed == is_refused, listener
+
+    scenario(run())
+
+
+def test_who_shows_no_secret_to_brokers_makes_room_for_who_may() -> None:
+    async def run() -> None:
+        connections = Connections(load(options=OF_THEIR_OWN), OsThreads())
         connections.brokers_show_secret = True
         broker = Peer(connections=connections, listener="BROKERS")
         broker.connection.session.principal = "User:broker-2"
@@ -781,14 +808,9 @@ def test_who_shows_no_secret_to_brokers_makes_room_for_who_may() -> None:
 
 def test_who_shows_no_secret_to_brokers_leaves_nothing_behind() -> None:
     """What it had sent of a request is kept neither while it is connected, beyond 512 KiB, nor afterwards."""
-    listeners = {
-        "listeners": "CLIENTS://:1,BROKERS://:2",
-        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
-        "inter.broker.listener.name": "BROKERS",
-    }
 
     async def run() -> None:
-        connections = Connections(load(options=listeners), OsThreads())
+        connections = Connections(load(options=OF_THEIR_OWN), OsThreads())
         connections.brokers_show_secret = True
         large = STRANGERS_FRAME_BYTES_MAX + 1
         stranger, broker = (
@@ -830,6 +852,28 @@ def test_bytes_that_clients_send_and_leave_unread_hold_no_broker_up() -> None:
         await asyncio.sleep(0)
         assert client.dispatcher.served == []
         assert broker.dispatcher.served == [b"x" * 900 + b"y" * 100, b"asked"]
+
+    scenario(run())
+
+
+@pytest.mark.parametrize("late", ["broker", "client"])
+def test_brokers_have_turns_of_their_own(late: str) -> None:
+    """Whoever has used a slice up, others of its kind wait, and nobody of the other kind."""
+
+    async def run() -> None:
+        passing = iter(range(10**6))  # each look at the clock is 1 ms later
+        connections = Connections(LIMITS, OsThreads(), work_s=lambda: next(passing) / 1000)
+        clients, brokers = ([Peer(connections=connections) for _ in range(3)] for _ in range(2))
+        for peer in brokers:
+            peer.connection.session.belongs_to_broker(2)
+        early, others = (clients, brokers) if late == "broker" else (brokers, clients)
+        for peer in early[:2]:
+            peer.send(*[b"%03d" % number for number in range(FRAMES_PER_TURN)])
+        early[2].send(b"asked")
+        others[0].send(b"asked")
+        assert (early[2].transport.written, others[0].transport.written) == (b"", b"asked")
+        await asyncio.sleep(0)
+        assert early[2].transport.written == b"asked"
 
     scenario(run())
 
