@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import shlex
@@ -29,6 +31,7 @@ Example = Callable[[str, Path, str], tuple[int, str, str]]
 
 EXAMPLES = [(path, line) for path, command in commands() for line in examples(command)]
 SERVE = [line for path, line in EXAMPLES if path == "barnabas serve"]
+PAGE = Path(__file__).parents[3] / "docs" / "zookeeper.md"
 ZOOKEEPER = [line for path, line in EXAMPLES if path == "barnabas zookeeper"]
 OF_SEVERAL = ("barnabas topics reassign", "barnabas brokers drain", "barnabas brokers rebalance")
 SEVERAL = [line for path, line in EXAMPLES if path in OF_SEVERAL]
@@ -200,3 +203,40 @@ def test_an_example_of_zookeeper(tmp_path: Path, line: str) -> None:
     assert ("memory alone" in logged) == ("--file" not in line)
     assert (tmp_path / "tree.sqlite").exists() == ("--file" in line)
     assert process.returncode == 0
+
+
+@contextlib.contextmanager
+def serving(line: str, folder: Path) -> Iterator[str]:
+    """The ready line of a command, which is ended afterwards."""
+    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {line}"], cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            children.finish(process)
+
+
+@pytest.mark.slow
+@pytest.mark.live
+def test_a_broker_alone_with_zookeeper_has_groups(example: Example, tmp_path: Path) -> None:
+    """By the two commands of docs/zookeeper.md, started as they stand but for ports and the directory."""
+    shown = re.search(r"^    (barnabas zookeeper)\n    (barnabas serve (?:.*\\\n)+.*)$", PAGE.read_text(), re.MULTILINE)
+    assert shown is not None
+    zookeeper, serve = shown[1], shown[2].replace("\\\n", " ")
+    assert " 127.0.0.1:2181 " in serve
+    with serving(f"{zookeeper} --listen 127.0.0.1:0", tmp_path) as its_line:
+        serve = serve.replace("127.0.0.1:2181", its_line.removeprefix("ready: ").strip())
+        with serving(f"{serve} --listen 127.0.0.1:0 --data-dir data", tmp_path) as ready:
+            address = re.match(r"ready: PLAINTEXT://(\S+) ", ready)
+            assert address is not None, ready
+            write = "echo adieu | barnabas produce farewells -q"
+            read = "barnabas consume farewells -g readers --from-beginning -n 1"
+            assert example(f"{write} && {read}", tmp_path, address[1]) == (0, "adieu\n", "")
+            described = example("barnabas groups describe readers --json", tmp_path, address[1])
+            offsets = [each["offset"] for row in json.loads(described[1]) for each in row["offsets"]]
+            assert offsets == [1], described
