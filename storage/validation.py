@@ -10,6 +10,10 @@ field             checked against the records, which Kafka always opens
 max_timestamp     computed anew where it is less than the base timestamp, where the base timestamp lies before 2001, and
                   where a lone record has another base timestamp; a wrong one of other batches is stored
 base_timestamp    never changed: the records' timestamps are relative to it
+timestamp deltas  not compared with the limits of the topic, nor with max_timestamp; where the records are opened, those
+                  outside the limits are refused, as in Kafka
+offset deltas     not read: wrong ones are stored, and give their records wrong offsets; where the records are opened,
+                  the batch is rewritten with consecutive ones (Kafka does not compare those of uncompressed batches)
 timestamp type    a batch that claims LogAppendTime is opened, and refused
 record_count      compared with last_offset_delta, not with the records
 attributes        a codec that is not the records' is stored, and no consumer can read them

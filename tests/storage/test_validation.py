@@ -396,6 +396,37 @@ def test_offsets_inside_are_put_right(codec: CompressionType) -> None:
 
 
 @pytest.mark.parametrize("codec", CompressionType)
+def test_offsets_inside_are_stored_where_records_are_not_opened(codec: CompressionType) -> None:
+    """Their readers see them as they are: 0, 0 and 9 in a batch of the offsets 0 to 2."""
+    records = some_records(3, NOW - 10)
+    pieces = [build_batch([records[0]])[61:], build_batch([records[0]])[61:]]
+    far = build_batch([records[0], records[0]._replace(offset=9)])[61:]
+    wrong = b"".join([*pieces, far[len(pieces[0]) :]])
+    header = parse_header(build_batch(records))
+    batch = assemble_batch(header._replace(attributes=codec, max_timestamp=NOW - 10), compress(codec, wrong))
+    result = append(batch)
+    assert bytes(result.batch) == bytes(batch)
+    assert not result.rewritten
+    assert [record.offset for record in iter_records(result.batch, result.header)] == [0, 0, 9]
+    assert result.header.last_offset_delta == 2
+
+
+@pytest.mark.parametrize("codec", CompressionType)
+def test_timestamp_deltas_count_only_where_records_are_opened(codec: CompressionType) -> None:
+    """The second record is of tomorrow, which the header does not say."""
+    tomorrow = NOW + 24 * HOUR
+    records = [Record(0, NOW, b"k", b"v"), Record(1, tomorrow, b"k", b"v")]
+    batch = changed(build_batch(records, compression=codec), ">q", 35, NOW)
+    result = append(batch)
+    assert bytes(result.batch) == bytes(batch)
+    assert [record.timestamp for record in iter_records(result.batch, result.header)] == [NOW, tomorrow]
+    assert result.max_timestamp == NOW
+    assert refusal(batch, validate_records=True) is ErrorCode.INVALID_TIMESTAMP
+    opened = append(batch, validate_records=True, message_timestamp_after_max_ms=48 * HOUR)
+    assert opened.max_timestamp == opened.header.max_timestamp == tomorrow
+
+
+@pytest.mark.parametrize("codec", CompressionType)
 @pytest.mark.parametrize("count", [9, 11])
 def test_counts_that_lie(codec: CompressionType, count: int) -> None:
     header = parse_header(build_batch(some_records()))
