@@ -233,7 +233,7 @@ class Broker(Lifetime, Roles, Recordable):
             taken = Snapshot(directory, self._offset_clock.offset_ms, topics)
             self._snapshots.append(taken)
             what = "was started anew for a snapshot"
-            self._replace(life, lambda: taken.take(self.data_dir), is_clean=True, what=what)
+            self._replace(life, lambda: taken._take(self.data_dir), is_clean=True, what=what)
             return taken
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -245,14 +245,14 @@ class Broker(Lifetime, Roles, Recordable):
         """
         with self._lock:
             self._check_started()
-            self._snapshots = [each for each in self._snapshots if not each.is_removed]
+            self._snapshots = [each for each in self._snapshots if not each._is_removed]
             if snapshot not in self._snapshots:
                 raise ValueError("this snapshot is not this broker's, or it is gone: it goes when the broker stops")
-            self._check_may_be_reset("restored", snapshot.topics)
+            self._check_may_be_reset("restored", snapshot._topics)
 
             def put_back() -> None:
-                snapshot.put_back(self.data_dir, self._snapshots)
-                self._offset_clock.set_offset(snapshot.clock_offset_ms)
+                snapshot._put_back(self.data_dir, self._snapshots)
+                self._offset_clock.set_offset(snapshot._clock_offset_ms)
 
             self._start_again_with("restore", put_back, "was restored")
 

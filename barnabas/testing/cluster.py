@@ -296,7 +296,7 @@ class Cluster(Lifetime, Roles, Recordable):
         directory = self._directory.with_name(f"{self._directory.name}.snapshot-{next(self._numbers)}")
         taken = Snapshot(directory, self._clock.offset_ms, topics)
         self._snapshots.append(taken)
-        self._start_again(lambda: taken.take(self._directory), "was started anew for a snapshot")
+        self._start_again(lambda: taken._take(self._directory), "was started anew for a snapshot")
         return taken
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -307,15 +307,15 @@ class Cluster(Lifetime, Roles, Recordable):
         Errors: RuntimeError when it does not run; ValueError when the snapshot is another cluster's, or is removed.
         """
         self._check_started()
-        self._snapshots = [each for each in self._snapshots if not each.is_removed]
+        self._snapshots = [each for each in self._snapshots if not each._is_removed]
         if snapshot not in self._snapshots:
             raise ValueError("this snapshot is not this cluster's, or it is gone: it goes when the cluster stops")
-        self._check_may_be_reset("restored", snapshot.topics)
+        self._check_may_be_reset("restored", snapshot._topics)
 
         def put_back() -> None:
             shutil.rmtree(self._directory)
-            snapshot.put_back(self._directory, self._snapshots)
-            self._clock.set_offset(snapshot.clock_offset_ms)
+            snapshot._put_back(self._directory, self._snapshots)
+            self._clock.set_offset(snapshot._clock_offset_ms)
 
         self._forget_contents()
         self._start_again(put_back, "was restored")

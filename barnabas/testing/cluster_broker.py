@@ -132,7 +132,7 @@ class ClusterBroker:
         self._bootstrap_servers = server.socket_server.bootstrap_servers
 
     def _not_started(self, timeout_s: float) -> str:
-        hindering = [repr(fault) for fault in self._cluster.faults if fault.hinders_brokers()]
+        hindering = [repr(fault) for fault in self._cluster.faults if fault._hinders_brokers()]
         why = f"; what keeps brokers from each other: {', '.join(hindering)}" if hindering else ""
         return (
             f"broker {self.number} is not started: it serves once the controller has told it of the cluster{why}"

@@ -85,7 +85,7 @@ class Contents(ABC):
         """Raise the error of a CreateTopics response, if there is one: ApiError. For a timeout it names the faults that
         may be the cause.
         """
-        hindering = [repr(fault) for fault in cast("Owner", self).faults if fault.hinders_brokers()]
+        hindering = [repr(fault) for fault in cast("Owner", self).faults if fault._hinders_brokers()]
         if error_code == ErrorCode.REQUEST_TIMED_OUT and hindering:
             message = f"{message or ErrorCode.REQUEST_TIMED_OUT.name}; there is {', '.join(hindering)}"
         check(error_code, message)

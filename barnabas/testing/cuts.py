@@ -24,22 +24,22 @@ class Cut(Fault):
     waited for its end.
     """
 
-    meets_requests = False
+    _meets_requests = False
 
     def __init__(self, among: FaultList, cuts: Cuts, ways: Sequence[Way]) -> None:
-        self.ways = ways
+        self._ways = ways
         (one, other), is_one_way = ways[0], len(ways) == 1
         name = f"cut {one} {'->' if is_one_way else '<->'} {other}"
         super().__init__(among, name, Matcher(None, {}), Limits(), no_effect)
         self._cuts = cuts
 
-    def hinders_brokers(self) -> bool:
+    def _hinders_brokers(self) -> bool:
         return True
 
-    def begun(self) -> None:
+    def _begun(self) -> None:
         self._cuts.begin(self)
 
-    def ended(self) -> None:
+    def _ended(self) -> None:
         self._cuts.end(self)
 
 
@@ -56,11 +56,11 @@ class Cuts:
     def begin(self, cut: Cut) -> None:
         """Break the connections between brokers that are cut off from now on."""
         self._cuts.append(cut)
-        for way in cut.ways:
+        for way in cut._ways:
             for transport in self._transports.pop(way, []):
                 if not transport.is_closing():
                     transport.abort()
-                    cut.counts()
+                    cut._counts()
 
     def end(self, cut: Cut) -> None:
         """Let brokers reach each other again, unless another cut prevents it."""
@@ -71,15 +71,15 @@ class Cuts:
     async def passage(self, way: Way) -> None:
         """Wait until no cut is in this way."""
         met: set[Cut] = set()
-        while cuts := {cut for cut in self._cuts if way in cut.ways}:
+        while cuts := {cut for cut in self._cuts if way in cut._ways}:
             for cut in cuts - met:
-                cut.counts()
+                cut._counts()
             met |= cuts
             await self._ended.wait()
 
     def add(self, way: Way, transport: asyncio.Transport) -> None:
         """Register a connection, and break it if its brokers were cut off meanwhile."""
-        if any(way in cut.ways for cut in self._cuts):
+        if any(way in cut._ways for cut in self._cuts):
             transport.abort()
         known = [each for each in self._transports.get(way, []) if not each.is_closing()]
         self._transports[way] = [*known, transport]

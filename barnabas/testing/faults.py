@@ -120,7 +120,7 @@ class Faults(StateFaults):
                 f"delay {api_names(api)}",
                 matcher,
                 limits,
-                lambda fault: Delay(lambda: ms(draw(fault.random)), after_work),
+                lambda fault: Delay(lambda: ms(draw(fault._random)), after_work),
             )
         )
 
@@ -132,7 +132,7 @@ class Faults(StateFaults):
         """
         matcher, limits = split_keywords(api, where)
         return self._add(
-            Hold(self, f"hold {api_names(api)}", matcher, limits, lambda fault: Park(after_work, fault.changed))
+            Hold(self, f"hold {api_names(api)}", matcher, limits, lambda fault: Park(after_work, fault._changed))
         )
 
     def drop(
@@ -169,7 +169,7 @@ class Faults(StateFaults):
                 f"garble {api_names(api)} {way}",
                 matcher,
                 limits,
-                lambda fault: Garble(way, matcher.is_meant, fault.counts),
+                lambda fault: Garble(way, matcher.is_meant, fault._counts),
             )
         )
 
@@ -260,7 +260,7 @@ class Faults(StateFaults):
         """
         limits = Limits(times=times, after=after, every=every, probability=probability, seed=seed)
         fault = DiskFault(self, "disk_fails", _at(broker), limits, no_effect)
-        fault.error_number = errno.EIO
+        fault._error_number = errno.EIO
         return self._add(fault)
 
     def disk_slow(

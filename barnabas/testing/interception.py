@@ -120,9 +120,9 @@ class Owner(Protocol):
 class Meddler(Protocol):
     """A fault of requests."""
 
-    effect: Effect
+    _effect: Effect
 
-    def is_hit(self, request: Request) -> bool:
+    def _is_hit(self, request: Request) -> bool:
         """Whether the fault hits a request; counts."""
         ...
 
@@ -130,7 +130,7 @@ class Meddler(Protocol):
 class Doorkeeper(Protocol):
     """A fault of connections."""
 
-    def refuses(self, broker: int) -> bool:
+    def _refuses(self, broker: int) -> bool:
         """Whether a new connection at a broker is refused; counts."""
         ...
 
@@ -138,7 +138,7 @@ class Doorkeeper(Protocol):
 class DiskFault(Protocol):
     """A fault of disks."""
 
-    def refusing(self, broker: int) -> Refusing | None:
+    def _refusing(self, broker: int) -> Refusing | None:
         """The effect on a broker's disk; None for none."""
         ...
 
@@ -146,11 +146,11 @@ class DiskFault(Protocol):
 class Exchange(Protocol):
     """A recorded request, and its outcome."""
 
-    def note_answer(self, answer: Answer | None) -> None:
+    def _note_answer(self, answer: Answer | None) -> None:
         """The response is sent, or there is none."""
         ...
 
-    def note_close(self) -> None:
+    def _note_close(self) -> None:
         """The connection is closed in place of a response."""
         ...
 
@@ -158,7 +158,7 @@ class Exchange(Protocol):
 class Observer(Protocol):
     """A recording."""
 
-    def begin(self, request: Request, size: int, now_ms: int) -> Exchange | None:
+    def _begin(self, request: Request, size: int, now_ms: int) -> Exchange | None:
         """A client has sent a request, of `size` bytes; None if that is not recorded."""
         ...
 
@@ -230,12 +230,12 @@ class Interception:
         server.connections.refusal = partial(self._refuse, server) if self.doorkeepers else _admit
         disk = server.environment.files
         if isinstance(disk, ExchangeableFiles):
-            faults = [fault.refusing(server.node_id) for fault in self.disk_faults]
+            faults = [fault._refusing(server.node_id) for fault in self.disk_faults]
             disk.refuse([fault for fault in faults if fault is not None])
         server.intercept(partial(self._intercept, server) if self.meddlers or self.observers else None)
 
     def _refuse(self, server: Server, session: Session) -> str | None:
-        is_refused = any(doorkeeper.refuses(server.node_id) for doorkeeper in self.doorkeepers)
+        is_refused = any(doorkeeper._refuses(server.node_id) for doorkeeper in self.doorkeepers)
         return "a fault of a test refuses it" if is_refused else None
 
     def _intercept(
@@ -245,10 +245,10 @@ class Interception:
         request = read_request(server, connection, data)
         if request is None:
             return serve(frame, connection)
-        begun = (observer.begin(request, len(data), server.clock.now_ms()) for observer in self.observers)
+        begun = (observer._begin(request, len(data), server.clock.now_ms()) for observer in self.observers)
         exchanges = [exchange for exchange in begun if exchange is not None]
         try:
-            hit = [meddler for meddler in self.meddlers if meddler.is_hit(request)]
+            hit = [meddler for meddler in self.meddlers if meddler._is_hit(request)]
             if hit:
                 passage = Passage(request, connection, server.timers, request.message)
                 outcome: Outcome = _play(hit, passage, serve, data)
@@ -256,7 +256,7 @@ class Interception:
                 outcome = serve(data, connection)
         except (CloseConnection, ProtocolError):
             for exchange in exchanges:
-                exchange.note_close()
+                exchange._note_close()
             raise
         for exchange in exchanges:
             outcome = _observed(outcome, request, exchange)
@@ -285,7 +285,7 @@ async def _play(
 
     go_on: GoOn = work
     for meddler in reversed(meddlers):
-        go_on = step(meddler.effect, go_on)
+        go_on = step(meddler._effect, go_on)
     try:
         answer = await go_on()
         return None if answer is None else answer.parts()
@@ -319,21 +319,21 @@ def _observed(outcome: Outcome, request: Request, exchange: Exchange) -> Outcome
 
 
 def _tell(parts: Parts | None, request: Request, exchange: Exchange) -> None:
-    exchange.note_answer(None if parts is None else Answer(request, parts))
+    exchange._note_answer(None if parts is None else Answer(request, parts))
 
 
 def _resumed(resume: Callable[[], Any], request: Request, exchange: Exchange) -> Outcome:
     try:
         outcome: Outcome = resume()
     except (CloseConnection, ProtocolError):
-        exchange.note_close()
+        exchange._note_close()
         raise
     return _observed(outcome, request, exchange)
 
 
 def _done(request: Request, exchange: Exchange, outcome: asyncio.Future[Parts | None]) -> None:
     if outcome.cancelled() or outcome.exception() is not None:
-        exchange.note_close()
+        exchange._note_close()
     else:
         _tell(outcome.result(), request, exchange)
 
@@ -342,7 +342,7 @@ async def _awaited(outcome: Awaitable[Parts | None], request: Request, exchange:
     try:
         parts = await outcome
     except BaseException:
-        exchange.note_close()
+        exchange._note_close()
         raise
     _tell(parts, request, exchange)
     return parts

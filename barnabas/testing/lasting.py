@@ -68,7 +68,7 @@ class Lasting(ABC):
         """End it: later requests pass, held ones continue. Does nothing when it has ended."""
 
     @abstractmethod
-    def parts(self) -> Collection[Fault]:
+    def _parts(self) -> Collection[Fault]:
         """The faults that it consists of."""
 
     def wait_hits(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
@@ -96,7 +96,7 @@ class Lasting(ABC):
             raise ValueError(f"{self!r} comes {self.times} times at most: {count} are waited for in vain")
 
     def _among(self) -> FaultList:
-        return next(iter(self.parts())).among
+        return next(iter(self._parts()))._fault_list
 
     def _described(self, what: str) -> str:
         """Its description, with its hits and the number of requests that it might have hit."""
@@ -104,63 +104,63 @@ class Lasting(ABC):
         return f"<{what}, {self.hits} hits{of_all}>"
 
     async def _reached(self, is_reached: Callable[[], bool], timeout_s: float, found: Callable[[], str]) -> None:
-        parts = self.parts()
+        parts = self._parts()
 
         def reached() -> bool | None:
             if is_reached():
                 return True
-            if not any(part in part.among for part in parts):
+            if not any(part in part._fault_list for part in parts):
                 how = "remove(), reset() or the end of its `with` block"
                 raise NothingMoreComes(f"{found()}, and no more come: the fault has ended by {how}, wait before that")
             return None
 
-        await with_timeout(wait_until(reached, lambda: [part.listeners for part in parts]), timeout_s, found)
+        await with_timeout(wait_until(reached, lambda: [part._listeners for part in parts]), timeout_s, found)
 
     def __enter__(self) -> Self:
-        if not any(part in part.among for part in self.parts()):
+        if not any(part in part._fault_list for part in self._parts()):
             raise RuntimeError(f"{self!r} has ended, and does nothing any more: make another one for this block")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not any(part.among._is_of_another_process for part in self.parts()):  # there it continues
+        if not any(part._fault_list._is_of_another_process for part in self._parts()):  # there it continues
             self.remove()
 
 
 class Fault(Lasting):
     """One fault, from its creation until `remove()`, or until its `with` block ends."""
 
-    meets_requests: ClassVar[bool] = True
+    _meets_requests: ClassVar[bool] = True
     """Whether it affects requests."""
 
     def __init__(
         self, among: FaultList, name: str, matcher: Matcher, limits: Limits, new_effect: Callable[[Fault], Effect]
     ) -> None:
-        self.among = among
+        self._fault_list = among
         self._name = name
-        self.matcher = matcher
+        self._matcher = matcher
         self._limits = limits
         self._asked = 0
-        self.listeners: Listeners = set()
-        self.effect = new_effect(self)
+        self._listeners: Listeners = set()
+        self._effect = new_effect(self)
 
-    def belongs_to(self, name: str) -> None:
+    def _belongs_to(self, name: str) -> None:
         """Be described as a part of the group with that name."""
         self._name = f"{name}: {self._name}"
 
     def __repr__(self) -> str:
-        return self._described(self.what)
+        return self._described(self._what)
 
     @property
-    def what(self) -> str:
+    def _what(self) -> str:
         """Its effect, and its targets."""
         told = ", ".join([*self._for(), *self._limits.described()])
         return f"{self._name} ({told})" if told else self._name
 
     def _for(self) -> list[str]:
         """Its targets, as the test gave them: a misspelt name should be visible."""
-        return self.matcher.described()
+        return self._matcher.described()
 
     @property
     def hits(self) -> int:
@@ -178,63 +178,63 @@ class Fault(Lasting):
     def times(self) -> int | None:
         return self._limits.times
 
-    def hinders_brokers(self) -> bool:
+    def _hinders_brokers(self) -> bool:
         """Whether it may hinder the communication between brokers of a cluster, or access to their data."""
-        return self.matcher.is_of_brokers
+        return self._matcher.is_of_brokers
 
     @property
-    def random(self) -> random.Random:
+    def _random(self) -> random.Random:
         """The random numbers that decide about hits, from its seed."""
         return self._limits.random
 
-    def is_hit(self, request: Request) -> bool:
+    def _is_hit(self, request: Request) -> bool:
         """Whether the fault hits this request; counts. A predicate that raises counts as false. Broker's loop only."""
-        return self._is_for(request) and self.counts()
+        return self._is_for(request) and self._counts()
 
     def _is_for(self, request: Request) -> bool:
-        if not self._limits.is_over and self.matcher.is_asked(request):
+        if not self._limits.is_over and self._matcher.is_asked(request):
             self._asked += 1
         try:
-            return self.matcher.matches(request)
+            return self._matcher.matches(request)
         except Exception:
             logger.exception("the predicate of %r failed", self)
             return False
 
-    def counts(self) -> bool:
+    def _counts(self) -> bool:
         """Count one more match, and return whether it is hit. Broker's loop only."""
         if not self._limits.is_hit():
             return False
-        self.changed()
+        self._changed()
         return True
 
-    def begun(self) -> None:
+    def _begun(self) -> None:
         """Take effect, beyond the effects on requests, connections and disks. Broker's loop only."""
 
-    def ended(self) -> None:
+    def _ended(self) -> None:
         """Release everything that it holds: it has ended. Broker's loop only."""
-        self.effect.end()
+        self._effect.end()
 
-    def changed(self) -> None:
+    def _changed(self) -> None:
         """Notify everything that waits for hits. Broker's loop only."""
-        for listener in list(self.listeners):
+        for listener in list(self._listeners):
             listener()
 
-    def parts(self) -> Collection[Fault]:
+    def _parts(self) -> Collection[Fault]:
         return (self,)
 
     def remove(self) -> None:
-        self.among._remove(self)
+        self._fault_list._remove(self)
 
 
 class Hold(Fault):
     """A fault that holds requests until they are released."""
 
-    effect: Park
+    _effect: Park
 
     @property
     def held(self) -> int:
         """The number of currently held requests."""
-        return len(self.effect.parked)
+        return len(self._effect.parked)
 
     def wait_held(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
         """Wait until this number of requests is held; `timeout` is in seconds of real time.
@@ -244,12 +244,12 @@ class Hold(Fault):
         """
         check_may_block("wait_held_async")
         self._check_comes(count, timeout)
-        self.among._wait(partial(self._holds, count, timeout))
+        self._fault_list._wait(partial(self._holds, count, timeout))
 
     async def wait_held_async(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
         """Like `wait_held`, without blocking the event loop that it is awaited on."""
         self._check_comes(count, timeout)
-        await self.among._wait_async(partial(self._holds, count, timeout))
+        await self._fault_list._wait_async(partial(self._holds, count, timeout))
 
     async def _holds(self, count: int, timeout_s: float) -> None:
         await self._reached(
@@ -258,47 +258,47 @@ class Hold(Fault):
 
     def release(self, count: int | None = None) -> None:
         """Release the first `count` requests, or all that are held now; later ones are held again."""
-        self.among._on_loop(partial(self.effect.release, count))
+        self._fault_list._on_loop(partial(self._effect.release, count))
 
 
 class Refusal(Fault):
     """A fault of new connections; its hits are the refused ones."""
 
-    meets_requests = False
+    _meets_requests = False
 
-    def refuses(self, broker: int) -> bool:
+    def _refuses(self, broker: int) -> bool:
         """Whether a new connection at a broker is refused; counts. Broker's loop only."""
-        return self.matcher.is_at(broker) and self.counts()
+        return self._matcher.is_at(broker) and self._counts()
 
-    def hinders_brokers(self) -> bool:
+    def _hinders_brokers(self) -> bool:
         return True
 
 
 class DiskFault(Fault):
     """A fault of a disk; its hits are the refused calls."""
 
-    meets_requests = False
-    error_number = errno.ENOSPC
+    _meets_requests = False
+    _error_number = errno.ENOSPC
 
-    def refusing(self, broker: int) -> Refusing | None:
+    def _refusing(self, broker: int) -> Refusing | None:
         """The effect on a broker's disk; None if the broker is not meant."""
-        return Refusing(self.error_number, self._refuses) if self.matcher.is_at(broker) else None
+        return Refusing(self._error_number, self._refuses) if self._matcher.is_at(broker) else None
 
-    def hinders_brokers(self) -> bool:
+    def _hinders_brokers(self) -> bool:
         return True
 
     def _refuses(self) -> bool:
         """Also called by the threads that write."""
         is_hit = self._limits.is_hit()
         if is_hit:
-            self.among._tell_loop(self.changed)
+            self._fault_list._tell_loop(self._changed)
         return is_hit
 
 
 class AnswerFault(Fault):
     """A fault of responses; its hits are those that it could change, which its effect counts."""
 
-    def is_hit(self, request: Request) -> bool:
+    def _is_hit(self, request: Request) -> bool:
         return not self._limits.is_over and self._is_for(request)
 
 
@@ -319,16 +319,16 @@ class StateFault(Fault):
     def _for(self) -> list[str]:
         return []  # its name says everything
 
-    def is_hit(self, request: Request) -> bool:
-        super().is_hit(request)
+    def _is_hit(self, request: Request) -> bool:
+        super()._is_hit(request)
         return False
 
-    def is_undone(self) -> bool:
+    def _is_undone(self) -> bool:
         """Whether another action has undone it already. Broker's loop only."""
         return False
 
     def remove(self) -> None:
-        if self._is_being_undone or self not in self.among:
+        if self._is_being_undone or self not in self._fault_list:
             return
         self._is_being_undone = True
         try:
@@ -345,7 +345,7 @@ class FaultGroup(Lasting):
         self.faults = faults
         self._name = name
         for fault in faults:
-            fault.belongs_to(name)
+            fault._belongs_to(name)
 
     def __repr__(self) -> str:
         return self._described(self._name)
@@ -361,7 +361,7 @@ class FaultGroup(Lasting):
     @property
     def asked(self) -> int:
         # Parts that are selected only by a broker's number count the same request several times.
-        return sum(fault.asked if fault.matcher.addressed else fault.hits for fault in self.faults)
+        return sum(fault.asked if fault._matcher.addressed else fault.hits for fault in self.faults)
 
     @property
     def times(self) -> int | None:
@@ -372,7 +372,7 @@ class FaultGroup(Lasting):
         for fault in self.faults:
             fault.remove()
 
-    def parts(self) -> Collection[Fault]:
+    def _parts(self) -> Collection[Fault]:
         return self.faults
 
 
@@ -400,12 +400,12 @@ class FaultList:
         hit anything.
         """
         self._interception.owner._check_started()
-        self._interception.owner._check_brokers(fault.matcher.brokers)
-        self._interception.owner._check_apis(fault.matcher.api_keys)
+        self._interception.owner._check_brokers(fault._matcher.brokers)
+        self._interception.owner._check_apis(fault._matcher.api_keys)
 
         def add() -> None:
             self._faults = (*self._faults, fault)
-            fault.begun()
+            fault._begun()
             self._tell()
 
         self._interception.run(add)
@@ -439,7 +439,7 @@ class FaultList:
 
     def _end_undone(self) -> None:
         """Remove the faults that another action has undone, above all the start of a broker."""
-        self._interception.run(lambda: self._end([fault for fault in self._of_state() if fault.is_undone()]))
+        self._interception.run(lambda: self._end([fault for fault in self._of_state() if fault._is_undone()]))
 
     def _of_state(self) -> list[StateFault]:
         """The faults of the broker's state, which are undone when they are removed."""
@@ -455,7 +455,7 @@ class FaultList:
             raise RuntimeError(
                 f"a snapshot would keep for good what only the end of a fault undoes: remove() it first: {kept}"
             )
-        self._end([fault for fault in self if fault.hinders_brokers()])
+        self._end([fault for fault in self if fault._hinders_brokers()])
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -492,8 +492,8 @@ class FaultList:
             self._faults = tuple(fault for fault in self._faults if fault not in ending)
             for fault in ending:
                 self._ended.append((current_test(), repr(fault)))
-                fault.ended()
-                self._tell_loop(fault.changed)  # waits for it cannot succeed any more
+                fault._ended()
+                self._tell_loop(fault._changed)  # waits for it cannot succeed any more
             if ending:
                 self._tell()
 
@@ -503,7 +503,7 @@ class FaultList:
         found = self._interception
         found.doorkeepers = tuple(fault for fault in self._faults if isinstance(fault, Refusal))
         found.disk_faults = tuple(fault for fault in self._faults if isinstance(fault, DiskFault))
-        found.meddlers = tuple(fault for fault in self._faults if fault.meets_requests)
+        found.meddlers = tuple(fault for fault in self._faults if fault._meets_requests)
         found.attach_all()
 
 

@@ -42,7 +42,7 @@ class RecordedRequest:
         self.answer: Message | None = None
         self.answered_ms: int | None = None
         self.is_closed = False
-        self.is_dropped = False
+        self._is_dropped = False
         """Whether its recording has dropped it."""
 
     def __repr__(self) -> str:
@@ -117,21 +117,21 @@ class RecordedRequest:
             return "no reply"
         return ", ".join(dict.fromkeys(error.name for error in self.errors)) or "ok"
 
-    def note_answer(self, answer: Answer | None) -> None:
+    def _note_answer(self, answer: Answer | None) -> None:
         """The response is sent, or there is none. Broker's loop only."""
         if answer is not None:
             data = answer.bytes()
-            self._recording.grow(self, len(data))
+            self._recording._grow(self, len(data))
             with suppress(Exception):  # a fault has damaged it, which the client will notice
                 self.answer = answer.response()
-        self.answered_ms = self._recording.now_ms()
-        self._recording.changed()
+        self.answered_ms = self._recording._now_ms()
+        self._recording._changed()
 
-    def note_close(self) -> None:
+    def _note_close(self) -> None:
         """The connection is closed in place of a response. Broker's loop only."""
         self.is_closed = True
-        self.answered_ms = self._recording.now_ms()
-        self._recording.changed()
+        self.answered_ms = self._recording._now_ms()
+        self._recording._changed()
 
 
 class Recording:
@@ -171,7 +171,7 @@ class Recording:
             self.stop()
 
     @property
-    def is_over(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether it has ended."""
         return self not in self._interception.observers
 
@@ -229,7 +229,7 @@ class Recording:
             matching = [r for r in self._requests if matcher.matches(r.request)]
             answered = (r for r in matching if r.answered_ms is not None)
             found = next((r for number, r in enumerate(answered, 1) if number == count), None)
-            if found is None and self.is_over and len(matching) < count:
+            if found is None and self._is_over and len(matching) < count:
                 raise NothingMoreComes(f"{instead()}, and no more come: the recording has ended, wait before that")
             return found
 
@@ -239,7 +239,7 @@ class Recording:
 
         return await with_timeout(wait_until(reached, self._listeners), timeout_s, instead)
 
-    def last(self, count: int) -> list[RecordedRequest]:
+    def _last(self, count: int) -> list[RecordedRequest]:
         """The last requests, at most `count`. Broker's loop only."""
         return list(self._requests)[-count:]
 
@@ -257,35 +257,35 @@ class Recording:
 
     # --- on the broker's loop ---------------------------------------------------------------------
 
-    def begin(self, request: Request, size: int, now_ms: int) -> RecordedRequest | None:
+    def _begin(self, request: Request, size: int, now_ms: int) -> RecordedRequest | None:
         """Record a client's request."""
         if request.is_of_broker and not self._from_brokers:
             return None
         request.look_up()
         recorded = RecordedRequest(self, request, 0, now_ms)
         self._requests.append(recorded)
-        self.grow(recorded, size)
-        self.changed()
+        self._grow(recorded, size)
+        self._changed()
         return recorded
 
-    def grow(self, recorded: RecordedRequest, size: int) -> None:
+    def _grow(self, recorded: RecordedRequest, size: int) -> None:
         """A request has grown, or its response is added: drop the oldest requests beyond the limit."""
-        if recorded.is_dropped:
+        if recorded._is_dropped:
             return
         recorded.size += size
         self._bytes += size
         while len(self._requests) > REQUESTS_MAX or (self._bytes > self.bytes_max and len(self._requests) > 1):
             oldest = self._requests.popleft()
-            oldest.is_dropped = True
+            oldest._is_dropped = True
             self._bytes -= oldest.size
             self.dropped += 1
 
-    def changed(self) -> None:
+    def _changed(self) -> None:
         """Notify waits."""
         for listener in list(self._listeners):
             listener()
 
-    def now_ms(self) -> int:
+    def _now_ms(self) -> int:
         """The time of the broker, or the brokers."""
         return next((server.clock.now_ms() for server in self._interception.owner.live_servers()), 0)
 
@@ -306,7 +306,7 @@ class Recording:
         others = tuple(observer for observer in self._interception.observers if observer is not self)
         self._interception.observers = others
         self._interception.attach_all()
-        self._interception.soon(self.changed)
+        self._interception.soon(self._changed)
 
 
 def _check_may_come(count: int, timeout: float) -> None:

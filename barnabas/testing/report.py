@@ -52,7 +52,7 @@ def test_begins() -> None:
     for owner in list(_started_by):
         if (recording := owner._last_recording) is not None:
             _before_test[recording] = recording.dropped + len(recording)
-            if recording.is_over:
+            if recording._is_over:
                 _over_before_test.add(recording)
 
 
@@ -189,7 +189,7 @@ def _last_of_test(recording: Recording | None, count: int) -> list[RecordedReque
     if recording is None:
         return []
     own = recording.dropped + len(recording) - _before_test.get(recording, 0)
-    return recording.last(min(count, own)) if own else []
+    return recording._last(min(count, own)) if own else []
 
 
 def _chart(recording: Recording | None) -> list[str]:

@@ -137,7 +137,7 @@ class Roles(Contents):
 
     def _is_hindered(self) -> bool:
         """Whether a fault may hinder the communication between brokers."""
-        return any(fault.hinders_brokers() for fault in cast("Owner", self).faults)
+        return any(fault._hinders_brokers() for fault in cast("Owner", self).faults)
 
     async def _until_in_sync(self, timeout_s: float = IN_SYNC_S) -> None:
         try:

@@ -21,11 +21,11 @@ class Snapshot:
     """The result of `Broker.snapshot()`, for `Broker.restore()`. Removed when its broker stops, or by `remove()`."""
 
     def __init__(self, directory: Path, clock_offset_ms: int, topics: Collection[str]) -> None:
-        self.directory = directory
-        self.clock_offset_ms = clock_offset_ms
-        self.topics = topics
+        self._directory = directory
+        self._clock_offset_ms = clock_offset_ms
+        self._topics = topics
         """Its topics."""
-        self.linked: dict[tuple[int, int], int] = {}
+        self._linked: dict[tuple[int, int], int] = {}
         """The length of each linked file, by its device and inode."""
         self._directories: list[str] = []
         self._files: list[str] = []
@@ -34,35 +34,35 @@ class Snapshot:
         return f"<Snapshot of {len(self._files)} files>"
 
     @property
-    def is_removed(self) -> bool:
+    def _is_removed(self) -> bool:
         """Whether the snapshot's files are removed."""
-        return not self.directory.exists()
+        return not self._directory.exists()
 
     def remove(self) -> None:
         """Delete the snapshot's files."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
-    def take(self, source: Path) -> None:
+    def _take(self, source: Path) -> None:
         """Take the files of a broker that does not run. Raises OSError."""
-        self.directory.mkdir()
+        self._directory.mkdir()
         for folder, folders, names in os.walk(source):
             below = os.path.relpath(folder, source)
             for name in folders:
                 self._directories.append(os.path.join(below, name))
-                os.mkdir(self.directory / below / name)
+                os.mkdir(self._directory / below / name)
             for name in names:
                 self._files.append(os.path.join(below, name))
-                self._take_file(os.path.join(folder, name), str(self.directory / below / name))
+                self._take_file(os.path.join(folder, name), str(self._directory / below / name))
 
     def _take_file(self, source: str, target: str) -> None:
         found = os.stat(source)
         if source.endswith(".log") and found.st_size >= LINKED_BYTES_MIN:
             os.link(source, target)
-            self.linked[found.st_dev, found.st_ino] = found.st_size
+            self._linked[found.st_dev, found.st_ino] = found.st_size
         else:
             shutil.copyfile(source, target)
 
-    def put_back(self, target: Path, others: Collection[Snapshot]) -> None:
+    def _put_back(self, target: Path, others: Collection[Snapshot]) -> None:
         """Restore the files to `target`, which does not exist yet. Files of this snapshot's former restores must not be
         in use. Raises OSError.
         """
@@ -70,17 +70,17 @@ class Snapshot:
         for name in self._directories:
             os.mkdir(target / name)
         for name in self._files:
-            self._put_file_back(str(self.directory / name), str(target / name), others)
+            self._put_file_back(str(self._directory / name), str(target / name), others)
 
     def _put_file_back(self, source: str, target: str, others: Collection[Snapshot]) -> None:
         found = os.stat(source)
         identity = (found.st_dev, found.st_ino)
-        size = self.linked.get(identity)
+        size = self._linked.get(identity)
         if size is None:
             shutil.copyfile(source, target)
         elif found.st_size == size:
             os.link(source, target)
-        elif all(other.linked.get(identity, 0) <= size for other in others):
+        elif all(other._linked.get(identity, 0) <= size for other in others):
             os.truncate(source, size)
             os.link(source, target)
         else:

@@ -106,14 +106,14 @@ class OfflinePartition(StateFault):
         self.partition = partition
         self.former_leader = former_leader
 
-    def is_undone(self) -> bool:
-        return self.among._is_led(self.topic, self.partition)
+    def _is_undone(self) -> bool:
+        return self._fault_list._is_led(self.topic, self.partition)
 
-    def is_hit(self, request: Request) -> bool:
-        if self.is_undone():
-            self.among._tell_loop(self.among._end_undone)
+    def _is_hit(self, request: Request) -> bool:
+        if self._is_undone():
+            self._fault_list._tell_loop(self._fault_list._end_undone)
             return False
-        return super().is_hit(request)
+        return super()._is_hit(request)
 
 
 def is_offline(faults: Iterable[Fault], topic: str, partition: int) -> bool:

@@ -141,8 +141,8 @@ def test_snapshots_are_of_whole_clusters_and_of_this_one(cluster: Cluster) -> No
 def test_snapshots_go_with_their_cluster() -> None:
     with Cluster(2) as cluster:
         snapshot, data_dir = cluster.snapshot(), cluster.data_dir
-        assert snapshot.directory.exists()
-    assert not snapshot.directory.exists()
+        assert snapshot._directory.exists()
+    assert not snapshot._directory.exists()
     assert not data_dir.exists()
 
 

@@ -969,8 +969,8 @@ def test_a_broker_is_sound_after_faults_of_all_kinds(tmp_path: Path, seed: int |
 )
 def test_fractions_of_a_ms(broker: Broker, duration: Any, ms: float) -> None:
     fault = broker.faults.delay("ListGroups", duration)
-    assert isinstance(fault.effect, Delay)
-    assert fault.effect.draw_ms() == ms
+    assert isinstance(fault._effect, Delay)
+    assert fault._effect.draw_ms() == ms
     with connect(broker.bootstrap_servers) as connection:
         assert ask(connection, ListGroupsRequest(), 0) is not None
     assert fault.hits == 1
@@ -991,7 +991,7 @@ def test_fractions_of_a_ms_are_waited_for(broker: Broker, ms: float) -> None:
 
 
 def test_a_range_of_fractions_has_all_in_between(broker: Broker) -> None:
-    effect = broker.faults.delay("ListGroups", (0.25, 0.75), seed=1).effect
+    effect = broker.faults.delay("ListGroups", (0.25, 0.75), seed=1)._effect
     assert isinstance(effect, Delay)
     drawn = [effect.draw_ms() for _ in range(100)]
     assert all(0.25 <= each <= 0.75 for each in drawn)
@@ -1007,7 +1007,7 @@ def test_where_there_are_no_fractions_they_count_as_a_whole(broker: Broker) -> N
         still.clock.advance(0.5)
         still.clock.advance(timedelta(microseconds=1500))
         assert still.clock.now_ms() == 1_700_000_000_003
-    throttle = broker.faults.throttle("ListGroups", 0.5).effect
+    throttle = broker.faults.throttle("ListGroups", 0.5)._effect
     assert isinstance(throttle, Throttle)
     assert throttle.throttle_time_ms == 1
 

@@ -16,13 +16,21 @@ from barnabas.testing import (
     Faults,
     Group,
     GroupMember,
+    Hold,
+    RecordedRequest,
     Recording,
     Snapshot,
     Topic,
 )
+from barnabas.testing.cuts import Cut
+from barnabas.testing.lasting import FaultGroup
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from tools.hostile import connect, frame
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TEXT = "".join(page.read_text() for page in [DOCS / "testing.md", *sorted((DOCS / "testing").glob("*.md"))])
+CODE = "\n".join(re.findall(r"^```.*?^```|`[^`\n]+`", TEXT, re.MULTILINE | re.DOTALL))
+"""What the pages show as code."""
 
 KEYS_OF_KAFKA = {"rack", "id"}
 """Such as `broker.rack`."""
@@ -32,6 +40,40 @@ KEYS_OF_KAFKA = {"rack", "id"}
 def test_each_public_name_is_on_the_page(kind: type) -> None:
     public = [name for name in dir(kind) if not name.startswith("_")]
     assert [name for name in public if not re.search(rf"\b{name}\b", TEXT)] == []
+
+
+def undocumented(found: object) -> list[str]:
+    """The public names of an object, those of the instance included, that no code of the pages has."""
+    public = [name for name in dir(found) if not name.startswith("_")]
+    assert public
+    return [name for name in public if not re.search(rf"\b{name}\b", CODE)]
+
+
+def test_each_public_name_of_a_fault_is_on_the_page() -> None:
+    with Broker() as broker:
+        broker.create_topic("orders")
+        faults: list[Fault | FaultGroup] = [
+            broker.faults.hang_transaction("orders"),
+            broker.faults.partition_offline("orders"),
+            broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER"),
+            broker.faults.hold("Fetch"),
+            broker.faults.garble("Fetch", "cut"),
+            broker.faults.leader_away("away"),
+            broker.faults.refuse(),
+            broker.faults.disk_full(),
+        ]
+        broker.faults.clear()
+    assert [(each, names) for each in faults if (names := undocumented(each))] == []
+    assert len({type(each) for each in faults}) == len(faults)
+
+
+def test_each_public_name_of_a_recording_and_of_a_snapshot_is_on_the_page() -> None:
+    with Broker() as broker:
+        with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
+            connection.sendall(frame(ApiVersionsRequest(), 2))
+            request = seen.wait_request("ApiVersions")
+        assert repr(request).endswith(" -> ok")
+        assert undocumented(seen) == undocumented(request) == undocumented(broker.snapshot()) == []
 
 
 def test_each_object_tells_what_it_is() -> None:
@@ -50,6 +92,21 @@ def test_each_object_tells_what_it_is() -> None:
         assert repr(broker.group("g")).startswith("Group(group_id='g', state='Dead'")
 
 
+@pytest.mark.slow
+def test_a_running_cluster_tells_what_it_is() -> None:
+    with Cluster(brokers=2) as cluster:
+        assert repr(cluster) == f"<Cluster {cluster.bootstrap_servers}>"
+        first, second = cluster.brokers
+        assert repr(first) == f"<ClusterBroker 0 {first.bootstrap_servers}>"
+        cut = cluster.cut(0, 1)
+        assert repr(cut).startswith("<cut 0 <-> 1, ")
+        assert undocumented(cut) == []
+        cut.remove()
+        second.stop()
+        assert repr(second) == "<ClusterBroker 1 not running>"
+        assert repr(cluster) == f"<Cluster {cluster.bootstrap_servers}>"
+
+
 @pytest.mark.parametrize("new", [Broker, Cluster])
 def test_what_does_not_run_tells_that(new: Callable[[], Broker | Cluster]) -> None:
     owner = new()
@@ -58,7 +115,7 @@ def test_what_does_not_run_tells_that(new: Callable[[], Broker | Cluster]) -> No
     assert repr(owner.faults) == "<Faults: none>"
 
 
-@pytest.mark.parametrize("kind", [Fault, Recording, Snapshot])
+@pytest.mark.parametrize("kind", [Cut, Fault, FaultGroup, Hold, RecordedRequest, Recording, Snapshot])
 def test_each_kind_has_a_text_of_its_own(kind: type) -> None:
     assert kind.__repr__ is not object.__repr__
 

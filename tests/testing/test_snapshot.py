@@ -113,7 +113,7 @@ def test_snapshots_that_share_a_log_file(broker: Broker) -> None:
     fill(broker, 1)
     assert broker.topic("large").produce("first").offset == 10
     first = broker.snapshot()
-    assert first.linked
+    assert first._linked
     broker.topic("large").produce("second")
     second = broker.snapshot()
     broker.topic("large").produce("third")
@@ -135,8 +135,8 @@ def test_snapshots_that_share_a_log_file(broker: Broker) -> None:
 def test_small_files_are_not_shared(broker: Broker) -> None:
     broker.create_topic("t").produce("1")
     prepared = broker.snapshot()
-    assert prepared.linked == {}
-    assert all(path.stat().st_nlink == 1 for path in prepared.directory.rglob("*.log"))
+    assert prepared._linked == {}
+    assert all(path.stat().st_nlink == 1 for path in prepared._directory.rglob("*.log"))
     assert LINKED_BYTES_MIN > 0
 
 
@@ -176,7 +176,7 @@ def test_a_restore_that_fails(broker: Broker) -> None:
     prepared = broker.snapshot()
     address = broker.bootstrap_servers
     host, _, port = address.rpartition(":")
-    (prepared.directory / "t-0" / "00000000000000000000.log").unlink()
+    (prepared._directory / "t-0" / "00000000000000000000.log").unlink()
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client:
         with pytest.raises(FileNotFoundError):
             broker.restore(prepared)
@@ -197,7 +197,7 @@ def test_whose_snapshots_they_are(tmp_path: Path) -> None:
             another.restore(prepared)
         directory = broker.data_dir
         broker.stop()
-        assert prepared.is_removed
+        assert prepared._is_removed
         assert list(directory.parent.glob(directory.name + "*")) == []
         broker.start()
         with pytest.raises(ValueError, match="it goes when the broker stops"):

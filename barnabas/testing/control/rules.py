@@ -69,7 +69,7 @@ class _Answered:
     """
 
     def __init__(self, failure: entries.Failure, fault: Fault, whole: bool | None) -> None:
-        addressed, is_meant = fault.matcher.addressed, fault.matcher.is_meant
+        addressed, is_meant = fault._matcher.addressed, fault._matcher.is_meant
         self._before = Fail(failure, addressed, is_meant, whole, after_work=False)
         self._after = Fail(failure, addressed, is_meant, whole, after_work=True)
         self._told_after_work = _TOLD_AFTER_WORK.get(ErrorCode.of(failure.code), frozenset())
@@ -88,16 +88,16 @@ class _Rule(Fault):
     is_observer = False
     is_whole = False
 
-    def is_hit(self, request: Request) -> bool:
+    def _is_hit(self, request: Request) -> bool:
         left = (subject for subject in request.subjects if not any(takes(subject) for takes in request.taken))
-        if not self._is_for(request) or not any(map(self.matcher.names, left)) or not self.counts():
+        if not self._is_for(request) or not any(map(self._matcher.names, left)) or not self._counts():
             return False
         if not self.is_observer:
             request.taken.append(self._takes)
         return True
 
     def _takes(self, subject: entries.Subject) -> bool:
-        return self.is_whole or self.matcher.names(subject)
+        return self.is_whole or self._matcher.names(subject)
 
 
 class Rules(FaultGroup):
@@ -108,7 +108,7 @@ class Rules(FaultGroup):
         self.given = given
 
     def __repr__(self) -> str:
-        return self._described("; ".join(fault.what for fault in self.faults))
+        return self._described("; ".join(fault._what for fault in self.faults))
 
     def answer(self, number: int) -> dict[str, Any]:
         """The fault in a response."""

@@ -104,7 +104,7 @@ class Served:
     def forget_faults(self) -> None:
         """Drop the numbers of faults that ended in other ways, for instance with the state of their broker."""
         left = set(self.owner.faults)
-        self._faults = {number: each for number, each in self._faults.items() if left.intersection(each.parts())}
+        self._faults = {number: each for number, each in self._faults.items() if left.intersection(each._parts())}
 
     def reset(self) -> None:
         """Return it to the state after its start, with its seed topics."""
