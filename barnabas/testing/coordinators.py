@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.handlers import find_coordinator
 from barnabas.testing.settled import runtime
+from barnabas.testing.waiting import TIMEOUT_S
 
 if TYPE_CHECKING:
     from barnabas.broker.api.context import RequestContext
     from barnabas.broker.server import Broker as Server
     from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
-PATIENCE_S: Final = 2.0
-"""In real time. A topic that does not exist by then will not exist soon: the disk is full, say."""
+PATIENCE_S: Final = TIMEOUT_S / 15
+"""2 s of real time by default. A topic that does not exist by then will not exist soon: the disk is full, say."""
 
 _TOPICS: Final = {
     find_coordinator.GROUP: GROUP_METADATA_TOPIC,

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-WORKERS: Final = 6
-"""Many tests wait most of the time: six workers keep two processors busy."""
+WORKERS: Final = 4
+"""Many tests wait most of the time: four workers keep two processors busy."""
 ON_ZOOKEEPER: Final = MappingProxyType({"BARNABAS_COMPAT_TARGET": "barnabas-zookeeper"})
 WITHOUT_UVLOOP: Final = MappingProxyType({"PYTHONPATH": str(Path(__file__).with_name("without_uvloop"))})
 
