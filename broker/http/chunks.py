@@ -1,7 +1,6 @@
-"""What a body in chunks has besides itself: the lengths of its chunks, their line ends, and what follows the last one.
+"""The framing of a chunked body: the lengths of its chunks, their line ends, and the trailer after the last chunk.
 
-A chunk costs whoever takes it the same, whether it has one byte or a megabyte, so the size of a body says nothing of
-what it costs.
+A chunk costs its reader the same, whether it has one byte or a megabyte. So the size of a body does not bound its cost.
 
 *Source*: RFC 9112, section 7.1.
 """
@@ -11,12 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 FRAMING_BYTES_MAX: Final = 32 * 1024
-"""How much of that a body may have: 4 MiB in chunks of 1 KiB have less, and 5,500 chunks of one byte have more."""
+"""The maximum framing of a body. 4 MiB in chunks of 1 KiB have less, 5,500 chunks of one byte have more."""
 
 
 class ChunkFraming:
-    """Counts these bytes of one body, while it arrives in pieces. What is no chunk is counted whole: who reads the body
-    refuses it."""
+    """Counts the framing bytes of one body, which arrives in pieces. Invalid chunks count in full; the parser of the
+    body refuses them.
+    """
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -29,7 +29,7 @@ class ChunkFraming:
         return self._bytes > FRAMING_BYTES_MAX
 
     def add(self, data: bytes) -> None:
-        """Count what is no body in the next piece, up to the first byte that is too much."""
+        """Count the framing of the next piece, up to the first byte beyond the limit."""
         position = 0
         while position < len(data) and not self.is_too_much:
             rest = len(data) - position
@@ -50,7 +50,7 @@ class ChunkFraming:
             position += taken
 
     def _end_line(self) -> None:
-        """The length of a chunk has come, or the line end after one."""
+        """Process a complete line: the length of a chunk, or the empty rest of the line after one."""
         text, self._line = bytes(self._line).strip(), bytearray()
         if not text:
             return

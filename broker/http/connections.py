@@ -235,7 +235,7 @@ class HttpConnection(asyncio.Protocol):
             self._head = bytearray()
 
     def _hand_on(self, data: bytes, body_start: int) -> None:
-        """A head is whole, and something of a body may have come with it."""
+        """Pass a complete head on to aiohttp, with the part of the body that arrived with it."""
         self._has_body = self._connections.bounds.may_wait
         if not self._has_body:
             data = data[:body_start]
@@ -245,8 +245,9 @@ class HttpConnection(asyncio.Protocol):
             self._protocol.data_received(data)
 
     def _is_within_framing(self, data: bytes) -> bool:
-        """Whether aiohttp may have the next piece of a body. Who is beyond that is answered here, unless it is already,
-        and what it still sends is dropped, so that it comes to read the answer."""
+        """Whether the framing of a body is within its limit, the next piece included. Beyond the limit, the client gets
+        its response here, unless it has one. Further bytes are dropped, so that the client reads the response.
+        """
         if self._framing is None:
             return True
         self._framing.add(data)

@@ -25,7 +25,7 @@ STRANGERS_MAX = 32
 """The limit of connections without a broker's secret on a listener of brokers alone."""
 
 STRANGERS_FRAME_BYTES_MAX = 512 * 1024
-"""How large a request of such a connection may be (Kafka's default of `sasl.server.max.receive.size`)."""
+"""The maximum size of a request of such a connection (Kafka's default of `sasl.server.max.receive.size`)."""
 
 PARTIAL_FRAME_TIMEOUT_MS = 30_000
 ABANDONED_TIMEOUT_MS = 30_000

@@ -90,6 +90,17 @@ def encoded(values: list[str]) -> list[bytes]:
 
 
 @pytest.fixture
+def create_again(admin: Any, make_topic: Any) -> Callable[[str], None]:
+    """Deletes a topic and creates another one under its name."""
+
+    def create(topic: str) -> None:
+        admin.delete_topics([topic])[topic].result(PATIENCE_S)
+        make_topic(name=topic)
+
+    return create
+
+
+@pytest.fixture
 def values_in(cluster: Any) -> Callable[[str], set[str]]:
     """The values in partition 0 of a topic, read without Spark: a continuous query occupies all of its cores."""
     from confluent_kafka import Consumer, TopicPartition
@@ -156,14 +167,13 @@ def test_partitions_added_under_a_running_query(
 
 
 def test_a_topic_deleted_and_created_again_under_a_running_query(
-    kafka: Any, topic: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path
+    kafka: Any, topic: str, produce: Any, create_again: Callable[[str], None], tmp_path: Path
 ) -> None:
     frame = kafka.read_stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
     with running(frame, tmp_path) as reading:
         produce(topic, encoded(numbered("old-", 0, 10)))
         reading.wait_for(*numbered("old-", 0, 10))
-        admin.delete_topics([topic])[topic].result(PATIENCE_S)
-        make_topic(name=topic)
+        create_again(topic)
         # Spark goes by offsets: what lies below those it has read already may be lost for it, what is beyond is not.
         produce(topic, encoded(numbered("new-", 0, 20)))
         deadline = time.monotonic() + PATIENCE_S
@@ -180,7 +190,7 @@ def test_a_topic_deleted_and_created_again_under_a_running_query(
 
 @pytest.mark.full
 def test_a_topic_deleted_and_created_again_fails_a_strict_query_that_runs(
-    kafka: Any, topic: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path
+    kafka: Any, topic: str, produce: Any, create_again: Callable[[str], None], tmp_path: Path
 ) -> None:
     """Spark goes by the offsets that it has read to, and names them in its error."""
     options = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": "true", **QUICK_TO_GIVE_UP}
@@ -188,8 +198,7 @@ def test_a_topic_deleted_and_created_again_fails_a_strict_query_that_runs(
         produce(topic, encoded(numbered("old-", 0, 10)))
         reading.wait_for(*numbered("old-", 0, 10))
         reading.query.processAllAvailable()
-        admin.delete_topics([topic])[topic].result(PATIENCE_S)
-        make_topic(name=topic)
+        create_again(topic)
         produce(topic, encoded(["new"]))
         wait_until(lambda: not reading.query.isActive, lambda: reading.values)
         with pytest.raises(Exception, match=f"{topic}-0 offset was changed from 10 to [01]"):
@@ -198,7 +207,7 @@ def test_a_topic_deleted_and_created_again_fails_a_strict_query_that_runs(
 
 
 def test_a_topic_created_again_with_fewer_records_fails_a_strict_query(
-    kafka: Any, topic: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path
+    kafka: Any, topic: str, produce: Any, create_again: Callable[[str], None], tmp_path: Path
 ) -> None:
     frame = kafka.read_stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss="true")
     with running(frame, tmp_path) as reading:
@@ -206,8 +215,7 @@ def test_a_topic_created_again_with_fewer_records_fails_a_strict_query(
         reading.wait_for(*numbered("old-", 0, 10))
         # Stopped before it commits, the batch is read again, and its task waits two minutes for what is gone.
         reading.query.processAllAvailable()
-    admin.delete_topics([topic])[topic].result(PATIENCE_S)
-    make_topic(name=topic)
+    create_again(topic)
     produce(topic, encoded(["new"]))
 
     with running(frame, tmp_path) as again:

@@ -194,10 +194,9 @@ class ControlServer:
         return handle
 
     async def _arguments(self, verb: Verb, request: web.Request) -> dict[str, Any]:
-        """What a request says: in the query of a GET, else in the body. Raises Refused.
+        """The arguments of a request, from the query of a GET or else from the body. Raises Refused.
 
-        Of large bodies one is looked into at a time, in a thread: four megabytes of JSON may be a million lists, and
-        what comes compressed may become as much.
+        A thread parses large and compressed bodies, one at a time: four megabytes of JSON may be a million lists.
         """
         query = {name: request.query.getall(name) for name in request.query}
         if verb.method == "GET":
@@ -309,7 +308,7 @@ def _in_vain(verb: Verb, asked: Asked, error: ApiError | None = None) -> web.Res
 
 
 def _arguments(verb: Verb, body: bytes, encoding: str, content_type: str, bytes_max: int) -> dict[str, Any]:
-    """What a body says. Raises Refused, BodyTooLarge."""
+    """The arguments in a body. Raises Refused, BodyTooLarge."""
     return accept(verb.name, verb.fields, _of_json(verb, _decoded(body, encoding, bytes_max), content_type))
 
 

@@ -32,8 +32,9 @@ once; while they are served no other connection is read, and no session expires.
 """
 
 LARGE_REQUEST_BYTES: Final = 4 * 1024
-"""A larger request is served when its turn has come: one of all connections in a round of the event loop. The largest
-transaction takes 0.2 s, and nobody else is to wait for more than one of them."""
+"""Larger requests of all connections have one turn in a round of the event loop. The largest transaction takes 0.2 s,
+and other clients wait for one of them at most.
+"""
 
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """A client with this many unread bytes is neither read from nor served until it has read some. The total over all
@@ -60,7 +61,7 @@ class Server(Protocol):
     def forget(self, connection: "ZooKeeperConnection") -> None: ...
 
     def wait_for_turn(self, connection: "ZooKeeperConnection") -> None:
-        """Call `take_turn` of the connection once, when those that wait already have had theirs."""
+        """Call `take_turn` of the connection once, after the connections that wait already."""
         ...
 
     def connect(self, connection: "ZooKeeperConnection", request: ConnectRequest) -> bytes:

@@ -183,7 +183,7 @@ class ZooKeeperServer:
             connection.session.connection = None
 
     def wait_for_turn(self, connection: ZooKeeperConnection) -> None:
-        """Have a connection serve a large request: one in a round of the event loop, in the order of this call."""
+        """Let a connection serve a large request: one in a round of the event loop, in the order of the calls."""
         self._waiting_for_turn.append(connection)
         if len(self._waiting_for_turn) == 1:
             asyncio.get_running_loop().call_soon(self._give_turn)
