@@ -91,6 +91,9 @@ class End:
         self.is_up = False
         self.on_begin: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
+        # From its first handler on, a loop of asyncio is woken by any signal (`signal.set_wakeup_fd`). Else a signal that
+        # arrives just before it waits for sockets would not be noticed until the next timer; uvloop is always woken.
+        self._loop.add_signal_handler(signal.SIGCHLD, lambda: None)
         for number in _STOP_SIGNALS:
             # Not the loop's handlers: those are removed when it closes, and a later signal would end the process.
             signal.signal(number, self._hear)
