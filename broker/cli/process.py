@@ -19,6 +19,8 @@ from barnabas.clock import Clock
 logger = logging.getLogger(__name__)
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_UNUSED_SIGNAL: Final = signal.SIGURG
+"""The process ignores it when the event loop is closed, as it does by default."""
 _LOG_INTERVAL_S: Final = 5.0
 _START_S_MAX: Final = 60.0
 """Garbage collection is enabled when a start takes longer: it may have to wait for ZooKeeper, for example."""
@@ -91,9 +93,10 @@ class End:
         self.is_up = False
         self.on_begin: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
-        # From its first handler on, a loop of asyncio is woken by any signal (`signal.set_wakeup_fd`). Else a signal that
-        # arrives just before it waits for sockets would not be noticed until the next timer; uvloop is always woken.
-        self._loop.add_signal_handler(signal.SIGCHLD, lambda: None)
+        # From its first handler on, a loop of asyncio is woken by any signal (`signal.set_wakeup_fd`). Else a signal
+        # that arrives just before it waits for sockets would not be noticed until the next timer; uvloop is always
+        # woken.
+        self._loop.add_signal_handler(_UNUSED_SIGNAL, lambda: None)
         for number in _STOP_SIGNALS:
             # Not the loop's handlers: those are removed when it closes, and a later signal would end the process.
             signal.signal(number, self._hear)

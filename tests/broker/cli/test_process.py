@@ -2,9 +2,10 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+import uvloop
 
 from barnabas.broker.cli.process import End
 
@@ -12,20 +13,23 @@ from barnabas.broker.cli.process import End
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """The handlers of signals are those of before when a test has ended."""
-    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)}
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGURG)}
     yield
     for number, handler in former.items():
         signal.signal(number, handler)
 
 
-def test_a_signal_wakes_a_loop_of_asyncio_that_waits_for_sockets() -> None:
+@pytest.mark.parametrize("new_event_loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+def test_a_signal_wakes_the_loop_that_waits_for_sockets(
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     async def wakeup_descriptor() -> int:
         End()
         descriptor = signal.set_wakeup_fd(-1)
         signal.set_wakeup_fd(descriptor)
         return descriptor
 
-    loop = asyncio.SelectorEventLoop()
+    loop = new_event_loop()
     try:
         assert loop.run_until_complete(wakeup_descriptor()) != -1
     finally:
