@@ -28,7 +28,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_FOR_SPARK := $(VENV)/.installed-for-spark
 INSTALLED_FOR_TESTS := $(VENV)/.installed-for-tests
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-TYPED := $(foreach package,barnabas tools benchmarks,-p $(package))
+TYPED := $(foreach package,barnabas benchmarks tests.support tools,-p $(package))
 
 # Tests start hundreds of processes: what Python has compiled is kept for the next, even where the environment forbids it.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
@@ -48,7 +48,7 @@ test: prepare ## Run the gate, what every change must pass: ours, and every fore
 	@$(GATE) gate $(PYTEST_ARGS)
 
 test-image: $(INSTALLED_FOR_TESTS) ## Build and try the container image; as root on Debian with an engine of its own if none answers
-	BARNABAS_REQUIRE_ALL=1 $(BIN)/python -m tools.container_engine $(BIN)/python -m pytest tests/test_image.py $(PYTEST_ARGS)
+	BARNABAS_REQUIRE_ALL=1 $(BIN)/python -m tools.foreign.container_engine $(BIN)/python -m pytest tests/test_image.py $(PYTEST_ARGS)
 
 test-full: prepare ## Run what takes longer; goes on where it was interrupted (ARGS=--anew does not)
 	@$(GATE) full $(ARGS) $(PYTEST_ARGS)
@@ -68,7 +68,7 @@ power-cuts: $(INSTALLED_FOR_TESTS) ## As root: power cuts under load, with and w
 	$(BIN)/python -m tools.power_cut $(ARGS)
 
 simulate: $(INSTALLED_FOR_TESTS) ## Simulate a cluster with faults of everything for SECONDS=... of virtual time (SEED=...; ARGS="--log FILE"; PLANT=BUG: until that is found)
-	@$(BIN)/python -m $(if $(PLANT),tools.cluster_bugs $(PLANT),tools.cluster_simulation) $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) $(ARGS)
+	@$(BIN)/python -m $(if $(PLANT),tools.simulation.bugs $(PLANT),tools.simulation) $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) $(ARGS)
 
 demo: $(INSTALLED_FOR_SPARK) ## Produce 336,776 flights, analyse them with Spark, check the result (ARGS="--help" tells more)
 	$(BIN)/python -m barnabas.spark_examples.demo $(ARGS)
@@ -96,9 +96,9 @@ client-behaviour: prepare ## Have clients meet faults of all kinds; write docs/c
 	$(BIN)/python -m compat_tests.client_behaviour $(ARGS)
 
 docs: $(INSTALLED_FOR_TESTS) ## Write the pages that are made from the code: configuration keys, metrics, commands
-	$(BIN)/python -m tools.config_reference
-	$(BIN)/python -m tools.metrics_reference
-	$(BIN)/python -m tools.command_line_reference
+	$(BIN)/python -m tools.references.configuration
+	$(BIN)/python -m tools.references.metrics
+	$(BIN)/python -m tools.references.command_line
 
 lint: $(INSTALLED_FOR_TESTS) ## Check style and formatting
 	$(BIN)/ruff check .
@@ -109,7 +109,7 @@ bench: prepare ## Measure Barnabas and Apache Kafka side by side (ARGS="--only W
 	$(BIN)/python -m benchmarks $(ARGS)
 
 prepare: $(INSTALLED_FOR_TESTS) # Java, Kafka's jars, Debian's tools: what tests need beyond Python packages
-	@$(BIN)/python -m tools.jvm.prepare
+	@$(BIN)/python -m tools.foreign.prepare
 
 clean: ## Delete what these targets made in this folder (downloads stay in the cache folder)
 	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*

@@ -21,7 +21,7 @@ from benchmarks.report import Run, rich_table
 from benchmarks.runner import in_turn, of_whole_pairs
 from benchmarks.systems import System, systems
 from benchmarks.workloads import WORKLOADS
-from tools.foreign_languages import BuildFailed
+from tools.foreign.languages import BuildFailed
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from barnabas.wire.records import Record, build_batch
 from benchmarks.clients import TIMEOUT_S, create_topics
 from benchmarks.processes import cpu_seconds, pss_mib
 from benchmarks.spread import percentile
-from tools.barnabas_process import BarnabasBrokers
+from tools.processes.barnabas import BarnabasBrokers
 
 TOPIC: Final = "of-each"
 RECORD: Final = bytes(1024)

@@ -6,11 +6,11 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from tools.barnabas_process import BarnabasProcess
-from tools.kafka_runtime import DEFAULT_BROKER_JVM, KafkaServer
-from tools.server_process import ServerProcess, free_ports
+from tools.foreign.kafka import DEFAULT_BROKER_JVM, KafkaServer
+from tools.foreign.zookeeper import ZooKeeperServer
+from tools.processes.barnabas import BarnabasProcess
+from tools.processes.server import ServerProcess, free_ports
 from tools.soak.write_gap import Kafka3
-from tools.zookeeper import ZooKeeperServer
 
 BROKERS = 3
 SESSION_TIMEOUT_MS = 6_000

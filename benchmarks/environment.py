@@ -13,7 +13,7 @@ import confluent_kafka
 
 from barnabas.spark_examples.java import find_java
 from benchmarks.clients import now_s
-from tools.kafka_runtime import ORACLE_VERSION
+from tools.foreign.kafka import ORACLE_VERSION
 
 MEASURED = (
     "barnabas", "broker", "controller", "storage", "wire", "benchmarks", "spark_examples", "tools", "Makefile",

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.systems import Reachable, Server
-from tools.kafka_runtime import kafka_runtime
+from tools.foreign.kafka import kafka_runtime
 
 CLIENT_JVM = ("-Xmx512m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """What bin/kafka-run-class.sh and bin/kafka-producer-perf-test.sh give the tools."""

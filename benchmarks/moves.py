@@ -24,7 +24,7 @@ from benchmarks.model import GIB, MIB
 from benchmarks.processes import touched_memory
 from benchmarks.spread import percentile
 from benchmarks.traffic import Traffic
-from tools.barnabas_process import BarnabasProcess
+from tools.processes.barnabas import BarnabasProcess
 
 RECORD_BYTES = 1024
 REPLICAS = 3

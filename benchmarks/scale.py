@@ -20,7 +20,7 @@ from benchmarks import active_clients
 from benchmarks.clients import TIMEOUT_S, admin_of, create_topics
 from benchmarks.leaders import Leaders, Partition, Telling
 from benchmarks.processes import cpu_seconds, pss_mib
-from tools.barnabas_process import BarnabasBrokers
+from tools.processes.barnabas import BarnabasBrokers
 
 REPLICAS: Final = 3
 TOPIC_PARTITIONS: Final = 1_000

@@ -47,8 +47,8 @@ from barnabas.spark_examples.session import spark_session
 from benchmarks.environment import environment
 from benchmarks.report import with_results
 from benchmarks.spread import Spread
-from tools.barnabas_process import BarnabasProcess
-from tools.kafka_runtime import DEFAULT_BROKER_JVM, ORACLE_VERSION, KafkaServer
+from tools.foreign.kafka import DEFAULT_BROKER_JVM, ORACLE_VERSION, KafkaServer
+from tools.processes.barnabas import BarnabasProcess
 
 BARNABAS, KAFKA = "Barnabas", f"Apache Kafka {ORACLE_VERSION}"
 CHEAP = ("stream_wordcount", "archive", "capacity_report")

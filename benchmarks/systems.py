@@ -19,10 +19,10 @@ from benchmarks.clusters import (
     kafka_cluster,
 )
 from benchmarks.model import BARNABAS, KAFKA, KFAKE, MESH
-from tools.barnabas_process import BarnabasProcess
-from tools.foreign_languages import ToolchainMissing, find_go, go_program
-from tools.kafka_runtime import DEFAULT_BROKER_JVM, ORACLE_VERSION, KafkaServer
-from tools.server_process import ServerProcess, free_ports
+from tools.foreign.kafka import DEFAULT_BROKER_JVM, ORACLE_VERSION, KafkaServer
+from tools.foreign.languages import ToolchainMissing, find_go, go_program
+from tools.processes.barnabas import BarnabasProcess
+from tools.processes.server import ServerProcess, free_ports
 
 KFAKE_SOURCES = Path(__file__).parent / "kfake"
 

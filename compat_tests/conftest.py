@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
 
-from tools.barnabas_process import BarnabasProcess  # noqa: E402
+from tools.processes.barnabas import BarnabasProcess  # noqa: E402
 from tools.waiting import PATIENCE_S  # noqa: E402
 
 BARNABAS, BARNABAS_ZOOKEEPER, KAFKA = "barnabas", "barnabas-zookeeper", "kafka"
@@ -75,7 +75,7 @@ class BarnabasOnZooKeeperTarget(BarnabasProcess):
     target = BARNABAS
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
-        from tools.zookeeper import ALONE, ZooKeeperServer
+        from tools.foreign.zookeeper import ALONE, ZooKeeperServer
 
         self._zookeeper = ZooKeeperServer()
         self._zookeeper.start()
@@ -99,7 +99,7 @@ class KafkaTarget:
     target = KAFKA
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
-        from tools.kafka_runtime import KafkaServer  # nothing to do with Java is loaded for Barnabas
+        from tools.foreign.kafka import KafkaServer  # nothing to do with Java is loaded for Barnabas
 
         alone = {"group.initial.rebalance.delay.ms": "0"}
         self._server = KafkaServer(overrides={**alone, **(overrides or {})})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import children
+from tools.processes import children
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 

@@ -24,10 +24,10 @@ import pytest
 from typer.main import get_command
 
 from barnabas.broker.cli.app import app
-from tools import children
-from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
-from tools.kafka_runtime import KafkaServer, free_ports
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.foreign.kafka import KafkaServer, free_ports
+from tools.processes import children
+from tools.processes.barnabas import BarnabasBrokers, BarnabasProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 PATTERNS = ("*.md", "docs/**/*.md", "compat_tests/**/*.md", "tests/*.md")

@@ -14,9 +14,9 @@ import yaml
 
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.test_image import numbers_in, produce
-from tools.barnabas_process import BarnabasZooKeeper
-from tools.hostile import ask, connect
-from tools.server_process import ServerProcess, free_ports
+from tools.attack.hostile import ask, connect
+from tools.processes.barnabas import BarnabasZooKeeper
+from tools.processes.server import ServerProcess, free_ports
 from tools.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,4 +1,4 @@
-"""What `python -m tools.container_engine` decides; `make test-image` is its real use."""
+"""What `python -m tools.foreign.container_engine` decides; `make test-image` is its real use."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import container_engine
-from tools.container_engine import CAP_SYS_ADMIN, addresses, answering, reason_against
+from tools.foreign import container_engine
+from tools.foreign.container_engine import CAP_SYS_ADMIN, addresses, answering, reason_against
 
 ALL = (1 << 41) - 1
 
@@ -55,5 +55,7 @@ def test_what_a_command_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
     run = container_engine._run
     assert run([sys.executable, "-c", "raise SystemExit(7)"], os.environ) == 7
     assert run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], os.environ) == 128 + 9
-    with subprocess.Popen([sys.executable, "-m", "tools.container_engine", "--help"], stdout=subprocess.PIPE) as told:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tools.foreign.container_engine", "--help"], stdout=subprocess.PIPE
+    ) as told:
         assert b"docker.io" in told.communicate()[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.controller import znodes
-from tools import command_line_reference, config_reference, metrics_reference
+from tools.references import command_line, configuration, metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -21,15 +21,15 @@ PAGES = sorted(
 
 
 def test_the_configuration_page_is_current() -> None:
-    assert config_reference.TARGET.read_text() == config_reference.reference(), "run python -m tools.config_reference"
+    assert configuration.TARGET.read_text() == configuration.reference(), "run make docs"
 
 
 def test_the_page_of_the_command_line_is_current() -> None:
-    assert command_line_reference.TARGET.read_text() == command_line_reference.reference(), "run make docs"
+    assert command_line.TARGET.read_text() == command_line.reference(), "run make docs"
 
 
 def test_the_metrics_page_is_current() -> None:
-    assert metrics_reference.TARGET.read_text() == metrics_reference.reference(), "run make docs"
+    assert metrics.TARGET.read_text() == metrics.reference(), "run make docs"
 
 
 def test_each_znode_that_means_something_is_told_of() -> None:

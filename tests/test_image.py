@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tools.container_engine import addresses, answering
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.foreign.container_engine import addresses, answering
+from tools.foreign.zookeeper import ZooKeeperServer
 from tools.waiting import PATIENCE_S, wait_until
-from tools.zookeeper import ZooKeeperServer
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE = os.environ.get("BARNABAS_IMAGE_BASE", "python:3.13-slim")

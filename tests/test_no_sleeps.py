@@ -33,6 +33,7 @@ VIRTUAL: Final = {
     "tests/broker/whole/test_shuffled_loop.py": "time of a loop that moves its own clock",
     "tests/broker/whole/test_simulated_network.py": "time of a loop that moves its own clock",
     "tests/broker/whole/test_simulation.py": "time of a loop that moves its own clock",
+    "tests/support/broker_simulation.py": "time of a loop that moves its own clock",
 }
 """Files in which seconds do not pass."""
 

@@ -17,11 +17,11 @@ import pytest
 
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from benchmarks.traffic import Traffic
+from tests.support.required import tool_missing
 from tests.test_commands import ROOT, block, changed, in_shell
-from tools.barnabas_process import BarnabasBrokers, BarnabasProcess, BarnabasZooKeeper
-from tools.required import tool_missing
-from tools.server_process import free_ports
-from tools.settled import wait_settled
+from tools.processes.barnabas import BarnabasBrokers, BarnabasProcess, BarnabasZooKeeper
+from tools.processes.server import free_ports
+from tools.processes.settled import wait_settled
 
 PAGE = "docs/operations.md"
 RECOVERY = "docs/recovery.md"

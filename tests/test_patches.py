@@ -18,7 +18,10 @@ PATCHING: Final = ("setattr", "delattr", "setitem", "delitem", "patch", "object"
 """Of pytest's monkeypatch and of unittest.mock; the first argument is what is patched, or its name."""
 
 ALLOWED: Final = {
-    ("tests/bugs.py", "*"): "puts in bugs that raise, for tests of what becomes of an error that nobody foresaw",
+    (
+        "tests/support/bugs.py",
+        "*",
+    ): "puts in bugs that raise, for tests of errors that nobody foresaw",
     ("tests/broker/replication/test_walks.py", "*"): "mutants: the walks find each guarantee that is left out",
     ("tests/broker/whole/test_simulation.py", "*"): "mutants: the simulation finds bugs that were mended",
     ("tests/storage/recovery/test_crash_points.py", "*"): "mutants: the crash points find each step that is left out",
@@ -39,11 +42,14 @@ ALLOWED: Final = {
     ("compat_tests/spark/pipelines/test_archive.py", "queue_gaps"): "as FileSystem",
     ("tools/soak/planted.py", "*"): "bugs that a soak has to find",
     ("tools/soak/fatal_append.py", "*"): "a process that is killed in the middle of an append",
-    ("tools/failing_disk.py", "FlushTask"): "a bug: nobody hears that a sync failed",
+    ("tests/support/failing_disk.py", "FlushTask"): "a bug: nobody hears that a sync failed",
     ("tools/soak/copier.py", "KafkaNetSocket"): "a fault of kafka-python, which leaves sockets open",
-    ("tools/shuffled_loop.py", "asyncio"): "run_coroutine_threadsafe: a thread that waits for the loop keeps no turn",
-    ("tools/cluster_simulation.py", "sys"): "unraisablehook, which is there to be set",
-    ("tools/changed_paths.py", "sys"): "dont_write_bytecode, which is there to be set",
+    (
+        "tools/simulation/world/loop.py",
+        "asyncio",
+    ): "run_coroutine_threadsafe: a thread that waits keeps no turn",
+    ("tools/simulation/cluster.py", "sys"): "unraisablehook, which is there to be set",
+    ("tests/support/changed_paths.py", "sys"): "dont_write_bytecode, which is there to be set",
 }
 """Files, and what they may change; "*" is anything."""
 

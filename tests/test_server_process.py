@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.server_process import ServerProcess
+from tools.processes.server import ServerProcess
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.live

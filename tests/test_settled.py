@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tools.settled import Partition, Telling, unsettled
+from tools.processes.settled import Partition, Telling, unsettled
 
 BROKERS = {"h:1": 1, "h:2": 2, "h:3": 3}
 LED = Partition(2, 5, frozenset({1, 2, 3}), frozenset({1, 2, 3}))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from barnabas.timers import pause, time_limit
-from tools.manual_timers import ManualTimers
+from tests.support.manual_timers import ManualTimers
 
 
 def test_a_block_that_takes_too_long_is_cancelled() -> None:

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from tools import children
-from tools.barnabas_process import BarnabasProcess
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.processes import children
+from tools.processes.barnabas import BarnabasProcess
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BUILDERS: Final = ("hatchling", "hatch_fancy_pypi_readme")

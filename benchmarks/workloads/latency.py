@@ -9,7 +9,7 @@ from benchmarks.model import KFAKE, PEERS, Figure, Figures, Scale, Workload, at_
 from benchmarks.processes import CpuUse, live_heap_mib, raise_descriptor_limit, resident, resident_mib
 from benchmarks.spread import percentile
 from benchmarks.systems import System
-from tools.hostile import connect, frame, receive
+from tools.attack.hostile import connect, frame, receive
 
 BILLION_A_DAY = 11_574
 """Records a second."""

@@ -17,8 +17,8 @@ from compat_tests.client_behaviour.beside import reassign
 from compat_tests.client_behaviour.drivers.driver import GROUP, TOPIC
 from compat_tests.client_behaviour.proxy import Asked, Proxy, Troubles
 from compat_tests.semantics.client import Connection, topic_metadata
-from tools.kafka_runtime import KafkaServer
-from tools.server_process import free_ports
+from tools.foreign.kafka import KafkaServer
+from tools.processes.server import free_ports
 from tools.waiting import PATIENCE_S, wait_until
 
 METADATA_VERSION = 12

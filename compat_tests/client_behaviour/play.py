@@ -21,8 +21,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from barnabas.testing import ApiError, Broker, Cluster, RecordedRequest
 from compat_tests.client_behaviour.case import WAIT_S, Case
 from compat_tests.client_behaviour.drivers.driver import CLIENT_ID, GROUP, TOPIC
-from tools.foreign_languages import find_node, go_program, node_modules
-from tools.kafka_runtime import ORACLE_VERSION
+from tools.foreign.kafka import ORACLE_VERSION
+from tools.foreign.languages import find_node, go_program, node_modules
 from tools.waiting import PATIENCE_S
 
 DRIVERS = Path(__file__).parent / "drivers"

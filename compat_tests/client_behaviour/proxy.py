@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from barnabas.wire import messages
 from compat_tests.client_behaviour.drivers.driver import CLIENT_ID
-from tools.server_process import free_ports
+from tools.processes.server import free_ports
 from tools.waiting import PATIENCE_S
 
 T = TypeVar("T", bound="Trouble")

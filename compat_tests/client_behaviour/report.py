@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compat_tests.client_behaviour.case import WAIT_S, Case
 from compat_tests.client_behaviour.kafka_errors import ANSWERED, LEFT_OUT
-from tools.kafka_runtime import ORACLE_VERSION
+from tools.foreign.kafka import ORACLE_VERSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client-behaviour.md"
 

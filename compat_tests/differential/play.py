@@ -11,8 +11,8 @@ from compat_tests.differential.report import check_rows, page
 from compat_tests.differential.run import Finding, Run, Side, versions_of
 from compat_tests.differential.scenarios import SCENARIOS
 from compat_tests.differential.values import as_text
-from tools.barnabas_process import BarnabasProcess
-from tools.kafka_runtime import KafkaServer
+from tools.foreign.kafka import KafkaServer
+from tools.processes.barnabas import BarnabasProcess
 
 CONFIGURATION = {
     "num.partitions": "2",

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from barnabas.spark_examples.java import JavaMissing, find_java
-from tools.barnabas_process import BarnabasControl
-from tools.foreign_languages import ToolchainMissing, find_node, go_program, node_modules
+from tests.support.required import tool_missing
+from tools.foreign.kafka import SMALL_JVM, kafka_runtime
+from tools.foreign.languages import ToolchainMissing, find_node, go_program, node_modules
 from tools.jvm.compiler import find_compiler
 from tools.jvm.junit import junit_classpath
-from tools.kafka_runtime import SMALL_JVM, kafka_runtime
-from tools.required import tool_missing
+from tools.processes.barnabas import BarnabasControl
 from tools.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent

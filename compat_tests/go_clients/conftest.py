@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tools import children
-from tools.foreign_languages import ToolchainMissing, go_program
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.foreign.languages import ToolchainMissing, go_program
+from tools.processes import children
 
 HERE = Path(__file__).parent
 

@@ -9,9 +9,9 @@ import pytest
 
 from barnabas.spark_examples.java import JavaMissing, find_java
 from compat_tests.java_tools.kafka_tools import Tools
+from tests.support.required import tool_missing
+from tools.foreign.kafka import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION
 from tools.jvm.shared import SharedJvm
-from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION
-from tools.required import tool_missing
 from tools.waiting import PATIENCE_S, wait_until
 
 

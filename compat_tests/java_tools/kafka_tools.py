@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
+from tools.foreign.kafka import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime
 from tools.jvm.shared import SharedJvm, ToolRun
-from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime
 from tools.waiting import PATIENCE_S
 
 PATIENCE_MS = int(1000 * PATIENCE_S)

@@ -8,8 +8,8 @@ import pytest
 
 from barnabas.spark_examples.java import JavaMissing, find_java
 from compat_tests.java_tools.kafka_tools import VERSIONS
-from tools.kafka_runtime import kafka_runtime
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.foreign.kafka import kafka_runtime
 
 README = Path(__file__).parent / "README.md"
 MAIN = (b"\x01\x00\x04main", b"\x01\x00\x16([Ljava/lang/String;)V")

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
 from compat_tests.java_tools.kafka_tools import Tools
 from compat_tests.semantics.client import wait_until
-from tools.barnabas_process import BarnabasProcess, BarnabasZooKeeper
-from tools.settled import wait_settled
+from tools.processes.barnabas import BarnabasProcess, BarnabasZooKeeper
+from tools.processes.settled import wait_settled
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

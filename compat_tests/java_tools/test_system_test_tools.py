@@ -11,7 +11,7 @@ import pytest
 
 from compat_tests.conftest import KAFKA, create_topic
 from compat_tests.java_tools.kafka_tools import of_3_9_only, of_4_3_only
-from tools import children
+from tools.processes import children
 
 LINES_WAITED_FOR = 100
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from barnabas.spark_examples.java import JavaMissing, find_java
-from tools.kafka_runtime import connect_runtime
-from tools.required import tool_missing
-from tools.server_process import JVM_ENDED_BY_SIGTERM, ServerProcess, free_ports
+from tests.support.required import tool_missing
+from tools.foreign.kafka import connect_runtime
+from tools.processes.server import JVM_ENDED_BY_SIGTERM, ServerProcess, free_ports
 from tools.waiting import PATIENCE_S, wait_until
 
 

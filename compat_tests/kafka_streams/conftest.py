@@ -12,8 +12,8 @@ from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaG
 from py4j.protocol import Py4JError
 
 from barnabas.spark_examples.java import JavaMissing, find_java
-from tools.kafka_runtime import streams_runtime
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.foreign.kafka import streams_runtime
 from tools.waiting import wait_until
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from compat_tests.emptied_topic import END, QUICK_COMPACTION, make_emptied_topic
-from tools import children
-from tools.foreign_languages import ToolchainMissing, find_node, node_modules
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.foreign.languages import ToolchainMissing, find_node, node_modules
+from tools.processes import children
 
 HERE = Path(__file__).parent
 

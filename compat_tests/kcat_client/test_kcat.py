@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tools import children
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.processes import children
 
 Kcat = Callable[..., str]
 

@@ -11,7 +11,7 @@ import pytest
 from barnabas.wire.messages import api_versions, metadata
 from compat_tests.conftest import KAFKA
 from compat_tests.semantics.client import Connection, wait_until
-from tools.reference_loop import assert_within, timed, work_s
+from tests.support.reference_loop import assert_within, timed, work_s
 from tools.waiting import PATIENCE_S
 
 TOPICS, PARTITIONS_EACH = 10, 100

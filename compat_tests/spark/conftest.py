@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from barnabas.spark_examples.java import JavaMissing, find_java
+from tests.support.required import tool_missing
 from tools.jvm.local_files import settings_for_spark
-from tools.required import tool_missing
 from tools.waiting import PATIENCE_S
 
 Row = tuple[Any, ...]

@@ -23,8 +23,8 @@ from barnabas.spark_examples.java import JavaMissing, find_java
 from barnabas.wire.record_batch import CorruptBatch, iter_headers
 from barnabas.wire.records import iter_records
 from compat_tests.conftest import create_topic
-from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.foreign.kafka import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime
 from tools.waiting import PATIENCE_S, wait_until
 
 PROGRESS_S = 60

@@ -24,7 +24,7 @@ from compat_tests.transactions.producer import (
     retried,
 )
 from compat_tests.transactions.test_protocol import add_offsets, commit_offset, find_group_coordinator, stored_offset
-from tools.barnabas_process import BarnabasProcess
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
 
 PARTITIONS = 2

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from barnabas.spark_examples.java import JavaMissing, find_java
-from tools.barnabas_process import BarnabasProcess
+from tests.support.required import tool_missing
+from tools.foreign.kafka import ZOOKEEPER_ERA_VERSION
+from tools.foreign.zookeeper import ALONE, ZooKeeperServer
 from tools.jvm.shared import SharedJvm
-from tools.kafka_runtime import ZOOKEEPER_ERA_VERSION
-from tools.required import tool_missing
-from tools.zookeeper import ALONE, ZooKeeperServer
+from tools.processes.barnabas import BarnabasProcess
 
 CHROOT = "/clusters/one"
 SESSION_TIMEOUT_MS = 4000

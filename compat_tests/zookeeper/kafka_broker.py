@@ -4,7 +4,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from tools.kafka_runtime import ZOOKEEPER_ERA_VERSION, KafkaServer
+from tools.foreign.kafka import ZOOKEEPER_ERA_VERSION, KafkaServer
 from tools.waiting import PATIENCE_S
 
 

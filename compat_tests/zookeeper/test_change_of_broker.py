@@ -10,7 +10,7 @@ from compat_tests.conftest import create_topic
 from compat_tests.zookeeper.conftest import broker_on
 from compat_tests.zookeeper.kafka_broker import KafkaOnZooKeeper
 from compat_tests.zookeeper.waiting import consume, produce, topic_of
-from tools.barnabas_process import BarnabasProcess
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.java

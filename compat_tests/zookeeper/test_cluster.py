@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from compat_tests.zookeeper.conftest import SESSION_TIMEOUT_MS
-from tools import children
-from tools.barnabas_process import BarnabasProcess
-from tools.settled import wait_settled
+from tools.foreign.zookeeper import ZooKeeperServer
+from tools.processes import children
+from tools.processes.barnabas import BarnabasProcess
+from tools.processes.settled import wait_settled
 from tools.waiting import PATIENCE_S, wait_until
-from tools.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from compat_tests.zookeeper.kafka_broker import KafkaOnZooKeeper
-from tools import hostile
-from tools.barnabas_process import BarnabasProcess, BarnabasZooKeeper
+from tools.attack import hostile
+from tools.processes.barnabas import BarnabasProcess, BarnabasZooKeeper
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.full]

@@ -11,8 +11,8 @@ from compat_tests.zookeeper.conftest import broker_on
 from compat_tests.zookeeper.kafka_broker import KafkaOnZooKeeper
 from compat_tests.zookeeper.test_change_of_broker import admin_of, hand_over
 from compat_tests.zookeeper.waiting import consume, produce, topic_of
-from tools.barnabas_process import BarnabasZooKeeper
-from tools.kafka_runtime import ZOOKEEPER_ERA_VERSION, kafka_runtime
+from tools.foreign.kafka import ZOOKEEPER_ERA_VERSION, kafka_runtime
+from tools.processes.barnabas import BarnabasZooKeeper
 from tools.waiting import wait_until
 
 pytestmark = pytest.mark.java

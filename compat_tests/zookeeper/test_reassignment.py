@@ -14,10 +14,10 @@ from barnabas.broker.client.client import KafkaClient
 from barnabas.broker.client.reassignments import reassignments, unthrottle
 from compat_tests.zookeeper.conftest import SESSION_TIMEOUT_MS, KafkaClasses
 from compat_tests.zookeeper.test_cluster import PARTITIONS, PATIENCE_MS, Writer, read_all, wait_heard
-from tools.barnabas_process import BarnabasProcess
-from tools.kafka_runtime import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime
+from tools.foreign.kafka import ORACLE_VERSION, ZOOKEEPER_ERA_VERSION, kafka_runtime
+from tools.foreign.zookeeper import ZooKeeperServer
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
-from tools.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

@@ -13,11 +13,11 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from compat_tests.zookeeper.conftest import broker_on
 from compat_tests.zookeeper.waiting import consume, produce, topic_of
-from tools import children
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import ask, connect
+from tools.attack.hostile import ask, connect
+from tools.foreign.zookeeper import ZooKeeperServer
+from tools.processes import children
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
-from tools.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.java
 

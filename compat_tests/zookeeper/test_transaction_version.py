@@ -16,10 +16,10 @@ from barnabas.wire.records import iter_records
 from compat_tests.semantics.client import Connection, fetch_partition
 from compat_tests.transactions.producer import VERSION_2, TransactionalProducer, committed_values
 from compat_tests.zookeeper.conftest import KafkaClasses, broker_on
-from tools.barnabas_process import BarnabasProcess
+from tools.foreign.zookeeper import ZooKeeperServer
 from tools.jvm.shared import SharedJvm
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
-from tools.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.java
 

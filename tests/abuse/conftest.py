@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import MIB, HealthyClient, Memory
+from tools.attack.hostile import MIB, HealthyClient, Memory
+from tools.processes.barnabas import BarnabasProcess
 
 MEMORY_MAX = 512 * MIB
 

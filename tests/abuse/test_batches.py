@@ -30,8 +30,7 @@ from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.record_batch import CompressionType, crc_is_valid, iter_headers, parse_header
 from barnabas.wire.records import Record, assemble_batch, build_batch
 from barnabas.wire.varint import encode_varint
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import (
+from tools.attack.hostile import (
     MIB,
     HealthyClient,
     Memory,
@@ -43,7 +42,8 @@ from tools.hostile import (
     frame,
     produce,
 )
-from tools.mutation import Mutator
+from tools.fuzz.mutation import Mutator
+from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]

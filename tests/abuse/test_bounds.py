@@ -57,8 +57,8 @@ from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from barnabas.wire.records import Record, build_batch
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import (
+from tests.support.smaller_limits import module as smaller
+from tools.attack.hostile import (
     MIB,
     HealthyClient,
     Memory,
@@ -74,8 +74,8 @@ from tools.hostile import (
     metrics_page,
     produce,
 )
-from tools.request_stage import TOPIC, Stage, errors
-from tools.smaller_limits import module as smaller
+from tools.attack.request_stage import TOPIC, Stage, errors
+from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]

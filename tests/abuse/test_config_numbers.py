@@ -32,10 +32,10 @@ from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffset
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import Record, build_batch, iter_records
-from tools.barnabas_process import BarnabasProcess
-from tools.extremes import HUGE_TEXT, config_texts
-from tools.hostile import eventually, processor_share
-from tools.request_stage import NODE_ID, Peer, now_ms
+from tools.attack.extremes import HUGE_TEXT, config_texts
+from tools.attack.hostile import eventually, processor_share
+from tools.attack.request_stage import NODE_ID, Peer, now_ms
+from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 FULL = pytest.mark.full

@@ -22,8 +22,8 @@ from barnabas.wire.headers import parse_response_header
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.produce import ProduceRequest, ProduceResponse
 from barnabas.wire.records import Record, build_batch
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import (
+from tests.support.smaller_limits import module as smaller
+from tools.attack.hostile import (
     MIB,
     HealthyClient,
     Memory,
@@ -40,7 +40,7 @@ from tools.hostile import (
     open_sockets,
     produce,
 )
-from tools.smaller_limits import module as smaller
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

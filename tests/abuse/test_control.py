@@ -19,10 +19,20 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.records import Record, build_batch
+from tests.support.smaller_limits import module as smaller
 from tests.testing.control_client import ControlClient
-from tools.barnabas_process import BarnabasControl
-from tools.hostile import MIB, Memory, ask, connect, connect_slow_reader, create_topic, eventually, is_closed, produce
-from tools.smaller_limits import module as smaller
+from tools.attack.hostile import (
+    MIB,
+    Memory,
+    ask,
+    connect,
+    connect_slow_reader,
+    create_topic,
+    eventually,
+    is_closed,
+    produce,
+)
+from tools.processes.barnabas import BarnabasControl
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]

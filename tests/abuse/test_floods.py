@@ -72,8 +72,8 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequest
 from barnabas.wire.record_batch import parse_header
 from barnabas.wire.records import Record, assemble_batch, build_batch
 from barnabas.wire.schema import Message
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import (
+from tests.support.smaller_limits import module as smaller
+from tools.attack.hostile import (
     MIB,
     HealthyClient,
     Memory,
@@ -87,7 +87,7 @@ from tools.hostile import (
     produce,
     receive,
 )
-from tools.smaller_limits import module as smaller
+from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]

@@ -12,9 +12,9 @@ from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnReque
 from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import MIB, HealthyClient, Memory, eventually, processor_share
-from tools.request_stage import Stage, errors
+from tools.attack.hostile import MIB, HealthyClient, Memory, eventually, processor_share
+from tools.attack.request_stage import Stage, errors
+from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]
@@ -29,7 +29,7 @@ def full_disk(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def module(full_disk: Path) -> str:
-    return f"tools.failing_disk:no room:{full_disk}"
+    return f"tests.support.failing_disk:no room:{full_disk}"
 
 
 @pytest.mark.parametrize(("count", "partitions"), [(5, 200), pytest.param(100, 1_000, marks=FULL)])

@@ -19,8 +19,8 @@ from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequest
 from barnabas.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from barnabas.wire.schema import Array, Message
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import HealthyClient, answer, ask, connect, create_topic, eventually, frame, receive
+from tools.attack.hostile import HealthyClient, answer, ask, connect, create_topic, eventually, frame, receive
+from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 

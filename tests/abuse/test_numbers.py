@@ -27,9 +27,8 @@ from barnabas.wire.messages.produce import ProduceRequest
 from barnabas.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.schema import Message
-from tools.barnabas_process import BarnabasProcess
-from tools.extremes import TEXTS, batch_changes, changes, crafted_records, with_record
-from tools.hostile import (
+from tools.attack.extremes import TEXTS, batch_changes, changes, crafted_records, with_record
+from tools.attack.hostile import (
     MIB,
     HealthyClient,
     Memory,
@@ -41,7 +40,17 @@ from tools.hostile import (
     open_sockets,
     receive,
 )
-from tools.request_stage import REQUESTS, Builder, Stage, errors, fetching, produce, served_versions, write_markers
+from tools.attack.request_stage import (
+    REQUESTS,
+    Builder,
+    Stage,
+    errors,
+    fetching,
+    produce,
+    served_versions,
+    write_markers,
+)
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

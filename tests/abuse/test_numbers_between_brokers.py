@@ -47,8 +47,8 @@ from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
 from tests.broker.handlers.test_between_brokers import LISTENERS
 from tests.broker.running import ENVIRONMENT, running
-from tools.extremes import EXTREMES, TEXTS, Change, changes
-from tools.request_stage import REQUESTS, errors
+from tools.attack.extremes import EXTREMES, TEXTS, Change, changes
+from tools.attack.request_stage import REQUESTS, errors
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

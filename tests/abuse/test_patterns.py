@@ -11,8 +11,8 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import MIB, HealthyClient, Memory, answer, ask, connect, eventually, frame
+from tools.attack.hostile import MIB, HealthyClient, Memory, answer, ask, connect, eventually, frame
+from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]

@@ -27,9 +27,7 @@ from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.primitives import unsigned_varint
 from barnabas.wire.records import Record, build_batch
-from tools.barnabas_process import BarnabasProcess
-from tools.fuzz_targets import targets
-from tools.hostile import (
+from tools.attack.hostile import (
     MIB,
     HealthyClient,
     Memory,
@@ -43,7 +41,9 @@ from tools.hostile import (
     produce,
     receive,
 )
-from tools.mutation import Mutator
+from tools.fuzz.mutation import Mutator
+from tools.fuzz.targets import targets
+from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]
@@ -221,7 +221,7 @@ def changes(broker: BarnabasProcess) -> Callable[[], dict[Path, set[str]]]:
     """Restarts the broker and tells which paths it changes from then on, and how."""
     record = broker.log_dir.parent / "changed-paths"
     broker.stop()
-    broker.module = f"tools.changed_paths:{record}"
+    broker.module = f"tests.support.changed_paths:{record}"
     broker.start()
 
     def found() -> dict[Path, set[str]]:

@@ -40,8 +40,7 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequest
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Array, Field, Message
 from tests.abuse.conftest import SHORT
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import (
+from tools.attack.hostile import (
     SPINNING,
     HealthyClient,
     answer,
@@ -53,6 +52,7 @@ from tools.hostile import (
     processor_share,
     produce,
 )
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S
 
 GREATEST = {"int32": 2**31 - 1, "int64": 2**63 - 1}

@@ -40,8 +40,8 @@ from barnabas.wire.messages.offset_commit import (
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import SPINNING, ask, connect, create_topic, eventually, processor_share, produce
+from tools.attack.hostile import SPINNING, ask, connect, create_topic, eventually, processor_share, produce
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

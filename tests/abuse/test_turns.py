@@ -12,8 +12,18 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.schema import Message
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import MIB, HealthyClient, Memory, connect, create_topic, eventually, frame, processor_share, receive
+from tools.attack.hostile import (
+    MIB,
+    HealthyClient,
+    Memory,
+    connect,
+    create_topic,
+    eventually,
+    frame,
+    processor_share,
+    receive,
+)
+from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]

@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from tools.barnabas_process import BarnabasZooKeeper
-from tools.hostile import MIB, Memory, connect, connect_slow_reader, receive
+from tools.attack.hostile import MIB, Memory, connect, connect_slow_reader, receive
+from tools.processes.barnabas import BarnabasZooKeeper
 
 pytestmark = [pytest.mark.slow, pytest.mark.live, pytest.mark.store]
 Figure = Callable[..., None]

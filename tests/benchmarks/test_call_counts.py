@@ -35,7 +35,7 @@ from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
-from tools.hostile import connect, frame, receive
+from tools.attack.hostile import connect, frame, receive
 from tools.waiting import wait_until
 
 pytestmark = pytest.mark.slow

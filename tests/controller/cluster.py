@@ -37,7 +37,7 @@ from barnabas.wire.messages.stop_replica import (
     StopReplicaResponse,
 )
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from tools.manual_timers import ManualTimer, ManualTimers
+from tests.support.manual_timers import ManualTimer, ManualTimers
 
 TopicPartition = tuple[str, int]
 

@@ -45,9 +45,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
 
-from tools.manual_timers import ManualTimers  # noqa: E402
+from tests.support.manual_timers import ManualTimers  # noqa: E402
+from tools.foreign.zookeeper import ZooKeeperServer  # noqa: E402
 from tools.waiting import PATIENCE_S  # noqa: E402
-from tools.zookeeper import ZooKeeperServer  # noqa: E402
 
 SESSION_TIMEOUT_MS = 8000
 """Nearly the longest that the server of the tests grants: a busy machine should end no session."""

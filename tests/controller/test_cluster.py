@@ -24,9 +24,9 @@ from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
-from tests.bugs import Bug
 from tests.controller.cluster import IN_BOTH_STORES, Cluster
-from tools.parameters import gate_takes_each
+from tests.support.bugs import Bug
+from tests.support.parameters import gate_takes_each
 
 pytestmark = IN_BOTH_STORES
 

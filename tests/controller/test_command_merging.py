@@ -25,7 +25,7 @@ from barnabas.wire.messages.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from tools.manual_timers import ManualTimers
+from tests.support.manual_timers import ManualTimers
 
 
 class Replica:

@@ -21,7 +21,7 @@ from barnabas.controller.coordination.interface import (
     StoreUnavailable,
 )
 from barnabas.wire.errors import ApiError, ErrorCode
-from tools.manual_timers import ManualTimers
+from tests.support.manual_timers import ManualTimers
 
 Stores = Any
 """A store under test, see conftest.py."""

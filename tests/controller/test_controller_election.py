@@ -13,7 +13,7 @@ from barnabas.controller.operations.plan import TRANSACTION_BYTES_MAX
 from barnabas.controller.registration import Registration
 from barnabas.controller.sessions import StoreSessions
 from barnabas.controller.state import BrokerRegistration, EndPoint, PartitionState
-from tools.manual_timers import ManualTimers
+from tests.support.manual_timers import ManualTimers
 
 Stores = Any
 """A store under test, see conftest.py."""

@@ -24,7 +24,7 @@ from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
-from tools.manual_timers import ManualTimers
+from tests.support.manual_timers import ManualTimers
 
 Stores = Any
 """A store under test, see conftest.py."""

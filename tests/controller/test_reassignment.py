@@ -15,8 +15,8 @@ from barnabas.turns import ENTRIES_PER_TURN
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.stop_replica import StopReplicaRequest
 from tests.controller.cluster import IN_BOTH_STORES, Cluster
+from tests.support.watched_calls import TurnsTaken
 from tools.waiting import PATIENCE_S
-from tools.watched_calls import TurnsTaken
 
 pytestmark = IN_BOTH_STORES
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tools import children
-from tools.fuzz import ROOT, Growth, Sample, Session, corpus, run_one
-from tools.fuzz_targets import TARGETS, Target
-from tools.mutation import Mutator
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.fuzz.mutation import Mutator
+from tools.fuzz.session import Growth, Sample, Session, corpus, run_one
+from tools.fuzz.targets import ROOT, TARGETS, Target
+from tools.processes import children
 
 pytestmark = pytest.mark.slow
 
@@ -94,8 +94,8 @@ def test_many_small_blocks_are_counted() -> None:
 PLANTED = """
 import sys
 from pathlib import Path
-from tools.fuzz import fuzz_with_atheris
-from tools.fuzz_targets import Target
+from tools.fuzz.engines import fuzz_with_atheris
+from tools.fuzz.targets import Target
 
 def run(data):
     if data[:2] == b"ab" and sys.argv[1] == "bug":

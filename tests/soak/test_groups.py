@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tools.barnabas_process import BarnabasProcess
+from tools.processes.barnabas import BarnabasProcess
 from tools.soak.commits import Place, fetch, moved_back
 from tools.waiting import PATIENCE_S, wait_until
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.required import tool_missing
 from tools.power_cut.__main__ import power_cuts
 from tools.power_cut.disk import CannotMount, CuttableDisk
-from tools.required import tool_missing
 from tools.soak.workload import Amount
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.required import tool_missing
 from tools.power_cut.cluster import power_cuts_of_one
 from tools.power_cut.disk import CannotMount, CuttableDisk
-from tools.required import tool_missing
 from tools.soak.workload import Amount
 
 pytestmark = [pytest.mark.full, pytest.mark.live, pytest.mark.java, pytest.mark.timeout(1800)]

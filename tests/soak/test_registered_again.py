@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
-from tools.server_process import ServerProcess
+from tools.processes.server import ServerProcess
 from tools.soak.cluster import SESSION_TIMEOUT_MS, TOPIC_CONFIG, ClusterOfProcesses
 from tools.waiting import PATIENCE_S, wait_until
 

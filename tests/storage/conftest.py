@@ -29,7 +29,7 @@ _numbers = itertools.count()
 
 class FaultyFiles(UnsyncedFiles):
     """The real disk, except where a test sets a fault. Nothing waits for it, since no power is cut: what a crash leaves
-    of writes that are not synced is for `tools/simulated_disk.py`."""
+    of writes that are not synced is for `tools/simulation/world/disk.py`."""
 
     def __init__(self) -> None:
         self.before: dict[str, Callable[..., object]] = {}

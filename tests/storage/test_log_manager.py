@@ -20,7 +20,7 @@ from barnabas.storage.log_manager import LogManager
 from barnabas.storage.os_files import OsFiles
 from barnabas.threads import OsThreads
 from barnabas.wire.errors import ApiError, ErrorCode
-from tools.reference_loop import assert_within, timed, work_s
+from tests.support.reference_loop import assert_within, timed, work_s
 
 TOPIC_ID = bytes(range(1, 17))
 

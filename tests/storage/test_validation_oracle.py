@@ -14,10 +14,10 @@ from barnabas.wire.compression import CompressionType, compress
 from barnabas.wire.errors import ApiError
 from barnabas.wire.record_batch import TimestampType, parse_header
 from barnabas.wire.records import Record, assemble_batch, build_batch, iter_records
-from tools import children
-from tools.kafka_runtime import SMALL_JVM, kafka_runtime
+from tools.foreign.kafka import SMALL_JVM, kafka_runtime
+from tools.processes import children
 
-PROGRAM = Path(__file__).parents[2] / "tools" / "golden_batches" / "ValidateBatches.java"
+PROGRAM = Path(__file__).parents[2] / "tools" / "golden" / "ValidateBatches.java"
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
 MAX_MESSAGE_BYTES = 5000

@@ -6,7 +6,7 @@ import pytest
 
 from barnabas.testing import Broker
 from tests.testing.control_client import ControlClient
-from tools.barnabas_process import BarnabasControl
+from tools.processes.barnabas import BarnabasControl
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.wire.messages.sync_group import SyncGroupRequest
-from tools.hostile import answer, connect, frame
+from tools.attack.hostile import answer, connect, frame
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError, Producer
 
 from barnabas.clock import ManualClock
 from barnabas.testing import ApiError, Broker, ConfigError
-from tools import children
-from tools.reference_loop import assert_within, timed, work_s
+from tests.support.reference_loop import assert_within, timed, work_s
+from tools.processes import children
 from tools.waiting import PATIENCE_S
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from barnabas.broker.configuration.config import environment_configs
 from barnabas.testing.containers import BarnabasContainer, variable
-from tools import children
-from tools.server_process import free_ports
+from tools.processes import children
+from tools.processes.server import free_ports
 
 NO_ENGINE = {"version": "1.44"}
 """The API's version: docker's client asks the engine unless it is told."""

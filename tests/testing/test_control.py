@@ -18,9 +18,9 @@ from barnabas.testing.control.served import BROKERS_MAX
 from barnabas.testing.control.verbs import VERBS
 from barnabas.testing.faults import Faults
 from barnabas.testing.selection import Matching
+from tests.support.reference_loop import assert_within, work_s
 from tests.testing.control_client import ControlClient
-from tools.barnabas_process import BarnabasControl
-from tools.reference_loop import assert_within, work_s
+from tools.processes.barnabas import BarnabasControl
 from tools.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

@@ -13,13 +13,13 @@ import pytest
 
 from barnabas.spark_examples.java import JavaMissing, find_java
 from barnabas.testing.control.verbs import VERBS
+from tests.support.required import tool_missing
 from tests.testing.control_client import ControlClient
-from tools import children
-from tools.barnabas_process import BarnabasControl
-from tools.foreign_languages import ToolchainMissing, go_program
+from tools.foreign.languages import ToolchainMissing, go_program
 from tools.jvm.compiler import find_compiler
-from tools.required import tool_missing
-from tools.server_process import ROOT
+from tools.processes import children
+from tools.processes.barnabas import BarnabasControl
+from tools.processes.server import ROOT
 
 pytestmark = pytest.mark.slow
 

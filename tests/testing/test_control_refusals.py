@@ -20,11 +20,11 @@ import pytest
 from barnabas.testing.control.fields import TIMEOUT
 from barnabas.testing.control.server import BODY_BYTES_MAX, WAITING_MAX
 from barnabas.testing.control.verbs import VERBS
+from tests.support.parameters import SEEDED, chance
 from tests.testing.control_client import ControlClient
-from tools import children
-from tools.barnabas_process import BarnabasControl
-from tools.parameters import SEEDED, chance
-from tools.server_process import ROOT, free_ports
+from tools.processes import children
+from tools.processes.barnabas import BarnabasControl
+from tools.processes.server import ROOT, free_ports
 from tools.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

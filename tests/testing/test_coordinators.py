@@ -21,7 +21,7 @@ from barnabas.testing.broker_thread import BrokerThread
 from barnabas.testing.requests import ask
 from barnabas.wire.codec import decode
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from tools.hostile import connect, frame, receive
+from tools.attack.hostile import connect, frame, receive
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow

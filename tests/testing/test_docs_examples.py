@@ -12,9 +12,9 @@ import pytest
 
 from barnabas.spark_examples.ivy import exclusive, ivy_home, ivy_settings
 from barnabas.spark_examples.java import JavaMissing, cache_folder, find_java, say
-from tools import children
-from tools.reference_loop import assert_within, work_s
-from tools.required import tool_missing
+from tests.support.reference_loop import assert_within, work_s
+from tests.support.required import tool_missing
+from tools.processes import children
 
 pytestmark = pytest.mark.live
 

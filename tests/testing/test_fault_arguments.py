@@ -9,7 +9,7 @@ from barnabas.clock import ManualClock
 from barnabas.testing import Broker, Cluster
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
-from tools.hostile import connect, frame, receive
+from tools.attack.hostile import connect, frame, receive
 from tools.waiting import PATIENCE_S
 
 

@@ -38,8 +38,8 @@ from barnabas.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchR
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
-from tools.hostile import connect, frame, receive
-from tools.parameters import SEEDED, chance
+from tests.support.parameters import SEEDED, chance
+from tools.attack.hostile import connect, frame, receive
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow

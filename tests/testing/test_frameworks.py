@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import children
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.processes import children
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.testing.control_client import ControlClient
-from tools.barnabas_process import BarnabasControl
+from tools.processes.barnabas import BarnabasControl
 from tools.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

@@ -7,7 +7,7 @@ import pytest
 
 from barnabas.broker.handlers import load_handler, served_apis
 from barnabas.testing import Broker
-from tools import children
+from tools.processes import children
 
 pytestmark = pytest.mark.slow
 

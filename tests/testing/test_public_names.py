@@ -25,7 +25,7 @@ from barnabas.testing import (
 from barnabas.testing.cuts import Cut
 from barnabas.testing.lasting import FaultGroup
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
-from tools.hostile import connect, frame
+from tools.attack.hostile import connect, frame
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TEXT = "".join(page.read_text() for page in [DOCS / "testing.md", *sorted((DOCS / "testing").glob("*.md"))])

@@ -24,7 +24,7 @@ from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
-from tools.hostile import connect, frame, receive
+from tools.attack.hostile import connect, frame, receive
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow

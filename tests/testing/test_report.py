@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from barnabas.broker.server import Broker as Server
 from barnabas.testing import Broker, Cluster, Topic, report
 from barnabas.testing.log_lines import LINES_KEPT
-from tools import children
+from tools.processes import children
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

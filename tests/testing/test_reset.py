@@ -29,10 +29,10 @@ from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from barnabas.wire.messages.metadata import MetadataRequest
-from tests.bugs import Bug
-from tools.barnabas_process import BarnabasZooKeeper
-from tools.hostile import connect, frame, receive
-from tools.reference_loop import assert_within, timed, work_s
+from tests.support.bugs import Bug
+from tests.support.reference_loop import assert_within, timed, work_s
+from tools.attack.hostile import connect, frame, receive
+from tools.processes.barnabas import BarnabasZooKeeper
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from barnabas.testing import Broker, Cluster
 from barnabas.testing.request import Request
 from tests.testing.control_client import Answer, ControlClient
-from tools.barnabas_process import BarnabasControl
+from tools.processes.barnabas import BarnabasControl
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from barnabas.storage.check.report import Level
 from barnabas.storage.os_files import OsFiles
 from barnabas.testing import Broker
 from barnabas.testing.snapshot import LINKED_BYTES_MIN
-from tools.reference_loop import assert_within, timed, work_s
+from tests.support.reference_loop import assert_within, timed, work_s
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from tools import children
 from tools.gate.tiers import WITHOUT_UVLOOP
+from tools.processes import children
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from barnabas.wire.messages import api as api_of
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.bugs import Bug
-from tools.hostile import connect, frame, receive
+from tests.support.bugs import Bug
+from tools.attack.hostile import connect, frame, receive
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,6 @@
 """Frames that stock clients and Apache Kafka 4.3.0 really sent: each decodes, and encodes to the same bytes.
 
-Recorded by tools/record_frames.py.
+Recorded by tools/golden/record_frames.py.
 """
 
 import base64

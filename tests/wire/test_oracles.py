@@ -25,8 +25,8 @@ from barnabas.wire.codec import decode, encode
 from barnabas.wire.messages.api_versions import ApiVersionsResponse
 from barnabas.wire.names import topic_id_to_text
 from barnabas.wire.schema import Message
-from tools import children
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.processes import children
 from tools.wiregen.jars import fetch
 
 pytestmark = pytest.mark.slow

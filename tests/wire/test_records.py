@@ -44,12 +44,12 @@ BASE_TIMESTAMP = 1_700_000_000_000
 
 
 def golden(name: str) -> bytes:
-    """Bytes that Kafka's own classes wrote (tools/golden_batches)."""
+    """Bytes that Kafka's own classes wrote (tools/golden)."""
     return bytes.fromhex((GOLDEN / f"{name}.hex").read_text().replace("\n", ""))
 
 
 def golden_records(base_offset: int = 0) -> list[Record]:
-    """The records that tools/golden_batches writes."""
+    """The records that tools/golden writes."""
     return [
         Record(
             base_offset + i,

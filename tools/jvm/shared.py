@@ -28,7 +28,7 @@ from py4j.java_gateway import (
 from py4j.protocol import ERROR, REFERENCE_TYPE, Py4JError, Py4JJavaError, get_return_value
 
 from barnabas.spark_examples.java import find_java
-from tools.kafka_runtime import ORACLE_VERSION, SMALL_JVM, kafka_runtime
+from tools.foreign.kafka import ORACLE_VERSION, SMALL_JVM, kafka_runtime
 
 _OUR_OWN_EXCEPTION = "An exception was raised by the Python Proxy."
 _END_TIMEOUT_S = 10

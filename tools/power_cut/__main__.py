@@ -11,8 +11,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tools.barnabas_process import BarnabasProcess
 from tools.power_cut.disk import CannotMount, CuttableDisk
+from tools.processes.barnabas import BarnabasProcess
 from tools.soak.__main__ import describe
 from tools.soak.run import NOTHING, WORKERS, Result, soak
 from tools.soak.workload import Amount, PlainProducer, Workers

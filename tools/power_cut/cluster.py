@@ -15,10 +15,10 @@ from os import kill as send_signal
 from signal import SIGKILL
 from typing import Final
 
-from tools.barnabas_process import BarnabasProcess
 from tools.power_cut.__main__ import ONLY_PRODUCERS, write_back_some
 from tools.power_cut.disk import CuttableDisk
-from tools.server_process import ServerProcess
+from tools.processes.barnabas import BarnabasProcess
+from tools.processes.server import ServerProcess
 from tools.soak.cluster import WORKERS, ClusterOfProcesses, soak_cluster
 from tools.soak.run import NOTHING, Result
 from tools.soak.workload import Amount

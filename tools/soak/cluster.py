@@ -26,9 +26,10 @@ from tqdm import tqdm
 from barnabas.broker.cli.supervisor import RESTARTS_MAX, RESTARTS_PERIOD_S
 from barnabas.broker.cluster.former_session import SESSION_FILE
 from barnabas.storage.checkpoints import decode_checkpoint
-from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
-from tools.server_process import ServerProcess, free_ports
-from tools.settled import wait_settled
+from tools.foreign.zookeeper import ZooKeeperServer
+from tools.processes.barnabas import BarnabasBrokers, BarnabasProcess
+from tools.processes.server import ServerProcess, free_ports
+from tools.processes.settled import wait_settled
 from tools.soak.__main__ import describe
 from tools.soak.run import ACKNOWLEDGED_BETWEEN_CRASHES, NOTHING, OVERRIDES, Result, Round
 from tools.soak.workload import (
@@ -43,7 +44,6 @@ from tools.soak.workload import (
     Workers,
 )
 from tools.waiting import PATIENCE_S
-from tools.zookeeper import ZooKeeperServer
 
 BROKERS: Final = 3
 SESSION_TIMEOUT_MS: Final = 6_000

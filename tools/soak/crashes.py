@@ -7,7 +7,7 @@ from pathlib import Path
 
 from barnabas.wire.record_batch import CorruptBatch, RecordBatchHeader, iter_headers
 from barnabas.wire.records import Record, build_batch
-from tools.barnabas_process import BarnabasProcess
+from tools.processes.barnabas import BarnabasProcess
 from tools.soak.compactions import CLEANED, DELETED, SWAP, wait_for_compaction
 from tools.soak.workload import TOPIC_PREFIX
 

@@ -12,7 +12,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path, lau
 from py4j.protocol import Py4JJavaError
 
 from barnabas.spark_examples.java import find_java
-from tools.kafka_runtime import SMALL_JVM, kafka_runtime
+from tools.foreign.kafka import SMALL_JVM, kafka_runtime
 from tools.soak.commits import fetch
 from tools.soak.history import Send, Status
 from tools.soak.workload import ABORT_PROBABILITY, TRANSACTION_TIMEOUT_S, Worker

@@ -15,8 +15,8 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from tqdm import tqdm
 
-from tools.barnabas_process import BarnabasProcess
-from tools.server_process import free_ports
+from tools.processes.barnabas import BarnabasProcess
+from tools.processes.server import free_ports
 from tools.soak.checker import Findings, check
 from tools.soak.commits import moved_back
 from tools.soak.compacted import DELETE_RETENTION_S, check_keyed

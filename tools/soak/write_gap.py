@@ -26,8 +26,8 @@ from confluent_kafka import ElectionType, KafkaError, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata  # type: ignore[attr-defined]
 from tqdm import tqdm
 
-from tools.kafka_runtime import SMALL_BROKER_JVM, ZOOKEEPER_ERA_VERSION, KafkaServer
-from tools.server_process import ServerProcess
+from tools.foreign.kafka import SMALL_BROKER_JVM, ZOOKEEPER_ERA_VERSION, KafkaServer
+from tools.processes.server import ServerProcess
 from tools.soak.cluster import (
     SESSION_TIMEOUT_MS,
     TOPIC_CONFIG,

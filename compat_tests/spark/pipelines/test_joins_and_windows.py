@@ -20,7 +20,7 @@ from barnabas.spark_examples.java import find_java
 from barnabas.spark_examples.session import CONNECTOR
 from compat_tests.conftest import ROOT
 from compat_tests.spark.pipelines.conftest import JAVA_OPTIONS, commits, consume, forget_commits, options_for, sizes
-from tools import children
+from tools.processes import children
 
 
 def last_values(bootstrap_servers: str, topic: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 from barnabas.spark_examples import sample
 from compat_tests.conftest import ROOT
 from compat_tests.spark.pipelines.conftest import Program, commits
-from tools import children
+from tools.processes import children
 from tools.waiting import wait_until
 
 

@@ -23,7 +23,7 @@ from barnabas.spark_examples.session import PART_OF_SPARK, fetch_connector
 from barnabas.spark_examples.topics import Topics, what_is_missing, with_ports
 from compat_tests.conftest import ROOT
 from compat_tests.spark.conftest import SHORT_LIVED_JAVA
-from tools import children
+from tools.processes import children
 from tools.waiting import PATIENCE_S
 
 NEEDED = {
@@ -311,7 +311,7 @@ def test_what_is_installed_is_what_is_imported() -> None:
     for text in plan.values():
         assert "install --no-cache-dir -e '.[spark]'" in text
         assert "test]" not in text
-        assert "tools.jvm.prepare" not in text
+        assert "tools.foreign.prepare" not in text
 
 
 def test_the_connector_brings_what_spark_lacks_and_no_more() -> None:

@@ -30,7 +30,7 @@ from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from barnabas.wire.schema import Message
-from tools.hostile import frame
+from tools.attack.hostile import frame
 
 HEARTBEAT, LIST_GROUPS = HeartbeatRequest.API_KEY, ListGroupsRequest.API_KEY
 CREATE_PARTITIONS = CreatePartitionsRequest.API_KEY

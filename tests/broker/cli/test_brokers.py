@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from barnabas.testing import Broker, Cluster
-from tools import children
+from tools.processes import children
 from tools.waiting import PATIENCE_S, wait_until
 
 Run = Callable[..., Any]

@@ -24,8 +24,9 @@ from barnabas.wire.messages.fetch import (
 )
 from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from tools import children, hostile
-from tools.barnabas_process import BarnabasBrokers
+from tools.attack import hostile
+from tools.processes import children
+from tools.processes.barnabas import BarnabasBrokers
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

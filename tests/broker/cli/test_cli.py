@@ -22,9 +22,9 @@ from barnabas.broker.cli import serve_help
 from barnabas.broker.cli.serve import listener_of, parser, read_configuration
 from barnabas.broker.configuration.config import Resolution
 from barnabas.testing import Broker
-from tools import children
-from tools.barnabas_process import BarnabasProcess
-from tools.command_line_reference import commands
+from tools.processes import children
+from tools.processes.barnabas import BarnabasProcess
+from tools.references.command_line import commands
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.broker.cli.completion import repair_bash_words
 from barnabas.testing import Broker
-from tools import children
+from tools.processes import children
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

@@ -20,10 +20,10 @@ from confluent_kafka import Producer
 
 from barnabas.broker.cli.serve import parser, read_configuration
 from barnabas.testing import Broker
-from tools import children
-from tools.barnabas_process import BarnabasBrokers
-from tools.command_line_reference import commands, examples
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.processes import children
+from tools.processes.barnabas import BarnabasBrokers
+from tools.references.command_line import commands, examples
 from tools.waiting import PATIENCE_S
 
 Run = Callable[..., Any]

@@ -1,5 +1,5 @@
 """Ctrl-C at each point of a command that works with a broker: one signal ends it, without a traceback, and without
-waiting for a broker that never answers. The points: `tools/interrupted_command.py`.
+waiting for a broker that never answers. The points: `tests/support/interrupted_command.py`.
 
 Two were lost. One came when the event loop was about to wait: it was noticed when the wait was over, 30 s later. The
 other came when the work was done: the command went on as if there had been none.
@@ -16,7 +16,7 @@ import pytest
 
 from barnabas.testing import Broker
 from tests.broker.cli.test_interrupts import ENDED_BY_SIGNAL, REMOTE, STATUS
-from tools.interrupted_command import LONG_WAIT, POINT, POLL, SILENT, Ending, Job, endings
+from tests.support.interrupted_command import LONG_WAIT, POINT, POLL, SILENT, Ending, Job, endings
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from barnabas.broker.cli.app import app
-from tools import children
+from tools.processes import children
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

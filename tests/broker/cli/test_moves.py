@@ -19,7 +19,7 @@ from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.placement import Placement
 from barnabas.broker.client.reassignments import Reassignment
 from barnabas.testing import Cluster
-from tools import children
+from tools.processes import children
 
 Run = Callable[..., Any]
 

@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 from barnabas.broker.cli.values import moment_ms
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import Broker, Cluster
-from tools import children
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.processes import children
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -324,7 +324,7 @@ def test_moments() -> None:
 def test_the_comparison_with_kcat_runs() -> None:
     if shutil.which("kcat") is None:
         tool_missing("kcat is not installed (Debian: apt-get install kcat)")
-    command = [sys.executable, "-m", "tools.consume_speed", "--records", "1234", "--rounds", "1"]
+    command = [sys.executable, "-m", "benchmarks.consume_speed", "--records", "1234", "--rounds", "1"]
     out = children.run(command, capture_output=True, text=True, check=True).stdout
     assert re.fullmatch(r"(?:(?:barnabas|kcat): \d+\.\d\d s passed, \d+\.\d\d s computed, 1234 records\n){2}", out)
 

@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import barnabas
-from tools import children
-from tools.barnabas_process import BarnabasProcess
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.processes import children
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

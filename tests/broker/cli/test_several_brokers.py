@@ -29,9 +29,9 @@ from barnabas.controller import znodes
 from barnabas.controller.state import PartitionState
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE, LOCK_FILE, LOST_LOGS_FILE
 from barnabas.storage.os_files import OsFiles, lock_holder
-from tools import children
-from tools.barnabas_process import BarnabasBrokers, BarnabasProcess
-from tools.reference_loop import assert_within, process_s, timed
+from tests.support.reference_loop import assert_within, process_s, timed
+from tools.processes import children
+from tools.processes.barnabas import BarnabasBrokers, BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

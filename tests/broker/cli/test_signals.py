@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from barnabas.testing import Broker
-from tools import children
+from tools.processes import children
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 Run = Callable[..., Any]

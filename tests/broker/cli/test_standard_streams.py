@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from barnabas.testing import Broker
-from tools import children
-from tools.parameters import gate_takes_each
+from tests.support.parameters import gate_takes_each
+from tools.processes import children
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.cli.zookeeper_process import loopback_address
-from tools import children
-from tools.barnabas_process import BarnabasZooKeeper
+from tools.processes import children
+from tools.processes.barnabas import BarnabasZooKeeper
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from barnabas.wire.messages.metadata import (
 )
 from barnabas.wire.record_batch import CompressionType
 from barnabas.wire.records import Record, build_batch
-from tools.standing_loop import StandingLoop, run_standing
+from tests.support.standing_loop import StandingLoop, run_standing
 from tools.waiting import PATIENCE_S
 
 

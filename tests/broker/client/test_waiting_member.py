@@ -15,7 +15,7 @@ from barnabas.broker.client.errors import ClientError
 from barnabas.broker.client.group import GroupMember
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from tools.standing_loop import StandingLoop, run_standing
+from tests.support.standing_loop import StandingLoop, run_standing
 
 STEP_S = 0.05
 REASON = "Consumer groups wait: __consumer_offsets is to have 3 replicas, alive brokers: 1"

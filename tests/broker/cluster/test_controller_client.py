@@ -16,7 +16,7 @@ from barnabas.wire.messages.alter_partition import AlterPartitionRequest
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 from barnabas.wire.messages.create_topics import CreateTopicsRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
-from tools.manual_timers import ManualTimers
+from tests.support.manual_timers import ManualTimers
 from tools.waiting import PATIENCE_S
 
 NOT_CONTROLLER = AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER)

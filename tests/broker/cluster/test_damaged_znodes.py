@@ -12,9 +12,9 @@ from kazoo.client import KazooClient
 from barnabas.testing import Broker
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tools.hostile import ask, connect
+from tools.attack.hostile import ask, connect
+from tools.foreign.zookeeper import ALONE, ZooKeeperServer
 from tools.waiting import wait_until
-from tools.zookeeper import ALONE, ZooKeeperServer
 
 pytestmark = pytest.mark.java
 

@@ -28,9 +28,9 @@ from barnabas.wire.errors import ErrorCode
 from tests.broker.running import ENVIRONMENT, running
 from tests.controller.coordination.proxy import Proxy
 from tests.controller.coordination.test_zookeeper_server import ServerUnderTest
-from tools.manual_timers import ManualTimers
+from tests.support.manual_timers import ManualTimers
+from tools.foreign.zookeeper import ZooKeeperServer
 from tools.waiting import PATIENCE_S, until
-from tools.zookeeper import ZooKeeperServer
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from barnabas.wire.messages.incremental_alter_configs import (
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
-from tools.reference_loop import assert_within, timed, wake_ups_s
+from tests.support.reference_loop import assert_within, timed, wake_ups_s
 from tools.waiting import PATIENCE_S
 
 BROKERS: Final = range(3)

@@ -37,7 +37,7 @@ from barnabas.storage.config import LogConfig
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import CompressionType
-from tools.watched_calls import WatchedCalls
+from tests.support.watched_calls import WatchedCalls
 
 HOME = {"HOME": "/home/somebody"}
 PLAIN = load(environ=HOME)

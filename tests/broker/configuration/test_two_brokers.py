@@ -13,7 +13,7 @@ from barnabas.controller import znodes
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource
-from tools.manual_timers import ManualTimers
+from tests.support.manual_timers import ManualTimers
 
 KEYS = {1: ("retention.ms", "60000"), 2: ("cleanup.policy", "compact")}
 

@@ -55,7 +55,7 @@ from barnabas.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from tests.broker.running import ENVIRONMENT, running
-from tools.hostile import frame
+from tools.attack.hostile import frame
 
 LISTENERS: Final = {
     "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",

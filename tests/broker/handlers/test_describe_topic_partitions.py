@@ -14,7 +14,7 @@ from barnabas.wire.messages.describe_topic_partitions import (
     RequestCursor,
     TopicRequest,
 )
-from tools.hostile import ask, connect
+from tools.attack.hostile import ask, connect
 
 TOPICS = {"a": 1, "b": 3, "c": 2}
 EVERY_PARTITION = [(name, index) for name, count in TOPICS.items() for index in range(count)]

@@ -46,7 +46,7 @@ from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
-from tools.hostile import answer, ask, connect, eventually, frame, produce
+from tools.attack.hostile import answer, ask, connect, eventually, frame, produce
 
 NONE, REFUSED = ErrorCode.NONE, ErrorCode.POLICY_VIOLATION
 LONG = "x" * 4_000

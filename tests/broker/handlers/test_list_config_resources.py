@@ -8,7 +8,7 @@ import pytest
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
-from tools.hostile import ask, connect
+from tools.attack.hostile import ask, connect
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 TOPICS = {(TOPIC, "a"), (TOPIC, "b")}

@@ -15,7 +15,7 @@ from barnabas.wire.messages.list_offsets import (
 )
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.records import Record, build_batch
-from tools.hostile import ask, connect, produce
+from tools.attack.hostile import ask, connect, produce
 
 LARGEST = -3
 NOW_MS = 1_700_000_000_000

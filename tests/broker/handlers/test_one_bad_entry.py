@@ -29,8 +29,8 @@ from barnabas.wire.messages import (
 )
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
 from barnabas.wire.schema import Message
-from tests.bugs import Bug
-from tools.hostile import ask, connect
+from tests.support.bugs import Bug
+from tools.attack.hostile import ask, connect
 
 BAD, GOOD = 1, (0, 2)
 UNSTABLE_MS = 1_700_000_000_000

@@ -30,7 +30,7 @@ from barnabas.inflight_budget import InflightBudget
 from barnabas.network import OsNetwork
 from barnabas.threads import OsThreads
 from barnabas.wire.framing import ReceiveBuffer
-from tests.bugs import Bug
+from tests.support.bugs import Bug
 
 LIMITS = load(options={"max.connections": "100", "max.connections.per.ip": "100"})
 OF_THEIR_OWN = {

@@ -18,7 +18,7 @@ from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.wire.messages.produce import ProduceRequest, ProduceResponse
 from barnabas.wire.records import Record, build_batch
-from tools.hostile import answer, ask, connect, frame, is_closed, produce, receive
+from tools.attack.hostile import answer, ask, connect, frame, is_closed, produce, receive
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from barnabas.storage.descriptors import descriptor_reserve
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import Broker
-from tools.barnabas_process import BarnabasProcess
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]  # each refusal takes a second: so long a descriptor is waited for

@@ -23,7 +23,7 @@ from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
-from tools.hostile import frame, produce
+from tools.attack.hostile import frame, produce
 
 HEADER_BYTES = 4 + 4
 """Length and correlation id, with which a reply of a version begins that is not flexible."""

@@ -32,7 +32,7 @@ from barnabas.wire.messages.offset_fetch import (
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Array, Message
-from tools.hostile import ask, connect, frame, is_closed, produce
+from tools.attack.hostile import ask, connect, frame, is_closed, produce
 
 BATCH = build_batch([Record(offset, 1_700_000_000_000, None, b"x" * 100, [], 0) for offset in range(3)])
 IN_MEMORY_BYTES, IN_FILE_BYTES = 1_000, 600_000

@@ -18,7 +18,7 @@ from barnabas.storage.segment_reader import FetchData
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from tools.hostile import ask, connect
+from tools.attack.hostile import ask, connect
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from tools.hostile import answer, ask, connect, frame
+from tools.attack.hostile import answer, ask, connect, frame
 from tools.waiting import wait_until
 
 FETCH_VERSION = 12

@@ -44,8 +44,8 @@ from barnabas.wire.names import TopicId
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
 from tests.broker.running import ENVIRONMENT, running
-from tests.bugs import REASON, Bug
-from tools.refusing_files import RefusingFiles
+from tests.support.bugs import REASON, Bug
+from tests.support.refusing_files import RefusingFiles
 
 T = TypeVar("T")
 FOLLOWER: Final = 2

@@ -25,7 +25,7 @@ from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
-from tools.reference_loop import assert_within, wake_ups_s
+from tests.support.reference_loop import assert_within, wake_ups_s
 from tools.waiting import PATIENCE_S, until, wait_until
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ from tests.broker.replication.conftest import (
     Storage,
     told,
 )
-from tests.bugs import Bug
+from tests.support.bugs import Bug
 from tools.waiting import PATIENCE_S
 
 THIRD_ID = 3

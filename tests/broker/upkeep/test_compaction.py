@@ -36,10 +36,11 @@ from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.record_batch import iter_headers, parse_header, patch
 from barnabas.wire.records import Record, assemble_batch, build_batch
 from barnabas.wire.varint import encode_varint
-from tests.bugs import Bug
-from tools import children, hostile
-from tools.barnabas_process import BarnabasProcess
-from tools.hostile import Memory, ask, connect
+from tests.support.bugs import Bug
+from tools.attack import hostile
+from tools.attack.hostile import Memory, ask, connect
+from tools.processes import children
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
 
 SETTINGS = {

@@ -1,6 +1,6 @@
 """A disk that fails: nothing is acknowledged that is not on it, the process ends, and the next one has everything.
 
-Through the seam (`tools.failing_disk`), and through libfiu, which makes the system calls themselves fail.
+Through the seam (`tests.support.failing_disk`), and through libfiu, which makes the system calls themselves fail.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tools import children
-from tools.barnabas_process import BarnabasProcess
+from tests.support.required import tool_missing
 from tools.power_cut.disk import CannotMount, CuttableDisk
-from tools.required import tool_missing
+from tools.processes import children
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
@@ -91,7 +91,7 @@ def full(*values: str) -> list[Any]:
 @pytest.mark.parametrize("call", ["sync", *full("pwrite", "rename", "open")])
 def test_a_failing_disk_ends_the_process(call: str, tmp_path: Path) -> None:
     trigger = tmp_path / "fail"
-    with BarnabasProcess(SETTINGS, module=f"tools.failing_disk:{call}:{trigger}") as broker:
+    with BarnabasProcess(SETTINGS, module=f"tests.support.failing_disk:{call}:{trigger}") as broker:
         outcome = fail_and_recover(broker, trigger.touch, trigger.unlink)
     print(f"{call}: {outcome}")
     if call in ("sync", "pwrite"):

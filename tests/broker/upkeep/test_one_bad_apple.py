@@ -47,8 +47,8 @@ from barnabas.wire.messages.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from tests.bugs import REASON, Bug
-from tools.manual_timers import ManualTimers
+from tests.support.bugs import REASON, Bug
+from tests.support.manual_timers import ManualTimers
 from tools.waiting import PATIENCE_S
 
 
@@ -222,7 +222,7 @@ def test_a_timer_of_a_group(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
 
 def join_all(broker: Broker, names: list[str]) -> None:
     from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-    from tools.hostile import ask, connect
+    from tools.attack.hostile import ask, connect
 
     broker.call(_now(lambda: broker.server.auto_topics.create(["__consumer_offsets"])))
     with connect(broker.bootstrap_servers) as connection:

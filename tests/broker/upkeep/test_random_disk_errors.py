@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tools.barnabas_process import BarnabasProcess
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S
 
 SEED = 20261121
@@ -142,7 +142,7 @@ def test_failures_at_random_take_away_nothing_acknowledged(count: int, is_timed:
         writer = Writer(broker)
         for number in range(count):
             trigger = tmp_path / f"fail-{number}"
-            broker.module = f"tools.failing_disk:{CALLS[number % len(CALLS)]}:{trigger}:{number}"
+            broker.module = f"tests.support.failing_disk:{CALLS[number % len(CALLS)]}:{trigger}:{number}"
             broker.start()
             writer.write(10 ** chance.uniform(-3, -1), trigger)
             assert broker.wait(PATIENCE_S) != 0
@@ -162,7 +162,7 @@ def test_failures_at_random_take_away_nothing_acknowledged(count: int, is_timed:
 def test_failures_that_nobody_notices_are_found(tmp_path: Path) -> None:
     """What the test above is worth."""
     trigger = tmp_path / "fail"
-    with BarnabasProcess(SETTINGS, module=f"tools.failing_disk:unnoticed sync:{trigger}") as broker:
+    with BarnabasProcess(SETTINGS, module=f"tests.support.failing_disk:unnoticed sync:{trigger}") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         for created in admin.create_topics([NewTopic(name, 1, 1) for name in TOPICS]).values():
             created.result(PATIENCE_S)

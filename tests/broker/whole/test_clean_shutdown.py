@@ -9,8 +9,8 @@ import pytest
 from barnabas.broker.configuration.config import load
 from barnabas.broker.server import Broker
 from barnabas.spark_examples.java import JavaMissing, find_java
+from tests.support.required import tool_missing
 from tools.jvm.shared import SharedJvm
-from tools.required import tool_missing
 
 
 def run_once(log_dir: Path, *, crash: bool = False) -> tuple[int, int]:

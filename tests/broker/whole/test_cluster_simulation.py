@@ -1,5 +1,5 @@
 """A cluster in virtual time, with faults of its processes, disks, network and metadata store: nothing that clients were
-told is taken back, and a seed tells one story (tools/cluster_simulation.py).
+told is taken back, and a seed tells one story (tools/simulation).
 """
 
 import hashlib
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tools import children
-from tools.cluster_simulation import simulate
-from tools.simulated_disk import SimulatedDisk
+from tools.processes import children
+from tools.simulation.cluster import simulate
+from tools.simulation.world.disk import SimulatedDisk
 
 FAULTS = (
     "killed", "without power", "stopped", "paused", "session expired", "cut", "reset", "slow", "clock jumped",
@@ -172,7 +172,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_says_what_is_wrong_with_its_options() -> None:
-    command = [sys.executable, "-m", "tools.cluster_simulation", "--seconds", "soon"]
+    command = [sys.executable, "-m", "tools.simulation", "--seconds", "soon"]
     ran = children.run(command, capture_output=True, text=True)
     assert ran.returncode == 2
     assert "--seconds: invalid float value: 'soon'" in ran.stderr

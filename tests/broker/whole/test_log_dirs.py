@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from compat_tests.semantics.client import Connection, batch_of, produce_batch
-from tools import children
-from tools.barnabas_process import BarnabasProcess
+from tools.foreign.zookeeper import ZooKeeperServer
+from tools.processes import children
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S
-from tools.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 STORE = "metadata.sqlite"

@@ -24,7 +24,7 @@ from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
-from tests.scarce_threads import no_new_threads
+from tests.support.scarce_threads import no_new_threads
 
 
 class _InTurn:

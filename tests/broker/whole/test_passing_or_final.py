@@ -36,10 +36,10 @@ ROOT = Path(__file__).resolve().parents[3]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
 
-from tools import refused_store  # noqa: E402
-from tools.barnabas_process import BarnabasProcess  # noqa: E402
-from tools.refusing_files import Call, RefusingFiles  # noqa: E402
-from tools.required import tool_missing  # noqa: E402
+from tests.support import refused_store  # noqa: E402
+from tests.support.refusing_files import Call, RefusingFiles  # noqa: E402
+from tests.support.required import tool_missing  # noqa: E402
+from tools.processes.barnabas import BarnabasProcess  # noqa: E402
 from tools.waiting import PATIENCE_S  # noqa: E402
 
 PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)

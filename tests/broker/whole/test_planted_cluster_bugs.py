@@ -1,5 +1,5 @@
 """The control of the cluster's simulation: bugs of replication that are put in on purpose are found by its checks, and
-a seed that finds one finds nothing without it (tools/cluster_bugs.py).
+a seed that finds one finds nothing without it (tools/simulation/bugs.py).
 
 A seed tells another story after each change of the broker or of the simulation. So each search has a budget of seeds,
 and no seed has a name.
@@ -12,13 +12,13 @@ import sys
 
 import pytest
 
-from tools import children
-from tools.cluster_bugs import BUGS, SECONDS, planted
+from tools.processes import children
+from tools.simulation.bugs import BUGS, SECONDS, planted
 
 FOUND_SOON = ("high-watermark-is-own-end",)
 """The bugs of the gate: all of the seeds that were tried find them, within a second of the processor
-(`python -m tools.cluster_bugs NAME --all` counts). If no more than half of them did, `SEEDS` would still miss one less
-than once in a million times."""
+(`python -m tools.simulation.bugs NAME --all` counts). If no more than half of them did, `SEEDS` would still miss one
+less than once in a million times."""
 
 SEEDS = 30
 """How many seeds the gate tries for a bug."""
@@ -34,7 +34,7 @@ slow = pytest.mark.slow
 
 def run(name: str, *options: str) -> subprocess.CompletedProcess[str]:
     """By the command, since a seed tells one story only with the hash seed that it sets."""
-    command = [sys.executable, "-m", "tools.cluster_bugs", name, *options]
+    command = [sys.executable, "-m", "tools.simulation.bugs", name, *options]
     # Real time: a search goes through a thousand seeds, and is bounded by the test's own limit.
     return children.run(command, capture_output=True, text=True, timeout_s=7_000)
 
@@ -62,7 +62,7 @@ def test_a_bug_that_any_seed_finds_is_found(name: str) -> None:
 def test_a_bug_is_found(name: str) -> None:
     """By one of many seeds, which without the bug finds nothing."""
     seed = found_by(name, BUDGET)
-    command = [sys.executable, "-m", "tools.cluster_simulation", "--seed", seed, "--seconds", str(SECONDS)]
+    command = [sys.executable, "-m", "tools.simulation", "--seed", seed, "--seconds", str(SECONDS)]
     without = children.run(command, capture_output=True, text=True)
     assert without.returncode == 0, without.stdout + without.stderr
 

@@ -18,7 +18,7 @@ from barnabas.wire.messages.create_topics import CreateTopicsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from tests.broker.replication.test_fetcher_manager import content, turn_bit
 from tests.broker.whole.cluster import Cluster, cluster, leader_of
-from tools import children
+from tools.processes import children
 from tools.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.anyio

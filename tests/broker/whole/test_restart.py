@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tools import children
-from tools.barnabas_process import BarnabasProcess
+from tools.processes import children
+from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

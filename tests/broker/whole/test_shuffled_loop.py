@@ -1,4 +1,5 @@
-"""The loop that shuffles: what it leaves in order, what not, and that a seed tells it all (tools/shuffled_loop.py)."""
+"""The loop that shuffles: what it leaves in order, what not, and that a seed tells it all
+(tools/simulation/world/loop.py)."""
 
 import asyncio
 import threading
@@ -7,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tools.shuffled_loop import InOrder, ShuffledLoop, shuffled
+from tools.simulation.world.loop import InOrder, ShuffledLoop, shuffled
 
 SEEDS = range(30)
 

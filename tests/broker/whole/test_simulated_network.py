@@ -1,5 +1,5 @@
 """The network in memory and the processes on one loop: which of TCP's and the kernel's promises they keep, and what
-their faults do (tools/simulated_network.py, simulated_processes.py).
+their faults do (tools/simulation/world/network.py, processes.py).
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tools.simulated_network import HIGH_WATER_BYTES, WINDOW_BYTES, SimulatedNetwork
-from tools.simulated_processes import Process, run_processes
+from tools.simulation.world.network import HIGH_WATER_BYTES, WINDOW_BYTES, SimulatedNetwork
+from tools.simulation.world.processes import Process, run_processes
 
 SEEDS = range(20)
 

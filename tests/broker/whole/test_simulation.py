@@ -1,5 +1,5 @@
 """A whole broker under operations in random order, and in an order of callbacks that is drawn from a seed; what that
-finds when mistakes are put back (tools/broker_simulation.py, shuffled_loop.py).
+finds when mistakes are put back (tests/support/broker_simulation.py, tools/simulation/world/loop.py).
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.record_batch import RecordBatchHeader
-from tools.broker_simulation import INTERNAL_TOPICS, Simulation, Topic, Transaction, simulate
-from tools.watched_calls import WatchedCalls
+from tests.support.broker_simulation import INTERNAL_TOPICS, Simulation, Topic, Transaction, simulate
+from tests.support.watched_calls import WatchedCalls
 
 pytestmark = pytest.mark.slow
 

@@ -23,8 +23,8 @@ from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.files import Files
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.os_files import UnsyncedFiles
-from tests.bugs import REASON, Bug
 from tests.storage.conftest import batch
+from tests.support.bugs import REASON, Bug
 
 
 def new_broker(data_dir: Path, files: Files | None = None, **options: str) -> Broker:

@@ -74,7 +74,7 @@ from barnabas.wire.messages.write_txn_markers import (
 )
 from barnabas.wire.records import Record, build_batch
 from tests.broker.running import running
-from tools.watched_calls import TurnsTaken
+from tests.support.watched_calls import TurnsTaken
 
 pytestmark = pytest.mark.slow
 

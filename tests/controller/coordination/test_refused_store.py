@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tools import children
-from tools.refused_store import ERRORS, REFUSALS
-from tools.required import tool_missing
+from tests.support.refused_store import ERRORS, REFUSALS
+from tests.support.required import tool_missing
+from tools.processes import children
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def test_each_refusal_passes_or_is_final(tmp_path: Path) -> None:
     if not all(library.exists() for library in LIBRARIES):
         tool_missing("libfiu is not installed (apt-get install fiu-utils)")
     ended = children.run(
-        [sys.executable, "-m", "tools.refused_store", str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, "-m", "tests.support.refused_store", str(tmp_path)], cwd=ROOT, capture_output=True, text=True,
         env={**os.environ, "LD_PRELOAD": ":".join(map(str, LIBRARIES))},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr

@@ -51,9 +51,9 @@ from barnabas.controller.coordination.zookeeper_server.service import (
 )
 from barnabas.controller.coordination.zookeeper_server.sessions import SESSION_TIMEOUT_MS_MIN, Session
 from barnabas.network import OsNetwork
-from tools.manual_timers import ManualTimers
+from tests.support.manual_timers import ManualTimers
+from tests.support.watched_calls import TurnsTaken
 from tools.waiting import PATIENCE_S, until
-from tools.watched_calls import TurnsTaken
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, CHILDREN = 1, 2, 3, 4, 5, 8
 CHECK, MULTI, CREATE2, MULTI_READ = 13, 14, 15, 22

@@ -19,9 +19,9 @@ from barnabas.controller.coordination.interface import (
 from barnabas.controller.coordination.loop_handler import LoopHandler
 from barnabas.controller.coordination.zookeeper import ConnectionTimedOut, ZooKeeperSession
 from tests.controller.coordination.proxy import Proxy
-from tools import children
+from tools.foreign.zookeeper import ZooKeeperServer
+from tools.processes import children
 from tools.waiting import PATIENCE_S
-from tools.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.java
 

@@ -12,8 +12,8 @@ import pytest
 from barnabas.spark_examples.java import JavaMissing, find_java
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
-from tools.kafka_runtime import dump_log_segments
-from tools.required import tool_missing
+from tests.support.required import tool_missing
+from tools.foreign.kafka import dump_log_segments
 
 COMPLAINTS = re.compile(
     r"isvalid: false|invalid bytes|[Mm]ismatch|[Nn]on-consecutive|[Ee]xception|[Cc]orrupt|Indexed offset", re.ASCII

@@ -20,7 +20,7 @@ from barnabas.wire.records import (
     build_end_txn_marker,
     iter_records,
 )
-from tools.log_history import check_derived, read_log
+from tests.support.log_history import check_derived, read_log
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from barnabas.storage.compaction.cleaner import CleanedSegment, run_pass
 from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clean, make_job
 from barnabas.wire.record_batch import DELETE_HORIZON_MASK, iter_headers
 from barnabas.wire.records import iter_records
-from tools.kafka_runtime import KafkaServer, dump_log_segments
+from tools.foreign.kafka import KafkaServer, dump_log_segments
 from tools.waiting import PATIENCE_S, wait_until
 
 SETTINGS = {"log.cleaner.backoff.ms": "200", "log.cleaner.dedupe.buffer.size": "8388608"}

@@ -26,8 +26,8 @@ from barnabas.threads import OneThread
 from barnabas.wire.errors import ApiError
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, crc_is_valid, iter_headers
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
-from tools.log_history import Untrue, check_derived
-from tools.simulated_disk import SimulatedDisk
+from tests.support.log_history import Untrue, check_derived
+from tools.simulation.world.disk import SimulatedDisk
 
 ROOT = "/logs"
 SEED = 20261121

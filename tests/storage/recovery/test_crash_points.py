@@ -38,8 +38,8 @@ from barnabas.storage.validation import AppendOrigin
 from barnabas.threads import OneThread
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
-from tools.log_history import LogHistory, Untrue, check_log, committed_records, read_log
-from tools.simulated_disk import SimulatedDisk
+from tests.support.log_history import LogHistory, Untrue, check_log, committed_records, read_log
+from tools.simulation.world.disk import SimulatedDisk
 
 ROOT = "/data/logs"
 SEED = 20261121

@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from barnabas.broker.coordinators.transactions.retries import MARKERS_PER_TURN
 from barnabas.clock import ManualClock
 from barnabas.testing import Broker
-from tools.reference_loop import assert_within, work_s
+from tests.support.reference_loop import assert_within, work_s
 from tools.waiting import PATIENCE_S, wait_until
 
 REFUSALS = 3

@@ -23,7 +23,7 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tools.kafka_runtime import KafkaServer
+from tools.foreign.kafka import KafkaServer
 
 FOLDER = Path(__file__).parent
 GROUPS = ("members", "static", "simple", "retention", "transactions", "next-generation")

@@ -1,0 +1,642 @@
+"""A valid, meaningful request for every served API, and the topics, groups and transactions that it needs."""
+
+import itertools
+import socket
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from barnabas.broker.handlers import load_handler
+from barnabas.wire import messages
+from barnabas.wire.messages import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    alter_configs,
+    alter_partition_reassignments,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    describe_transactions,
+    elect_leaders,
+    end_txn,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_config_resources,
+    list_groups,
+    list_offsets,
+    list_partition_reassignments,
+    list_transactions,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    sync_group,
+    txn_offset_commit,
+    write_txn_markers,
+)
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.schema import Message
+from tools.attack.hostile import ask, connect, eventually, topic_id
+
+TOPIC: Final = "numbers"
+EMPTY_TOPIC: Final = "empty"
+LATEST: Final = -1
+NODE_ID: Final = 1
+TOPIC_RESOURCE: Final = 2
+
+
+class Member(NamedTuple):
+    """The one member of a stable group."""
+
+    group_id: str
+    member_id: str
+    generation: int
+
+
+class Producer(NamedTuple):
+    """A transactional producer with an open transaction on partition 0 of TOPIC."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class Peer:
+    """A connection to a broker, and a source of unused names."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._connection: socket.socket | None = None
+        self.connect()
+
+    def connect(self) -> None:
+        """Open a new connection, after a restart of the broker."""
+        self.close()
+        self._connection = connect(self._address)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def ask(self, request: Message, version: int) -> Any:
+        key = request.API_KEY
+        assert self._connection is not None
+        return ask(self._connection, request, version, messages.api(key).response_class)
+
+    def name(self, kind: str) -> str:
+        return f"{kind}-{next(self._numbers)}"
+
+    def create(self, name: str, partitions: int = 1, configs: Mapping[str, str] = MappingProxyType({})) -> int:
+        """Create a topic. Returns the error code."""
+        topic = create_topics.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[create_topics.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+        )
+        response = self.ask(create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=15_000), 5)
+        code: int = response.topics[0].error_code
+        return code
+
+    def make_topic(self, name: str, partitions: int = 1) -> str:
+        assert self.create(name, partitions) == 0
+        return name
+
+
+class Stage(Peer):
+    """Creates the objects of the requests, new ones each time."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._session_id = 0
+        self.make_topic(TOPIC, 2)
+        self.make_topic(EMPTY_TOPIC)
+        self.topic_id = topic_id(address, TOPIC)
+        self.empty_topic_id = topic_id(address, EMPTY_TOPIC)
+        self.ask(produce(self.batch()), 9)
+        assert eventually(lambda: self._is_coordinated(0) and self._is_coordinated(1))
+
+    def batch(self, **fields: Any) -> bytearray:
+        return build_batch([Record(0, now_ms(), b"k", b"v")], **fields)
+
+    def _is_coordinated(self, key_type: int) -> bool:
+        request = find_coordinator.FindCoordinatorRequest(key_type=key_type, key="a")
+        if self.ask(request, 2).error_code:
+            return False
+        if key_type == 0:
+            return not errors(self.ask(offset_fetch.OffsetFetchRequest(group_id="a", topics=[]), 6))
+        return not errors(self.ask(list_transactions.ListTransactionsRequest(), 0))
+
+    def member(self) -> Member:
+        group_id = self.name("group")
+        first = self.ask(joining(group_id, ""), 5)
+        joined = self.ask(joining(group_id, first.member_id), 5)
+        assert joined.error_code == 0, joined
+        member = Member(group_id, first.member_id, joined.generation_id)
+        synced = self.ask(syncing(member), 5)
+        assert synced.error_code == 0, synced
+        return member
+
+    def producer(self) -> Producer:
+        transactional_id = self.name("transactional")
+        made = self.ask(
+            init_producer_id.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000), 3
+        )
+        producer = Producer(transactional_id, made.producer_id, made.producer_epoch)
+        added = self.ask(adding(producer, 3), 3)
+        batch = self.batch(
+            producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=0, transactional=True
+        )
+        written = self.ask(produce(batch, transactional_id=transactional_id), 9)
+        for answer in (made, added, written):
+            assert not errors(answer), answer
+        return producer
+
+    def idempotent_producer(self) -> int:
+        """A fresh producer id, at epoch 0."""
+        made = self.ask(init_producer_id.InitProducerIdRequest(transactional_id=None), 3)
+        assert made.error_code == 0, made
+        producer_id: int = made.producer_id
+        return producer_id
+
+    def with_offsets(self) -> Producer:
+        """A producer whose transaction also includes a group."""
+        producer = self.producer()
+        request = add_offsets_to_txn.AddOffsetsToTxnRequest(
+            transactional_id=producer.transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            group_id="offsets",
+        )
+        assert not errors(self.ask(request, 3))
+        return producer
+
+    def session(self, version: int) -> int:
+        """The id of a new fetch session with partition 0 of TOPIC, with next epoch 1; the previous one is closed."""
+        if self._session_id:
+            self.ask(fetching(self, session_id=self._session_id), version)
+        opened = self.ask(fetching(self, session_epoch=0), version)
+        assert opened.session_id > 0, opened
+        self._session_id = opened.session_id
+        return self._session_id
+
+
+def now_ms() -> int:
+    """The current time, for the timestamps of valid records."""
+    return time.time_ns() // 1_000_000
+
+
+def errors(value: object) -> list[int]:
+    """All error codes in a response other than 0."""
+    if isinstance(value, list):
+        return [code for each in value for code in errors(each)]
+    if not isinstance(value, Message):
+        return []
+    found = []
+    for field in value.FIELDS:
+        inner = getattr(value, field.name)
+        if field.name.endswith("error_code"):
+            found += [inner] if inner else []
+        else:
+            found += errors(inner)
+    return found
+
+
+# --- the requests ---------------------------------------------------------------------------------
+
+
+def produce(
+    batch: bytes | bytearray, *, topic: bytes = bytes(16), transactional_id: str | None = None
+) -> ProduceRequest:
+    data = TopicProduceData(name=TOPIC, topic_id=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
+    return ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[data], transactional_id=transactional_id)
+
+
+def fetching(stage: Stage, *, session_id: int = 0, session_epoch: int = -1) -> fetch.FetchRequest:
+    partition = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    forgotten = []
+    if session_id:
+        forgotten = [fetch.ForgottenTopic(topic=TOPIC, topic_id=stage.topic_id, partitions=[0])]
+    return fetch.FetchRequest(
+        replica_state=fetch.ReplicaState(),
+        max_wait_ms=0,
+        min_bytes=1,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[fetch.FetchTopic(topic=TOPIC, topic_id=stage.topic_id, partitions=[partition])],
+        forgotten_topics_data=forgotten,
+    )
+
+
+def joining(group_id: str, member_id: str) -> join_group.JoinGroupRequest:
+    return join_group.JoinGroupRequest(
+        group_id=group_id,
+        member_id=member_id,
+        session_timeout_ms=300_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[join_group.JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+
+
+def syncing(member: Member) -> sync_group.SyncGroupRequest:
+    assignment = sync_group.SyncGroupRequestAssignment(member_id=member.member_id, assignment=b"")
+    return sync_group.SyncGroupRequest(
+        group_id=member.group_id,
+        member_id=member.member_id,
+        generation_id=member.generation,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[assignment],
+    )
+
+
+def _sync(stage: Stage, _version: int) -> Message:
+    return syncing(stage.member())
+
+
+def adding(producer: Producer, version: int) -> add_partitions_to_txn.AddPartitionsToTxnRequest:
+    topics = [add_partitions_to_txn.AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])]
+    if version < 4:
+        return add_partitions_to_txn.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=producer.transactional_id,
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.epoch,
+            v3_and_below_topics=topics,
+        )
+    transaction = add_partitions_to_txn.AddPartitionsToTxnTransaction(
+        transactional_id=producer.transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        topics=topics,
+    )
+    return add_partitions_to_txn.AddPartitionsToTxnRequest(transactions=[transaction])
+
+
+def _produce(stage: Stage, _version: int) -> Message:
+    return produce(stage.batch(), topic=stage.topic_id)
+
+
+def _produce_in_transaction(stage: Stage, _version: int) -> Message:
+    producer = stage.producer()
+    batch = stage.batch(
+        producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=1, transactional=True
+    )
+    return produce(batch, topic=stage.topic_id, transactional_id=producer.transactional_id)
+
+
+def _fetch(stage: Stage, _version: int) -> Message:
+    return fetching(stage)
+
+
+def _fetch_of_nothing(stage: Stage, _version: int) -> Message:
+    """A Fetch request that may wait for a record."""
+    request = fetching(stage)
+    request.topics[0].topic, request.topics[0].topic_id = EMPTY_TOPIC, stage.empty_topic_id
+    request.max_wait_ms = 1
+    return request
+
+
+def _fetch_in_session(stage: Stage, version: int) -> Message:
+    if version < 7:
+        return fetching(stage)
+    return fetching(stage, session_id=stage.session(version), session_epoch=1)
+
+
+def _list_offsets(_: Stage, _version: int) -> Message:
+    partition = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+    topic = list_offsets.ListOffsetsTopic(name=TOPIC, partitions=[partition])
+    return list_offsets.ListOffsetsRequest(replica_id=-1, topics=[topic])
+
+
+def _metadata(_: Stage, _version: int) -> Message:
+    return metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=TOPIC)])
+
+
+def _offset_commit(stage: Stage, version: int) -> Message:
+    member = stage.member()
+    partition = offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    return offset_commit.OffsetCommitRequest(
+        group_id=member.group_id,
+        member_id=member.member_id,
+        generation_id_or_member_epoch=member.generation,
+        topics=[offset_commit.OffsetCommitRequestTopic(name=TOPIC, topic_id=stage.topic_id, partitions=[partition])],
+    )
+
+
+def _simple_offset_commit(stage: Stage, _version: int) -> Message:
+    """The request of a consumer without a group."""
+    partition = offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    return offset_commit.OffsetCommitRequest(
+        group_id="offsets",
+        topics=[offset_commit.OffsetCommitRequestTopic(name=TOPIC, topic_id=stage.topic_id, partitions=[partition])],
+    )
+
+
+def _offset_fetch(stage: Stage, version: int) -> Message:
+    if version < 8:
+        topic = offset_fetch.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])
+        return offset_fetch.OffsetFetchRequest(group_id="offsets", topics=[topic])
+    topics = [offset_fetch.OffsetFetchRequestTopics(name=TOPIC, topic_id=stage.topic_id, partition_indexes=[0])]
+    return offset_fetch.OffsetFetchRequest(
+        groups=[offset_fetch.OffsetFetchRequestGroup(group_id="offsets", topics=topics)]
+    )
+
+
+def _find_coordinator(_: Stage, version: int) -> Message:
+    if version < 4:
+        return find_coordinator.FindCoordinatorRequest(key_type=0, key="a")
+    return find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=["a"])
+
+
+def _join(stage: Stage, _version: int) -> Message:
+    member = stage.member()
+    return joining(member.group_id, member.member_id)
+
+
+def _heartbeat(stage: Stage, _version: int) -> Message:
+    member = stage.member()
+    return heartbeat.HeartbeatRequest(
+        group_id=member.group_id, member_id=member.member_id, generation_id=member.generation
+    )
+
+
+def _leave(stage: Stage, version: int) -> Message:
+    member = stage.member()
+    if version < 3:
+        return leave_group.LeaveGroupRequest(group_id=member.group_id, member_id=member.member_id)
+    leaving = [leave_group.MemberIdentity(member_id=member.member_id)]
+    return leave_group.LeaveGroupRequest(group_id=member.group_id, members=leaving)
+
+
+def _describe_groups(stage: Stage, _version: int) -> Message:
+    return describe_groups.DescribeGroupsRequest(groups=[stage.member().group_id])
+
+
+def _list_groups(_: Stage, _version: int) -> Message:
+    return list_groups.ListGroupsRequest()
+
+
+def _api_versions(_: Stage, version: int) -> Message:
+    if version < 3:
+        return ApiVersionsRequest()
+    return ApiVersionsRequest(client_software_name="numbers", client_software_version="1")
+
+
+def _create_topics(stage: Stage, _version: int) -> Message:
+    topic = create_topics.CreatableTopic(name=stage.name("topic"), num_partitions=1, replication_factor=1)
+    return create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=15_000)
+
+
+def _create_assigned_topics(stage: Stage, _version: int) -> Message:
+    assignment = create_topics.CreatableReplicaAssignment(partition_index=0, broker_ids=[NODE_ID])
+    topic = create_topics.CreatableTopic(
+        name=stage.name("topic"), num_partitions=-1, replication_factor=-1, assignments=[assignment]
+    )
+    return create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=15_000)
+
+
+def _delete_topics(stage: Stage, version: int) -> Message:
+    name = stage.make_topic(stage.name("topic"))
+    if version < 6:
+        return delete_topics.DeleteTopicsRequest(topic_names=[name], timeout_ms=15_000)
+    return delete_topics.DeleteTopicsRequest(topics=[delete_topics.DeleteTopicState(name=name)], timeout_ms=15_000)
+
+
+def _delete_records(stage: Stage, _version: int) -> Message:
+    partition = delete_records.DeleteRecordsPartition(partition_index=0, offset=0)
+    topic = delete_records.DeleteRecordsTopic(name=stage.make_topic(stage.name("topic")), partitions=[partition])
+    return delete_records.DeleteRecordsRequest(topics=[topic], timeout_ms=15_000)
+
+
+def _init_producer_id(stage: Stage, version: int) -> Message:
+    producer = stage.producer()
+    # With its transaction open, the client would have to retry until it was aborted.
+    stage.ask(ending(producer), 3)
+    is_known = version >= 3
+    return init_producer_id.InitProducerIdRequest(
+        transactional_id=producer.transactional_id,
+        transaction_timeout_ms=60_000,
+        producer_id=producer.producer_id if is_known else -1,
+        producer_epoch=producer.epoch if is_known else -1,
+    )
+
+
+def _init_idempotent_producer(_: Stage, _version: int) -> Message:
+    return init_producer_id.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+
+
+def _offset_for_leader_epoch(_: Stage, _version: int) -> Message:
+    partition = offset_for_leader_epoch.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+    topic = offset_for_leader_epoch.OffsetForLeaderTopic(topic=TOPIC, partitions=[partition])
+    return offset_for_leader_epoch.OffsetForLeaderEpochRequest(topics=[topic])
+
+
+def _add_partitions(stage: Stage, version: int) -> Message:
+    return adding(stage.producer(), version)
+
+
+def _add_offsets(stage: Stage, _version: int) -> Message:
+    producer = stage.producer()
+    return add_offsets_to_txn.AddOffsetsToTxnRequest(
+        transactional_id=producer.transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        group_id="offsets",
+    )
+
+
+def ending(producer: Producer) -> end_txn.EndTxnRequest:
+    return end_txn.EndTxnRequest(
+        transactional_id=producer.transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        committed=True,
+    )
+
+
+def _end_transaction(stage: Stage, _version: int) -> Message:
+    return ending(stage.producer())
+
+
+def write_markers(stage: Stage, _version: int) -> Message:
+    producer = stage.producer()
+    marker = write_txn_markers.WritableTxnMarker(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        transaction_result=True,
+        topics=[write_txn_markers.WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0])],
+    )
+    return write_txn_markers.WriteTxnMarkersRequest(markers=[marker])
+
+
+def _txn_offset_commit(stage: Stage, _version: int) -> Message:
+    producer = stage.with_offsets()
+    partition = txn_offset_commit.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    return txn_offset_commit.TxnOffsetCommitRequest(
+        transactional_id=producer.transactional_id,
+        group_id="offsets",
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        topics=[txn_offset_commit.TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[partition])],
+    )
+
+
+def _describe_configs(_: Stage, _version: int) -> Message:
+    resource = describe_configs.DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=TOPIC)
+    return describe_configs.DescribeConfigsRequest(resources=[resource])
+
+
+def _alter_configs(stage: Stage, _version: int) -> Message:
+    config = alter_configs.AlterableConfig(name="retention.ms", value="1000000")
+    resource = alter_configs.AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=TOPIC, configs=[config])
+    return alter_configs.AlterConfigsRequest(resources=[resource])
+
+
+def _incremental_alter_configs(_: Stage, _version: int) -> Message:
+    config = incremental_alter_configs.AlterableConfig(name="retention.ms", config_operation=0, value="1000000")
+    resource = incremental_alter_configs.AlterConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=TOPIC, configs=[config]
+    )
+    return incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
+
+
+def _describe_log_dirs(_: Stage, _version: int) -> Message:
+    topic = describe_log_dirs.DescribableLogDirTopic(topic=TOPIC, partitions=[0])
+    return describe_log_dirs.DescribeLogDirsRequest(topics=[topic])
+
+
+def _create_partitions(stage: Stage, _version: int) -> Message:
+    name = stage.make_topic(stage.name("topic"))
+    topic = create_partitions.CreatePartitionsTopic(
+        name=name, count=2, assignments=[create_partitions.CreatePartitionsAssignment(broker_ids=[NODE_ID])]
+    )
+    return create_partitions.CreatePartitionsRequest(topics=[topic], timeout_ms=15_000)
+
+
+def _elect_leaders(_stage: Stage, _version: int) -> Message:
+    return elect_leaders.ElectLeadersRequest(topic_partitions=None, timeout_ms=15_000)
+
+
+def _alter_reassignments(_stage: Stage, _version: int) -> Message:
+    partition = alter_partition_reassignments.ReassignablePartition(partition_index=0, replicas=[NODE_ID])
+    topic = alter_partition_reassignments.ReassignableTopic(name=TOPIC, partitions=[partition])
+    return alter_partition_reassignments.AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=15_000)
+
+
+def _list_reassignments(_stage: Stage, _version: int) -> Message:
+    topic = list_partition_reassignments.ListPartitionReassignmentsTopics(name=TOPIC, partition_indexes=[0])
+    return list_partition_reassignments.ListPartitionReassignmentsRequest(topics=[topic], timeout_ms=15_000)
+
+
+def _delete_groups(stage: Stage, _version: int) -> Message:
+    stage.ask(_simple_offset_commit(stage, 8), 8)
+    return delete_groups.DeleteGroupsRequest(groups_names=["offsets"])
+
+
+def _delete_offsets(stage: Stage, _version: int) -> Message:
+    stage.ask(_simple_offset_commit(stage, 8), 8)
+    partition = offset_delete.OffsetDeleteRequestPartition(partition_index=0)
+    topic = offset_delete.OffsetDeleteRequestTopic(name=TOPIC, partitions=[partition])
+    return offset_delete.OffsetDeleteRequest(group_id="offsets", topics=[topic])
+
+
+def _describe_cluster(_: Stage, _version: int) -> Message:
+    return describe_cluster.DescribeClusterRequest()
+
+
+def _describe_producers(_: Stage, _version: int) -> Message:
+    topic = describe_producers.TopicRequest(name=TOPIC, partition_indexes=[0])
+    return describe_producers.DescribeProducersRequest(topics=[topic])
+
+
+def _describe_transactions(stage: Stage, _version: int) -> Message:
+    return describe_transactions.DescribeTransactionsRequest(transactional_ids=[stage.producer().transactional_id])
+
+
+def _list_transactions(_: Stage, version: int) -> Message:
+    pattern = "transactional-.*" if version >= 2 else None
+    return list_transactions.ListTransactionsRequest(producer_id_filters=[0], transactional_id_pattern=pattern)
+
+
+def _list_config_resources(_: Stage, version: int) -> Message:
+    return list_config_resources.ListConfigResourcesRequest(resource_types=[TOPIC_RESOURCE] if version else [])
+
+
+def _describe_topic_partitions(_: Stage, _version: int) -> Message:
+    return describe_topic_partitions.DescribeTopicPartitionsRequest(
+        topics=[describe_topic_partitions.TopicRequest(name=TOPIC)],
+        cursor=describe_topic_partitions.RequestCursor(topic_name=TOPIC, partition_index=1),
+    )
+
+
+Builder = Callable[[Stage, int], Message]
+
+REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
+    0: (_produce, _produce_in_transaction),
+    1: (_fetch, _fetch_of_nothing, _fetch_in_session),
+    2: (_list_offsets,),
+    3: (_metadata,),
+    8: (_offset_commit, _simple_offset_commit),
+    9: (_offset_fetch,),
+    10: (_find_coordinator,),
+    11: (_join,),
+    12: (_heartbeat,),
+    13: (_leave,),
+    14: (_sync,),
+    15: (_describe_groups,),
+    16: (_list_groups,),
+    18: (_api_versions,),
+    19: (_create_topics, _create_assigned_topics),
+    20: (_delete_topics,),
+    21: (_delete_records,),
+    22: (_init_producer_id, _init_idempotent_producer),
+    23: (_offset_for_leader_epoch,),
+    24: (_add_partitions,),
+    25: (_add_offsets,),
+    26: (_end_transaction,),
+    27: (write_markers,),
+    28: (_txn_offset_commit,),
+    32: (_describe_configs,),
+    33: (_alter_configs,),
+    35: (_describe_log_dirs,),
+    37: (_create_partitions,),
+    42: (_delete_groups,),
+    43: (_elect_leaders,),
+    44: (_incremental_alter_configs,),
+    45: (_alter_reassignments,),
+    46: (_list_reassignments,),
+    47: (_delete_offsets,),
+    60: (_describe_cluster,),
+    61: (_describe_producers,),
+    65: (_describe_transactions,),
+    66: (_list_transactions,),
+    74: (_list_config_resources,),
+    75: (_describe_topic_partitions,),
+}
+"""By API key: a function that creates a request that gets no error, at any served version."""
+
+
+def served_versions(key: int) -> range:
+    """The versions of an API for which requests are created."""
+    handler = load_handler(key)
+    return range(handler.min_version, handler.max_version + 1)

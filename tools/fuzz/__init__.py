@@ -1,0 +1,1 @@
+"""Broken bytes for every reader of foreign bytes: `make fuzz`."""

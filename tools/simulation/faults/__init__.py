@@ -1,0 +1,1 @@
+"""The faults of a simulated cluster."""

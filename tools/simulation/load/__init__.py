@@ -1,0 +1,1 @@
+"""The clients of a simulated cluster, which record the responses that they receive."""
