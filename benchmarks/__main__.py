@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.environment import environment
-from benchmarks.model import BARNABAS, KAFKA, Scale, Workload
+from benchmarks.model import Scale, Workload
 from benchmarks.processes import has_inodes_to_keep
 from benchmarks.report import Run, rich_table
 from benchmarks.runner import in_turn, of_whole_pairs
-from benchmarks.systems import System, systems
+from benchmarks.system import BARNABAS, KAFKA, System
+from benchmarks.systems import systems
 from benchmarks.workloads import WORKLOADS
 from tools.foreign.languages import BuildFailed
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from barnabas.clock import SystemClock
-from benchmarks.systems import Reachable, Server
+from benchmarks.system import Reachable, Server
 
 TIMEOUT_S = 300
 IMPATIENT = {

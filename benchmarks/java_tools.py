@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.systems import Reachable, Server
+from benchmarks.system import Reachable, Server
 from tools.foreign.kafka import kafka_runtime
 
 CLIENT_JVM = ("-Xmx512m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")

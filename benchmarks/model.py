@@ -1,16 +1,12 @@
-"""What a benchmark is made of: workloads that yield figures, and the goals that figures have. Pure."""
+"""What a benchmark is made of: workloads that yield figures, and the goals that figures have."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from benchmarks.systems import System
+from benchmarks.system import KAFKA, System
 
-BARNABAS, KAFKA, MESH, KFAKE, FLOOR = "barnabas", "kafka", "mesh", "kfake", "floor"
-PEERS = (MESH, KFAKE)
-"""Brokers that no goal is about."""
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
@@ -84,7 +80,7 @@ class Workload:
 
     row: str
     title: str
-    measure: "Callable[[System, Scale], Figures]"
+    measure: Callable[[System, Scale], Figures]
     floor: Callable[[Scale], Figures] | None = None
     peers: tuple[str, ...] = ()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from barnabas.spark_examples.java import find_java
 from benchmarks.model import GIB, MIB, Figure, Goal
-from benchmarks.systems import Process, Server
+from benchmarks.system import Process, Server
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 MEMORY = Path("/proc/meminfo")

@@ -23,8 +23,9 @@ from tqdm import tqdm
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import Record, build_batch
 from benchmarks.clients import create_topics, seconds_to_first_ack
-from benchmarks.model import BARNABAS, GIB, KAFKA
-from benchmarks.systems import Server, System, systems
+from benchmarks.model import GIB
+from benchmarks.system import BARNABAS, KAFKA, Server, System
+from benchmarks.systems import systems
 
 TOPIC = "recovered"
 RECORD_BYTES = 1024

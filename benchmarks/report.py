@@ -11,8 +11,9 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.model import BARNABAS, FLOOR, KAFKA, PEERS, Figure, Goal, Measurement
+from benchmarks.model import Figure, Goal, Measurement
 from benchmarks.spread import Spread
+from benchmarks.system import BARNABAS, FLOOR, KAFKA, PEERS
 
 RESULTS_START, RESULTS_END = "<!-- results -->", "<!-- end of results -->"
 

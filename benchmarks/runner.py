@@ -5,10 +5,10 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from benchmarks.model import BARNABAS, FLOOR, KAFKA, Figures, Measurement, Scale, Workload
+from benchmarks.model import Figures, Measurement, Scale, Workload
 from benchmarks.report import ratios
 from benchmarks.spread import Spread
-from benchmarks.systems import System
+from benchmarks.system import BARNABAS, FLOOR, KAFKA, System
 
 WIDE = 0.2
 """Pairs disagree when a figure's ratios lie this far apart, as a share of their median, on both sides of a goal."""

@@ -6,10 +6,10 @@ import statistics
 from benchmarks.clients import LiveProducer, create_topics
 from benchmarks.floor import fetch_floor
 from benchmarks.java_tools import consume_together, fill
-from benchmarks.model import GIB, KFAKE, MIB, Figure, Figures, Scale, Workload, at_least, at_most
+from benchmarks.model import GIB, MIB, Figure, Figures, Scale, Workload, at_least, at_most
 from benchmarks.processes import CpuUse, disk_reads_mib, drop_page_cache, resident
 from benchmarks.spread import percentile
-from benchmarks.systems import Server, System
+from benchmarks.system import KFAKE, Server, System
 
 WARM = 1_000
 """Live records before any is measured."""

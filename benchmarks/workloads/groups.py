@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from confluent_kafka import Consumer
 
 from benchmarks.clients import TIMEOUT_S, create_topics
-from benchmarks.model import PEERS, Figure, Figures, Scale, Workload, at_most
+from benchmarks.model import Figure, Figures, Scale, Workload, at_most
 from benchmarks.processes import CpuUse, resident
-from benchmarks.systems import Server, System
+from benchmarks.system import PEERS, Server, System
 
 TOPIC = "measured"
 WARM_UP_MEMBERS = 5

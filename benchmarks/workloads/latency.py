@@ -5,10 +5,10 @@ import contextlib
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from benchmarks.clients import LiveProducer, at_rate_ms, create_topics, one_by_one_ms
 from benchmarks.java_tools import end_to_end_average_ms
-from benchmarks.model import KFAKE, PEERS, Figure, Figures, Scale, Workload, at_most, no_more_than
+from benchmarks.model import Figure, Figures, Scale, Workload, at_most, no_more_than
 from benchmarks.processes import CpuUse, live_heap_mib, raise_descriptor_limit, resident, resident_mib
 from benchmarks.spread import percentile
-from benchmarks.systems import System
+from benchmarks.system import KFAKE, PEERS, System
 from tools.attack.hostile import connect, frame, receive
 
 BILLION_A_DAY = 11_574

@@ -6,7 +6,7 @@ from benchmarks.clients import TIMEOUT_S, create_topics, wait_for_leaders
 from benchmarks.java_tools import consume, produce
 from benchmarks.model import MIB, Figure, Figures, Scale, Workload, at_least, at_most
 from benchmarks.processes import CpuUse, cpu_seconds, put_aside, resident
-from benchmarks.systems import System
+from benchmarks.system import System
 
 ROUND_ROBIN = {"partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"}
 WARM_UP = {**ROUND_ROBIN, "enable.idempotence": "false"}

@@ -3,9 +3,9 @@
 from benchmarks.clients import create_topics
 from benchmarks.floor import produce_floor
 from benchmarks.java_tools import LARGE_BATCHES, produce
-from benchmarks.model import FLOOR, MIB, PEERS, Figure, Figures, Scale, Workload, at_least, at_most
+from benchmarks.model import MIB, Figure, Figures, Scale, Workload, at_least, at_most
 from benchmarks.processes import CpuUse, drop_page_cache, resident
-from benchmarks.systems import System
+from benchmarks.system import FLOOR, PEERS, System
 
 IDEMPOTENT = {**LARGE_BATCHES, "acks": "all", "enable.idempotence": "true"}
 """Kafka's producer refuses idempotence with acks=1; with one replica acks=all waits for nothing more."""

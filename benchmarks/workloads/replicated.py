@@ -11,7 +11,7 @@ from benchmarks.leaders import Leaders
 from benchmarks.model import GIB, MIB, Figure, Figures, Goal, Scale, Workload, at_least, at_most, no_more_than
 from benchmarks.processes import CpuUse, resident_mib
 from benchmarks.spread import percentile
-from benchmarks.systems import System
+from benchmarks.system import System
 
 PARTITIONS = 3
 RECORD_BYTES = 1024

@@ -15,7 +15,7 @@ from benchmarks.leaders import Leaders, WithoutLeader
 from benchmarks.model import Figure, Figures, Goal, Scale, Workload, at_most, no_more_than
 from benchmarks.processes import CpuUse, cpu_seconds, put_aside, resident_mib
 from benchmarks.spread import percentile
-from benchmarks.systems import System
+from benchmarks.system import System
 from benchmarks.workloads.replicated import PARTITIONS, RECORD_BYTES, TOPIC_CONFIG
 
 TOPIC_PARTITIONS = 1_000

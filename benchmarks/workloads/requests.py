@@ -1,9 +1,9 @@
 """One record a request: what a request costs, and what a flush before its reply costs."""
 
 from benchmarks.clients import create_topics, requests_per_second
-from benchmarks.model import PEERS, Figure, Figures, Scale, Workload, at_least
+from benchmarks.model import Figure, Figures, Scale, Workload, at_least
 from benchmarks.processes import CpuUse, resident
-from benchmarks.systems import System
+from benchmarks.system import PEERS, System
 
 
 def unbatched(system: System, scale: Scale) -> Figures:

@@ -2,9 +2,9 @@
 
 from benchmarks.clients import create_topics
 from benchmarks.java_tools import LARGE_BATCHES, consume, produce
-from benchmarks.model import KFAKE, MIB, PEERS, Figure, Figures, Scale, Workload, at_least
+from benchmarks.model import MIB, Figure, Figures, Scale, Workload, at_least
 from benchmarks.processes import CpuUse, resident
-from benchmarks.systems import System
+from benchmarks.system import KFAKE, PEERS, System
 
 CODECS_BY_NAME = ("zstd", "lz4", "snappy", "gzip")
 COMMITTED = {"isolation.level": "read_committed"}

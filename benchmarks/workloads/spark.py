@@ -10,7 +10,7 @@ from benchmarks.clients import create_topics
 from benchmarks.java_tools import LARGE_BATCHES, produce
 from benchmarks.model import Figure, Figures, Scale, Workload, at_least
 from benchmarks.processes import CpuUse, resident
-from benchmarks.systems import Server, System
+from benchmarks.system import Server, System
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,9 +4,9 @@ import time
 
 from benchmarks.clients import create_topics, seconds_to_first_ack
 from benchmarks.java_tools import fill
-from benchmarks.model import GIB, MIB, PEERS, Figure, Figures, Scale, Workload, at_most
+from benchmarks.model import GIB, MIB, Figure, Figures, Scale, Workload, at_most
 from benchmarks.processes import cpu_seconds, resident
-from benchmarks.systems import System
+from benchmarks.system import PEERS, System
 
 SETTLING_S = 3.0
 SIZE_FULL, SIZE_QUICK = 5 * GIB, 256 * MIB

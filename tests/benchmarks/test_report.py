@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.model import BARNABAS, FLOOR, KAFKA, KFAKE, MESH, Figure, Measurement, at_least, at_most, no_more_than
+from benchmarks.model import Figure, Measurement, at_least, at_most, no_more_than
 from benchmarks.report import RESULTS_END, RESULTS_START, Run, cells, lines, markdown, number, together, with_results
 from benchmarks.spread import Spread
+from benchmarks.system import BARNABAS, FLOOR, KAFKA, KFAKE, MESH
 
 RATE = (at_least(1.3),)
 CPU = (at_most(0.4), at_most(1.5, of=FLOOR))

@@ -1,8 +1,8 @@
 from collections.abc import Iterator
 
-from benchmarks.model import BARNABAS, FLOOR, KAFKA, MESH, Figure, Scale, Workload, at_least
+from benchmarks.model import Figure, Scale, Workload, at_least
 from benchmarks.runner import in_turn, of_whole_pairs
-from benchmarks.systems import Server, System
+from benchmarks.system import BARNABAS, FLOOR, KAFKA, MESH, Server, System
 
 
 def never_started(settings: object) -> Server:
