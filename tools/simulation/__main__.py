@@ -9,7 +9,8 @@ import sys
 import time
 from argparse import ArgumentParser
 
-from tools.simulation.cluster import Outcome, simulate
+from tools.simulation.outcome import Outcome
+from tools.simulation.run import simulate
 
 
 def main() -> None:

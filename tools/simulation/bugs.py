@@ -44,7 +44,7 @@ from barnabas.controller.operations.announcement import tell_states
 from barnabas.storage.log_manager import LogManager
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.names import TopicId
-from tools.simulation.cluster import simulate
+from tools.simulation.run import simulate
 
 SECONDS: Final = 20.0
 """The duration of the faults in each run: a seed either finds the bug soon or does not find it."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tools.processes import children
-from tools.simulation.cluster import simulate
+from tools.simulation.run import simulate
 from tools.simulation.world.disk import SimulatedDisk
 
 FAULTS = (

@@ -14,24 +14,20 @@ happen:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import WeakSet
 
 from barnabas.broker.cluster.metadata import TRANSACTION_STATE_TOPIC
 from barnabas.broker.coordinators.transactions.state import TransactionState
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.server import Broker
 from barnabas.controller import znodes
+from barnabas.controller.coordination.interface import Stat
 from barnabas.controller.state import PartitionState
+from tools.simulation.cluster import Cluster, TopicPartition
 from tools.simulation.world.processes import Process, current_process
-
-if TYPE_CHECKING:
-    from barnabas.broker.replication.partition import Partition
-    from barnabas.broker.server import Broker
-    from barnabas.controller.coordination.interface import Stat
-
-TopicPartition = tuple[str, int]
-Running = tuple[Process, "Broker"]
 
 _STATE: Final = "/state"
 _TOPIC: Final = znodes.topic_path("")
@@ -40,25 +36,17 @@ _TOPIC: Final = znodes.topic_path("")
 class Invariants:
     """Checks each write to the store, each commit of a leader, and everything when `look` is called.
 
-    `running()` returns the process and the server of each broker by its id, None for one that is down. Violations are
-    added to `wrong`. A broker in `lacking` has lost its records and has received no command since; it is not expected
-    to have them. `committed` is called with the stored state when a leader has committed something.
+    A broker that lacks records (`Cluster.lacking`) is not expected to have the committed ones. `committed` is called
+    with the stored state when a leader has committed something.
     """
 
-    def __init__(
-        self,
-        running: Callable[[], Sequence[Running | None]],
-        wrong: list[str],
-        lacking: Collection[int],
-        committed: Callable[[Partition, PartitionState | None], None],
-    ) -> None:
-        self.states: dict[TopicPartition, PartitionState] = {}
-        """The partition states in the store."""
+    def __init__(self, cluster: Cluster, committed: Callable[[Partition, PartitionState | None], None]) -> None:
+        self._states = cluster.states
         self._topic_ids: dict[str, bytes | None] = {}
         """The ids of the topics in the store, or the last ones, by name."""
-        self._running = running
-        self._wrong = wrong
-        self._lacking = lacking
+        self._running = cluster.running
+        self._wrong = cluster.around.wrong
+        self._lacking = cluster.lacking
         self._has_committed = committed
         self._committed: dict[tuple[TopicPartition, object], int] = {}
         """By partition and topic id: a deleted topic may have been created again under the same name."""
@@ -90,8 +78,8 @@ class Invariants:
             return None
         *_, topic, _partitions, index, _state = path.split("/")
         key = (topic, int(index))
-        before = self.states.get(key)
-        state = self.states[key] = znodes.decode_partition_state(*key, data, stat.version)
+        before = self._states.get(key)
+        state = self._states[key] = znodes.decode_partition_state(*key, data, stat.version)
         if state.controller_epoch != self._controller_epoch:
             self._wrong.append(
                 f"{topic}-{index}: written by the controller of epoch {state.controller_epoch},"
@@ -122,7 +110,7 @@ class Invariants:
                 server.metadata.listeners[partial(self._check_metadata, node_id, process, server)] = None
             self._check_metadata(node_id, process, server)
             self._check_roles(node_id, process, server)
-        for partition_id in self.states:
+        for partition_id in self._states:
             self._check_members(partition_id)
         self._check_transactions()
 
@@ -141,11 +129,11 @@ class Invariants:
         life = (key, partition.log.topic_id)
         if partition.log.high_watermark > self._committed.get(life, 0):
             self._committed[life] = partition.log.high_watermark
-            self._has_committed(partition, self.states.get(key))
+            self._has_committed(partition, self._states.get(key))
             self._check_members(key)
 
     def _check_members(self, key: TopicPartition) -> None:
-        state, running = self.states.get(key), self._running()
+        state, running = self._states.get(key), self._running()
         if state is None:
             return
         for member in state.isr:
@@ -164,7 +152,7 @@ class Invariants:
 
     def _check_metadata(self, node_id: int, process: Process, server: Broker) -> None:
         """Check that a broker's metadata of a partition are never replaced by an older state."""
-        for topic, index in self.states:
+        for topic, index in self._states:
             found = server.metadata.partition(topic, index)
             if found is not None:
                 name = (f"{topic} {server.metadata.topic_id(topic)!r}", index)  # topics share names
@@ -192,7 +180,7 @@ class Invariants:
 
     def _leads(self, node_id: int, server: Broker, key: TopicPartition) -> Partition | None:
         """A partition that a broker leads, according to both itself and the store."""
-        state, partition = self.states.get(key), server.replicas.partition(*key)
+        state, partition = self._states.get(key), server.replicas.partition(*key)
         is_led = (
             state is not None
             and partition is not None
@@ -232,7 +220,7 @@ class Invariants:
             if running is None:
                 return False
             for partition in running[1].replicas.partitions():
-                known, state = partition.state, self.states[partition.topic, partition.index]
+                known, state = partition.state, self._states[partition.topic, partition.index]
                 if (known.leader, known.leader_epoch) != (state.leader, state.leader_epoch):
                     return False
                 if known.is_leader and (set(known.isr), known.partition_epoch) != (

@@ -3,7 +3,7 @@
 Most difficult situations for replication and controllers last milliseconds: between a write to the metadata store and
 its response, or between a command and its arrival. An ambush observes the write (it is at the store) and causes a fault
 right then. A seed decides which kinds are active, often none, so that other faults also occur alone. The faults
-themselves are those that `cluster.py` also causes at random.
+themselves are those that `random_faults.py` also causes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from barnabas.controller.state import PartitionState
+from tools.simulation.cluster import Cluster
+from tools.simulation.faults.damage import damage
 from tools.simulation.world.store import HOST as STORE
-
-if TYPE_CHECKING:
-    from tools.simulation.cluster import ClusterSimulation
 
 LAG_S_MAX: Final = 5.0
 
@@ -35,8 +34,9 @@ class Ambushes:
     applied.
     """
 
-    def __init__(self, simulation: ClusterSimulation, draw: random.Random) -> None:
-        self._simulation = simulation
+    def __init__(self, cluster: Cluster, draw: random.Random) -> None:
+        self._cluster = cluster
+        self._around = cluster.around
         self._draw = draw
         self._rests_until_s = 0.0
         self._slows_new_controller = False
@@ -47,7 +47,7 @@ class Ambushes:
             self._break_commands,
             self._delay_commands_of_new_controller,
         ]
-        count = draw.choice((0, 1, 2)) if len(simulation.brokers) > 1 else 0
+        count = draw.choice((0, 1, 2)) if len(cluster.brokers) > 1 else 0
         self._kinds = draw.sample(kinds, count)
         self._damages = count > 0 and draw.random() < 0.3
 
@@ -62,7 +62,7 @@ class Ambushes:
 
     def changed(self, before: PartitionState | None, state: PartitionState) -> None:
         """A partition's state has been written."""
-        controller = self._simulation.store.controller_id()
+        controller = self._around.store.controller_id()
         if not self._kinds or controller is None or self._now_s < self._rests_until_s:
             return
         for kind in self._draw.sample(self._kinds, len(self._kinds)):
@@ -71,25 +71,25 @@ class Ambushes:
                 return
 
     def _told(self, name: str) -> None:
-        self._simulation.tell(f"ambush: {name}")
-        self._simulation.count("ambushes")
+        self._around.tell(f"ambush: {name}")
+        self._around.count("ambushes")
         self._rests_until_s = self._now_s + REST_S + self._draw.expovariate(1.0)
 
     def controller_elected(self) -> None:
         """A new controller epoch was written. The controller's initial commands are delayed more than the requests to
         it.
         """
-        node_id = self._simulation.store.controller_id()
+        node_id = self._around.store.controller_id()
         if not self._slows_new_controller or node_id is None:
             return
         self._slows_new_controller = False
-        for other in range(len(self._simulation.brokers)):
+        for other in range(len(self._cluster.brokers)):
             if other != node_id:
                 self._slow_commands(node_id, other, self._now_s + 1.0)
 
     def _slow_commands(self, controller: int, other: int, until_s: float) -> None:
         """Delay all commands after the first, from which a broker learns of its new controller."""
-        network, running = self._simulation.network, self._simulation.brokers[other].running
+        network, running = self._around.network, self._cluster.brokers[other].running
         if running is not None and running[1].metadata.controller_id == controller:
             way = (self._name(controller), self._name(other))
             network.set_delay(*way, 1.0)
@@ -104,7 +104,7 @@ class Ambushes:
         the leader do not reach the broker meanwhile.
         """
         joined = _joined(before, state)
-        lag_s = int(self._simulation.configs["replica.lag.time.max.ms"]) / 1000
+        lag_s = int(self._around.configs["replica.lag.time.max.ms"]) / 1000
         if not joined or state.leader < 0 or lag_s > LAG_S_MAX:
             return False  # the leader waits for a follower that has caught up so recently anyway
         self._slow(STORE, self._name(controller), 3 * lag_s, 3 * lag_s)
@@ -138,7 +138,7 @@ class Ambushes:
         def depose() -> None:
             self._slow(self._name(controller), STORE, 3.0, 1.0)
             self._slow(STORE, self._name(controller), 3.0, 1.0)
-            self._simulation.store.depose_controller()
+            self._around.store.depose_controller()
 
         self._soon(depose)
         return True
@@ -149,10 +149,10 @@ class Ambushes:
         """
         if before is None or before.leader_epoch == state.leader_epoch:
             return False
-        others = [node_id for node_id in range(len(self._simulation.brokers)) if node_id != controller]
+        others = [node_id for node_id in range(len(self._cluster.brokers)) if node_id != controller]
         for other in others:
             for _ in range(3):
-                reset = partial(self._simulation.network.reset, self._name(controller), self._name(other))
+                reset = partial(self._around.network.reset, self._name(controller), self._name(other))
                 self._soon(reset, self._draw.uniform(0, 0.01))
         self._soon(partial(self._expire, self._draw.choice(others)), self._draw.uniform(0.02, 0.06))
         return True
@@ -166,23 +166,23 @@ class Ambushes:
         if not _is_altered(before, state):
             return False
         self._slows_new_controller = True
-        self._soon(self._simulation.store.depose_controller)
+        self._soon(self._around.store.depose_controller)
         return True
 
     def _damage_without_controller(self) -> None:
         """A broker restarts with a damaged log while no controller is there to remove it from the ISR. The others still
         have the lost records.
         """
-        simulation = self._simulation
-        controller = simulation.store.controller_id()
-        if controller is None or simulation.damaged is not None or not all(each.is_up for each in simulation.brokers):
+        cluster = self._cluster
+        controller = self._around.store.controller_id()
+        if controller is None or cluster.damaged is not None or not cluster.are_all_up:
             return
-        broker = simulation.brokers[self._draw.choice([i for i in range(len(simulation.brokers)) if i != controller])]
-        if not simulation.damage(broker):
+        broker = cluster.brokers[self._draw.choice([i for i in range(len(cluster.brokers)) if i != controller])]
+        if not damage(cluster, broker):
             return
         self._told("damage without controller")
-        simulation.keep_calm()
-        for each in simulation.brokers:
+        cluster.keep_calm()
+        for each in cluster.brokers:
             if each is not broker:  # it does not fetch for a moment, so that the damage has an effect
                 self._slow(each.name, broker.name, 6.0, 0.3)
         self._kill(controller, 2.0)
@@ -192,34 +192,34 @@ class Ambushes:
 
     @property
     def _now_s(self) -> float:
-        return self._simulation.loop.time()
+        return self._around.loop.time()
 
     def _name(self, node_id: int) -> str:
-        return self._simulation.brokers[node_id].name
+        return self._cluster.brokers[node_id].name
 
     def _is_up(self, node_id: int) -> bool:
-        return self._simulation.brokers[node_id].is_up
+        return self._cluster.brokers[node_id].is_up
 
     def _soon(self, call: Callable[[], object], after_s: float = 0.0) -> None:
         """Call this after the store's current work, when its response is under way."""
-        self._simulation.network.call_at(self._now_s + after_s, call)
+        self._around.network.call_at(self._now_s + after_s, call)
 
     def _slow(self, sender: str, receiver: str, duration_s: float, mean_s: float) -> None:
-        self._simulation.slow((sender, receiver), duration_s, mean_s)
+        self._cluster.links.slow((sender, receiver), duration_s, mean_s)
 
     def _cut(self, sender: str, receiver: str, duration_s: float) -> None:
-        self._simulation.cut((sender, receiver), duration_s)
+        self._cluster.links.cut((sender, receiver), duration_s)
 
     def _expire(self, node_id: int) -> None:
-        broker = self._simulation.brokers[node_id]
+        broker = self._cluster.brokers[node_id]
         if broker.process is not None:
-            self._simulation.tell(f"fault: {broker.name} session expired")
-            self._simulation.store.expire_sessions_of(broker.process)
+            self._around.tell(f"fault: {broker.name} session expired")
+            self._around.store.expire_sessions_of(broker.process)
 
     def _kill(self, node_id: int, down_s: float) -> None:
-        broker = self._simulation.brokers[node_id]
+        broker = self._cluster.brokers[node_id]
         if broker.process is not None:
-            self._simulation.tell(f"fault: {broker.name} killed")
+            self._around.tell(f"fault: {broker.name} killed")
             broker.kill(restart_after_s=down_s)
 
 

@@ -12,12 +12,13 @@ guarantee for this case, and the run ends.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tools.simulation.load.settings import MIN_INSYNC_REPLICAS
-
-if TYPE_CHECKING:
-    from tools.simulation.cluster import ClusterSimulation, SimulatedBroker
+from tools.simulation.broker import SimulatedBroker
+from tools.simulation.checks.guarantee import Guarantee
+from tools.simulation.cluster import Cluster
+from tools.simulation.load.settings import Settings
+from tools.simulation.surroundings import MIN_INSYNC_REPLICAS
 
 RUNS: Final = 0.3
 """The share of runs with a replaced disk: in those no log is damaged, because the others may have to fetch from it."""
@@ -40,11 +41,14 @@ LOST: Final = "its log is gone"
 class Replacement:
     """The replacement of one run. `broker` is the broker with the replaced disk, None before."""
 
-    def __init__(self, simulation: ClusterSimulation, draw: random.Random) -> None:
-        self._simulation = simulation
+    def __init__(self, cluster: Cluster, settings: Settings, guarantee: Guarantee, draw: random.Random) -> None:
+        self._cluster = cluster
+        self._around = cluster.around
+        self._settings = settings
+        self._guarantee = guarantee
         self._draw = draw
         # A reassignment, when it is cancelled, may leave only the broker that has lost the partition.
-        self.is_due = not simulation.has_moves and len(simulation.brokers) > 1 and draw.random() < RUNS
+        self.is_due = not cluster.has_moves and len(cluster.brokers) > 1 and draw.random() < RUNS
         self._is_alone = draw.random() < 0.5
         self._last: SimulatedBroker | None = None
         self._not_before_s = 0.0
@@ -52,30 +56,31 @@ class Replacement:
         """Whether the broker has received commands for the partitions it leads with its new disk."""
         self.broker: SimulatedBroker | None = None
         if self.is_due:
-            simulation.damaged = ""
-            if simulation.settings.mean_s is None:
-                simulation.configs[MIN_INSYNC_REPLICAS] = "2"
+            cluster.damaged = ""
+            if settings.mean_s is None:
+                self._around.configs[MIN_INSYNC_REPLICAS] = "2"
+        self._around.ready.append(self._told)
 
     def look(self) -> None:
         """Called periodically: sometimes starts a replacement for a broker that is alone in an ISR."""
-        brokers = self._simulation.brokers
+        brokers = self._cluster.brokers
         if not self.is_due or not self._is_alone or self.broker is not None:
             return
         if self._last is None:
             if all(each.is_up for each in brokers) and self._draw.random() < ALONE:
                 self._last = self._draw.choice(brokers)
-                self._simulation.keep_calm()
+                self._cluster.keep_calm()
                 for each in brokers:
                     if each is not self._last:
-                        self._simulation.tell(f"fault: {each.name} killed")
+                        self._around.tell(f"fault: {each.name} killed")
                         each.kill(restart_after_s=self._draw.uniform(*OTHERS_DOWN_S))
         elif self._last.process is None or all(each.is_up for each in brokers):
             self._last = None
         elif self._last.node_id not in self._alone():
-            self._not_before_s = self._simulation.loop.time() + self._draw.uniform(0, 2 * ALONE_S)
-        elif self._simulation.loop.time() >= self._not_before_s and self._is_dispensable(self._last):
+            self._not_before_s = self._around.loop.time() + self._draw.uniform(0, 2 * ALONE_S)
+        elif self._around.loop.time() >= self._not_before_s and self._is_dispensable(self._last):
             self._last.kill(restart_after_s=0.1)
-            self._simulation.count("disk of the last in sync replaced")
+            self._around.count("disk of the last in sync replaced")
             self._replace(self._last)
 
     def crashed(self, broker: SimulatedBroker) -> None:
@@ -86,13 +91,13 @@ class Replacement:
             self._replace(broker)
 
     def _replace(self, broker: SimulatedBroker) -> None:
-        self._simulation.count("disk replaced")
-        self._simulation.tell(f"fault: {broker.name} disk replaced")
+        self._around.count("disk replaced")
+        self._around.tell(f"fault: {broker.name} disk replaced")
         self.broker = broker
         self._is_told = False
         broker.replace_disk()
 
-    def told(self, node_id: int) -> None:
+    def _told(self, node_id: int) -> None:
         """A broker has received a command from the controller, which knew whether its logs are there."""
         if self.broker is not None and node_id == self.broker.node_id:
             self._is_told = True
@@ -100,21 +105,21 @@ class Replacement:
     def written(self) -> None:
         """The metadata store was written: perhaps no broker with all records of a partition is left."""
         if self.broker is not None and not self._is_told and not self._is_dispensable(self.broker):
-            self._simulation.power.end("disk")
+            self._guarantee.end("disk")
 
     def _alone(self) -> set[int]:
         """Brokers that are the only member of some ISR."""
-        return {state.isr[0] for state in self._simulation.invariants.states.values() if len(state.isr) == 1}
+        return {state.isr[0] for state in self._cluster.states.values() if len(state.isr) == 1}
 
     def _has_partitions(self, broker: SimulatedBroker) -> bool:
-        return any(broker.node_id in state.isr for state in self._simulation.invariants.states.values())
+        return any(broker.node_id in state.isr for state in self._cluster.states.values())
 
     def _is_dispensable(self, broker: SimulatedBroker) -> bool:
         """Whether others have all of its partitions."""
-        with_all = self._simulation.settings.with_all
+        with_all = self._settings.with_all
         return all(
             any(member != broker.node_id for member in with_all(partition, state))
-            for partition, state in self._simulation.invariants.states.items()
+            for partition, state in self._cluster.states.items()
             if broker.node_id in state.isr
         )
 

@@ -11,21 +11,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from barnabas.broker.client.configs import BROKER, TOPIC, ConfigResource, alter_configs
 from barnabas.broker.client.errors import BrokerUnavailable, ResponseError
+from barnabas.broker.replication.partition import Partition
 from barnabas.controller import znodes
 from barnabas.controller.state import NOBODY, PartitionState
 from barnabas.wire.errors import ErrorCode
+from tools.simulation.cluster import Cluster, TopicPartition
 from tools.simulation.load.clients import Worker
+from tools.simulation.surroundings import MIN_INSYNC_REPLICAS
 
-if TYPE_CHECKING:
-    from barnabas.broker.replication.partition import Partition
-    from tools.simulation.checks.invariants import TopicPartition
-    from tools.simulation.cluster import ClusterSimulation
-
-MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 RUNS: Final = 0.7
 """The share of runs with changes."""
 
@@ -53,10 +50,11 @@ _CONFIGS: Final = f"{znodes.CONFIG}/"
 class Settings:
     """The values in one run, in the metadata store and in the files."""
 
-    def __init__(self, simulation: ClusterSimulation, draw: random.Random) -> None:
-        self._simulation = simulation
+    def __init__(self, cluster: Cluster, draw: random.Random) -> None:
+        self._cluster = cluster
+        self._around = cluster.around
         self._draw = draw
-        is_changed = len(simulation.brokers) > 1 and draw.random() < RUNS
+        is_changed = len(cluster.brokers) > 1 and draw.random() < RUNS
         self.mean_s = draw.uniform(*MEAN_S) if is_changed else None
         """The mean time between changes; None for no changes."""
         self._is_raised = draw.random() < RAISED
@@ -71,12 +69,12 @@ class Settings:
     def look(self, interval_s: float) -> None:
         """Called periodically: sometimes edits the files, which brokers read at their next start."""
         if self.mean_s is not None and self._draw.random() < FILES * interval_s / self.mean_s:
-            self._edit_files("1" if self._simulation.configs[MIN_INSYNC_REPLICAS] == "2" else "2")
+            self._edit_files("1" if self._around.configs[MIN_INSYNC_REPLICAS] == "2" else "2")
 
     def _edit_files(self, value: str) -> None:
-        self._simulation.configs[MIN_INSYNC_REPLICAS] = value
-        self._simulation.tell(f"files: {MIN_INSYNC_REPLICAS} is {value}")
-        self._simulation.count("settings changed")
+        self._around.configs[MIN_INSYNC_REPLICAS] = value
+        self._around.tell(f"files: {MIN_INSYNC_REPLICAS} is {value}")
+        self._around.count("settings changed")
 
     def written(self, path: str, data: bytes) -> None:
         """A znode was written in the metadata store."""
@@ -115,16 +113,16 @@ class Settings:
             return
         own = partition.log.config.min_insync_replicas
         if own < 2 and not self._commits_alone(partition.topic, state.isr[0]):
-            self._simulation.count("unheard settings")
+            self._around.count("unheard settings")
             self._unheard.add((partition.topic, partition.index))
 
     def _commits_alone(self, topic: str, node_id: int) -> bool:
         """Whether a broker may commit alone in a topic."""
-        return (self._of(topic, node_id) or self._simulation.brokers[node_id].min_insync_replicas) == "1"
+        return (self._of(topic, node_id) or self._cluster.brokers[node_id].min_insync_replicas) == "1"
 
     def _will_commit_alone(self, topic: str, node_id: int) -> bool:
         """Whether it may do so after its next start. A controller decides by this when it learns of a loss."""
-        return (self._of(topic, node_id) or self._simulation.configs[MIN_INSYNC_REPLICAS]) == "1"
+        return (self._of(topic, node_id) or self._around.configs[MIN_INSYNC_REPLICAS]) == "1"
 
     def _of(self, topic: str, node_id: int) -> str | None:
         """The config that overrides a broker's file; None if there is none."""
