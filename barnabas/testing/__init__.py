@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from barnabas.broker.configuration.config import ConfigError
     from barnabas.testing.broker import Broker
-    from barnabas.testing.broker_clock import BrokerClock
     from barnabas.testing.cluster import Cluster
     from barnabas.testing.cluster_broker import ClusterBroker
     from barnabas.testing.faults import Faults
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from barnabas.testing.request import Request
     from barnabas.testing.snapshot import Snapshot
     from barnabas.testing.topic import Record, Topic
+    from barnabas.testing.waiting.broker_clock import BrokerClock
     from barnabas.wire.errors import ApiError, ErrorCode
 
 __all__ = [
@@ -46,7 +46,7 @@ __all__ = [
 _MODULES = {
     "ApiError": "barnabas.wire.errors",
     "Broker": "barnabas.testing.broker",
-    "BrokerClock": "barnabas.testing.broker_clock",
+    "BrokerClock": "barnabas.testing.waiting.broker_clock",
     "Cluster": "barnabas.testing.cluster",
     "ClusterBroker": "barnabas.testing.cluster_broker",
     "ConfigError": "barnabas.broker.configuration.config",

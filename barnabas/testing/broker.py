@@ -18,7 +18,6 @@ from barnabas.clock import Clock, OffsetClock
 from barnabas.storage.files import Files
 from barnabas.storage.os_files import OsFiles, UnsyncedFiles
 from barnabas.testing import report
-from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.broker_thread import BrokerThread
 from barnabas.testing.caller import Caller
 from barnabas.testing.contents import (
@@ -41,6 +40,7 @@ from barnabas.testing.roles import Roles
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.state_faults import check_is_online, is_offline
 from barnabas.testing.topic import Led, Topic
+from barnabas.testing.waiting.broker_clock import BrokerClock
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages import API_NAMES
 

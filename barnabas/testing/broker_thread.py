@@ -11,9 +11,9 @@ from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.environment import Environment
 from barnabas.broker.event_loops import new_event_loop
 from barnabas.broker.server import Broker as Server
-from barnabas.testing.calls import Calls
 from barnabas.testing.kept_network import KeptNetwork, KeptThreads
 from barnabas.testing.log_lines import Lines, OwnStoreWorker, OwnThreads
+from barnabas.testing.waiting.calls import Calls
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class BrokerThread:
     def replace(self, config: BrokerConfig, between: Callable[[], None], *, is_clean: bool, what: str) -> None:
         """End the broker, call `between`, and start another one with its ports and its clients' connections. Pending
         calls end with an error that says `what` happened to the broker ("was reset"), except those that repeat their
-        look-up (`waiting.outliving`). Raises the errors of each step; no broker serves then, and `end` has to be
+        look-up (`conditions.outliving`). Raises the errors of each step; no broker serves then, and `end` has to be
         called.
         """
         self._calls.run_through(self._replace(config, between, is_clean, what))

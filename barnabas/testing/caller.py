@@ -1,13 +1,19 @@
-"""The line of a test that called this package, for warnings: they should point at a line that its author can change."""
+"""The test that calls this package: its name, and the line of its call, for warnings that point at a line which its
+author can change.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from types import FrameType
 from typing import Any, Final, NamedTuple, Self
 
 PACKAGE: Final = __name__.rpartition(".")[0] + "."
+CURRENT_TEST: Final = "PYTEST_CURRENT_TEST"
+"""pytest's environment variable with the running test."""
+
 RUNNERS: Final = ("_pytest.", "asyncio.", "threading")
 
 
@@ -37,6 +43,11 @@ class Caller(NamedTuple):
     def warn(self, told: str) -> None:
         """Issue a warning at this line."""
         warnings.warn_explicit(told, UserWarning, self.file, self.line, self.module, self.registry)
+
+
+def current_test() -> str:
+    """The id of the test that pytest runs; empty for none."""
+    return os.environ.get(CURRENT_TEST, "").rpartition(" ")[0]
 
 
 def _module(frame: FrameType) -> str:

@@ -26,9 +26,7 @@ from barnabas.controller.coordination.owner_thread import OwnerThread
 from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import report
-from barnabas.testing.broker_clock import BrokerClock
 from barnabas.testing.caller import Caller
-from barnabas.testing.calls import Calls
 from barnabas.testing.cluster_broker import ClusterBroker, Sessions, cluster_does_not_run
 from barnabas.testing.contents import (
     ADMIN_TIMEOUT_MS,
@@ -50,7 +48,10 @@ from barnabas.testing.roles import IN_SYNC_S, POLL_S, Roles
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.state_faults import check_is_online
 from barnabas.testing.topic import Led, Topic
-from barnabas.testing.waiting import TIMEOUT_S, NothingMoreComes, check_wait
+from barnabas.testing.waiting.broker_clock import BrokerClock
+from barnabas.testing.waiting.calls import Calls
+from barnabas.testing.waiting.conditions import NothingMoreComes
+from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_wait
 from barnabas.threads import OsThreads
 from barnabas.wire.errors import ApiError, ErrorCode
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from barnabas.testing import report
-from barnabas.testing.waiting import TIMEOUT_S, check_wait
+from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_wait
 
 if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server

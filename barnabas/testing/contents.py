@@ -14,7 +14,8 @@ from barnabas.testing import report
 from barnabas.testing.group import Group, WantedGroup, find_group
 from barnabas.testing.requests import ask
 from barnabas.testing.topic import Led, Topic
-from barnabas.testing.waiting import TIMEOUT_S, check_may_block, check_wait, wait_until, with_timeout
+from barnabas.testing.waiting.conditions import wait_until
+from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_may_block, check_wait, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -22,8 +23,8 @@ from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopi
 if TYPE_CHECKING:
     from barnabas.broker.cluster.metadata import TopicMetadata
     from barnabas.broker.server import Broker as Server
-    from barnabas.testing.broker_clock import BrokerClock
     from barnabas.testing.interception import Owner
+    from barnabas.testing.waiting.broker_clock import BrokerClock
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from barnabas.broker.client.group import describe_assignment
 from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.testing.topic import topic_name
-from barnabas.testing.waiting import check_count
+from barnabas.testing.waiting.timeouts import check_count
 from barnabas.wire.errors import ApiError
 
 if TYPE_CHECKING:

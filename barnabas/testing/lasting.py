@@ -15,16 +15,17 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
+from barnabas.testing.caller import current_test
 from barnabas.testing.effects import Disconnect, Effect, Park
 from barnabas.testing.faulty_disk import Refusing
-from barnabas.testing.log_lines import current_test
 from barnabas.testing.selection import Limits, Matcher
-from barnabas.testing.waiting import TIMEOUT_S, NothingMoreComes, check_may_block, check_wait, wait_until, with_timeout
+from barnabas.testing.waiting.conditions import NothingMoreComes, wait_until
+from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_may_block, check_wait, with_timeout
 
 if TYPE_CHECKING:
     from barnabas.testing.interception import Interception
     from barnabas.testing.request import Request
-    from barnabas.testing.waiting import Listeners
+    from barnabas.testing.waiting.conditions import Listeners
 
 logger = logging.getLogger(__name__)
 

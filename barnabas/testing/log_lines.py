@@ -7,13 +7,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar, TypeVarTuple
 
 from barnabas.controller.coordination.owner_thread import Worker
+from barnabas.testing.caller import current_test
 from barnabas.threads import Threads, Workers
 
 T = TypeVar("T")
@@ -21,9 +21,6 @@ Arguments = TypeVarTuple("Arguments")
 
 LINES_KEPT: Final = 100
 """Per broker or cluster."""
-
-CURRENT_TEST: Final = "PYTEST_CURRENT_TEST"
-"""pytest's environment variable with the running test."""
 
 _numbers: Final = itertools.count(1)
 _here: Final = threading.local()
@@ -70,11 +67,6 @@ class Lines:
 
 
 _of_nobody: Final = Lines()
-
-
-def current_test() -> str:
-    """The id of the test that pytest runs; empty for none."""
-    return os.environ.get(CURRENT_TEST, "").rpartition(" ")[0]
 
 
 def of_this_broker() -> list[str]:

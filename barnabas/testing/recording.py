@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from barnabas.broker.api.response_errors import error_counter
 from barnabas.testing.interception import Interception
 from barnabas.testing.selection import Api, Matcher, Selection
-from barnabas.testing.waiting import TIMEOUT_S, NothingMoreComes, check_may_block, check_wait, wait_until, with_timeout
+from barnabas.testing.waiting.conditions import NothingMoreComes, wait_until
+from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_may_block, check_wait, with_timeout
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:

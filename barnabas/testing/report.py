@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from barnabas.testing import log_lines
-from barnabas.testing.log_lines import CURRENT_TEST, current_test
+from barnabas.testing.caller import CURRENT_TEST, current_test
 
 if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server

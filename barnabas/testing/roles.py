@@ -14,7 +14,8 @@ from barnabas.testing import report
 from barnabas.testing.contents import Contents, check_partition
 from barnabas.testing.settled import runtime, unsettled
 from barnabas.testing.topic import Topic, topic_name
-from barnabas.testing.waiting import TIMEOUT_S, check_wait, outliving
+from barnabas.testing.waiting.conditions import outliving
+from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_wait
 
 if TYPE_CHECKING:
     from barnabas.testing.interception import Owner

@@ -11,7 +11,7 @@ from barnabas.broker.handlers import apis_between_brokers, served_apis
 from barnabas.testing import entries
 from barnabas.testing.request import BETWEEN_BROKERS, Request
 from barnabas.testing.topic import Topic, topic_name
-from barnabas.testing.waiting import check_count
+from barnabas.testing.waiting.timeouts import check_count
 from barnabas.wire.messages import API_NAMES
 from barnabas.wire.messages import api as messages_of
 from barnabas.wire.schema import Message

@@ -23,11 +23,11 @@ from barnabas.broker.coordinators.groups.events import (
 )
 from barnabas.testing import elections
 from barnabas.testing.contents import check_partition
-from barnabas.testing.durations import Duration, whole_ms
 from barnabas.testing.lasting import Fault, FaultList, StateFault
 from barnabas.testing.selection import Matcher
 from barnabas.testing.topic import Topic, topic_name
-from barnabas.testing.waiting import TIMEOUT_S, with_timeout
+from barnabas.testing.waiting.durations import Duration, whole_ms
+from barnabas.testing.waiting.timeouts import TIMEOUT_S, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.records import Record, build_batch
 

@@ -12,10 +12,11 @@ from barnabas.broker.server import Broker as Server
 from barnabas.storage.files import Buffer
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.testing import report
-from barnabas.testing.durations import Duration, whole_ms
 from barnabas.testing.requests import ask
 from barnabas.testing.topic_changes import Ends, TopicChanges, ends_of, partitions_if_any, wait_for_offsets
-from barnabas.testing.waiting import TIMEOUT_S, check_may_block, check_wait, outliving, with_timeout
+from barnabas.testing.waiting.conditions import outliving
+from barnabas.testing.waiting.durations import Duration, whole_ms
+from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_may_block, check_wait, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

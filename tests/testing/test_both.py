@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode, Record
-from barnabas.testing.waiting import brokers_of
+from barnabas.testing.waiting.conditions import brokers_of
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

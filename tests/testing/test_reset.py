@@ -22,7 +22,7 @@ from barnabas.storage.files import FileStat
 from barnabas.storage.os_files import OsFiles, UnsyncedFiles
 from barnabas.testing import Broker, Cluster, ErrorCode, succession
 from barnabas.testing.requests import ask
-from barnabas.testing.waiting import brokers_of
+from barnabas.testing.waiting.conditions import brokers_of
 from barnabas.wire import codec
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from barnabas.testing import Broker
-from barnabas.testing.waiting import TIMEOUT_VARIABLE, default_timeout_s
+from barnabas.testing.waiting.timeouts import TIMEOUT_VARIABLE, default_timeout_s
 
 VAIN: list[tuple[Callable[[Broker], Any], type[Exception], str]] = [
     (lambda broker: broker.wait_request(count=20_000), ValueError, "a recording keeps the last 10000 requests"),

@@ -21,7 +21,7 @@ from barnabas.testing.control.served import MAIN, Served, ServedBrokers, new_own
 from barnabas.testing.control.wording import in_http
 from barnabas.testing.lasting import Hold
 from barnabas.testing.recording import Recording
-from barnabas.testing.waiting import TIMEOUT_S
+from barnabas.testing.waiting.timeouts import TIMEOUT_S
 from barnabas.wire.errors import ApiError, ErrorCode
 
 LISTED_DEFAULT: Final = 100

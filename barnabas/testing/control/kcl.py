@@ -20,7 +20,8 @@ from barnabas.broker.coordinators.groups.subscriptions import parse_topics
 from barnabas.testing import report
 from barnabas.testing.control.fields import TIMEOUT_MS_MAX, Kind, Refused
 from barnabas.testing.group import STATES, check_group_may_be
-from barnabas.testing.waiting import TIMEOUT_S, wait_until, with_timeout
+from barnabas.testing.waiting.conditions import wait_until
+from barnabas.testing.waiting.timeouts import TIMEOUT_S, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import TopicId
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from barnabas.testing.control.actions import Asked
     from barnabas.testing.control.answers import Json
     from barnabas.testing.control.served import Served
-    from barnabas.testing.waiting import Listeners
+    from barnabas.testing.waiting.conditions import Listeners
 
 T = TypeVar("T")
 

@@ -38,7 +38,7 @@ from barnabas.testing.control.fields import TIMEOUT_MS_DEFAULT, Refused, accept,
 from barnabas.testing.control.served import ServedBrokers
 from barnabas.testing.control.verbs import VERBS, Verb
 from barnabas.testing.control.wording import in_http
-from barnabas.testing.patience import Patience
+from barnabas.testing.waiting.patience import Patience
 from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)

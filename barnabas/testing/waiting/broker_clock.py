@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from barnabas.clock import OffsetClock
-from barnabas.testing.durations import Duration, signed_ms
+from barnabas.testing.waiting.durations import Duration, signed_ms
 
 
 class BrokerClock:

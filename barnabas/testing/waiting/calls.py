@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import finalize
 
-from barnabas.testing.patience import result_of
-from barnabas.testing.waiting import brokers_of
+from barnabas.testing.waiting.conditions import brokers_of
+from barnabas.testing.waiting.patience import result_of
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Calls:
     """The coroutines that run on the event loop of `owner` (a "broker", a "cluster") for other threads and loops. When
     the brokers that they use are replaced (`pause`, `end`, `go_on`), they end with an error that says so, except those
-    that repeat their look-up (`waiting.outliving`). `check_ready` raises if no broker can be used.
+    that repeat their look-up (`conditions.outliving`). `check_ready` raises if no broker can be used.
     """
 
     def __init__(self, owner: str, check_ready: Callable[[], None] = lambda: None) -> None:
