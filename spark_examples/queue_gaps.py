@@ -14,7 +14,7 @@ from barnabas.broker.client.configs import TOPIC, describe_configs
 from barnabas.broker.client.consumer import EARLIEST, READ_COMMITTED, Positions
 from barnabas.spark_examples.archive_log import Explained
 from barnabas.spark_examples.offsets import Partition, Range
-from barnabas.testing.topic import CommittedBatches
+from barnabas.testing.contents.records import CommittedBatches
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from barnabas.wire.record_batch import RecordBatchHeader, iter_headers
 from barnabas.wire.records import iter_records

@@ -78,7 +78,7 @@ LISTENERS = {
     "broker/http/server.py": 1,
     "barnabas/testing/control/server.py": 1,
     "controller/coordination/zookeeper_server/server.py": 1,
-    "barnabas/testing/kept_network.py": 0,  # hands on what it is asked for
+    "barnabas/testing/brokers/kept_network.py": 0,  # hands on what it is asked for
 }
 """What listens, and how many rows `docs/limits.md` has for it."""
 

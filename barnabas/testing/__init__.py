@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from barnabas.broker.configuration.config import ConfigError
-    from barnabas.testing.broker import Broker
-    from barnabas.testing.cluster import Cluster
-    from barnabas.testing.cluster_broker import ClusterBroker
-    from barnabas.testing.faults import Faults
-    from barnabas.testing.group import Group, GroupMember
-    from barnabas.testing.lasting import Fault, Hold
-    from barnabas.testing.recording import RecordedRequest, Recording
-    from barnabas.testing.request import Request
-    from barnabas.testing.snapshot import Snapshot
-    from barnabas.testing.topic import Record, Topic
+    from barnabas.testing.brokers.broker import Broker
+    from barnabas.testing.brokers.cluster import Cluster
+    from barnabas.testing.brokers.cluster_broker import ClusterBroker
+    from barnabas.testing.brokers.snapshot import Snapshot
+    from barnabas.testing.contents.group import Group, GroupMember
+    from barnabas.testing.contents.records import Record
+    from barnabas.testing.contents.topic import Topic
+    from barnabas.testing.faults.fault import Fault, Hold
+    from barnabas.testing.faults.faults import Faults
+    from barnabas.testing.interception.request import Request
+    from barnabas.testing.recording.recorded_request import RecordedRequest
+    from barnabas.testing.recording.recording import Recording
     from barnabas.testing.waiting.broker_clock import BrokerClock
     from barnabas.wire.errors import ApiError, ErrorCode
 
@@ -45,23 +47,23 @@ __all__ = [
 
 _MODULES = {
     "ApiError": "barnabas.wire.errors",
-    "Broker": "barnabas.testing.broker",
+    "Broker": "barnabas.testing.brokers.broker",
     "BrokerClock": "barnabas.testing.waiting.broker_clock",
-    "Cluster": "barnabas.testing.cluster",
-    "ClusterBroker": "barnabas.testing.cluster_broker",
+    "Cluster": "barnabas.testing.brokers.cluster",
+    "ClusterBroker": "barnabas.testing.brokers.cluster_broker",
     "ConfigError": "barnabas.broker.configuration.config",
     "ErrorCode": "barnabas.wire.errors",
-    "Fault": "barnabas.testing.lasting",
-    "Faults": "barnabas.testing.faults",
-    "Group": "barnabas.testing.group",
-    "GroupMember": "barnabas.testing.group",
-    "Hold": "barnabas.testing.lasting",
-    "Record": "barnabas.testing.topic",
-    "RecordedRequest": "barnabas.testing.recording",
-    "Recording": "barnabas.testing.recording",
-    "Request": "barnabas.testing.request",
-    "Snapshot": "barnabas.testing.snapshot",
-    "Topic": "barnabas.testing.topic",
+    "Fault": "barnabas.testing.faults.fault",
+    "Faults": "barnabas.testing.faults.faults",
+    "Group": "barnabas.testing.contents.group",
+    "GroupMember": "barnabas.testing.contents.group",
+    "Hold": "barnabas.testing.faults.fault",
+    "Record": "barnabas.testing.contents.records",
+    "RecordedRequest": "barnabas.testing.recording.recorded_request",
+    "Recording": "barnabas.testing.recording.recording",
+    "Request": "barnabas.testing.interception.request",
+    "Snapshot": "barnabas.testing.brokers.snapshot",
+    "Topic": "barnabas.testing.contents.topic",
 }
 
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from barnabas.testing.broker import Broker
-    from barnabas.testing.cluster import Cluster
-    from barnabas.testing.topic import Topic
+    from barnabas.testing.brokers.broker import Broker
+    from barnabas.testing.brokers.cluster import Cluster
+    from barnabas.testing.contents.topic import Topic
 
 INI_OPTION = "kafka_broker_configs"
 BROKER = "kafka_broker"
@@ -38,7 +38,7 @@ RAISING = ("barnabas.", "concurrent.futures.")
 RUNNERS = ("_pytest.", "pluggy.")
 """The modules whose frames pytest does not show: if only these call, a fixture of this plugin is shown."""
 
-REPORT_MODULE = "barnabas.testing.report"
+REPORT_MODULE = "barnabas.testing.brokers.report"
 NAME_LENGTH_MAX = 200
 _numbers = count(1)
 _lasting = pytest.StashKey[dict[str, "Broker | Cluster"]]()
@@ -137,7 +137,7 @@ def kafka_broker_configs(pytestconfig: pytest.Config) -> dict[str, object]:
 @pytest.fixture(scope="session")
 def kafka_broker(kafka_broker_configs: dict[str, object], pytestconfig: pytest.Config) -> Iterator[Broker]:
     """A broker that runs as long as the test session; with `--kafka-reset` it is reset after each test."""
-    from barnabas.testing.broker import Broker
+    from barnabas.testing.brokers.broker import Broker
 
     with Broker(configs=kafka_broker_configs) as broker, _known(pytestconfig, BROKER, broker):
         yield broker
@@ -208,7 +208,7 @@ def kafka_group_of_session(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def kafka_broker_factory() -> Iterator[Callable[..., Broker]]:
     """Starts brokers for this test alone: `kafka_broker_factory(num_partitions=3)`, stopped after the test."""
-    from barnabas.testing.broker import Broker
+    from barnabas.testing.brokers.broker import Broker
 
     brokers: list[Broker] = []
 
@@ -227,7 +227,7 @@ def kafka_broker_factory() -> Iterator[Callable[..., Broker]]:
 @pytest.fixture
 def kafka_cluster() -> Iterator[Cluster]:
     """Three brokers for this test alone, which it may stop, kill and cut off from each other."""
-    from barnabas.testing.cluster import Cluster
+    from barnabas.testing.brokers.cluster import Cluster
 
     with Cluster() as cluster:
         yield cluster
@@ -275,7 +275,7 @@ def _is_told_in_a_line(error: BaseException) -> bool:
 
 
 def _cluster_to_share(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    from barnabas.testing.cluster import Cluster
+    from barnabas.testing.brokers.cluster import Cluster
 
     assert request.fixturename is not None
     with Cluster() as cluster, _known(request.config, request.fixturename, cluster):

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from barnabas.broker.server import Broker as Server
-from barnabas.testing.cluster import Cluster
+from barnabas.testing.brokers.cluster import Cluster
 from compat_tests.java_tools.kafka_tools import Tools
 from compat_tests.java_tools.test_configs import shown
 from tools.waiting import PATIENCE_S, wait_until

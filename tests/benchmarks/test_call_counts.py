@@ -27,7 +27,7 @@ from barnabas.clock import ManualClock
 from barnabas.storage.file_records import REGION_BYTES_MIN
 from barnabas.storage.os_files import OsFiles
 from barnabas.testing import Broker, Cluster
-from barnabas.testing.cluster_broker import ClusterBroker
+from barnabas.testing.brokers.cluster_broker import ClusterBroker
 from barnabas.wire.codec import decode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

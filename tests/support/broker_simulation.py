@@ -24,7 +24,7 @@ from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.storage.segment_reader import ColdRead
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from barnabas.wire.messages.end_txn import EndTxnRequest

@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from barnabas.broker.coordinators.transactions.retries import MARKERS_PER_TURN
 from barnabas.clock import ManualClock
-from barnabas.testing import Broker, requests
+from barnabas.testing import Broker
+from barnabas.testing.contents import requests
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.wire.messages.heartbeat import HeartbeatRequest

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 
 from barnabas.clock import ManualClock
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode
-from barnabas.testing.cluster_broker import ClusterBroker
+from barnabas.testing.brokers.cluster_broker import ClusterBroker
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from barnabas.testing.control.fields import DEADLINE
 from barnabas.testing.control.served import BROKERS_MAX
 from barnabas.testing.control.verbs import VERBS
-from barnabas.testing.faults import Faults
-from barnabas.testing.selection import Matching
+from barnabas.testing.faults.faults import Faults
+from barnabas.testing.interception.selection import Matching
 from tests.support.reference_loop import assert_within, work_s
 from tests.testing.control_client import ControlClient
 from tools.processes.barnabas import BarnabasControl

@@ -16,9 +16,10 @@ from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as Server
 from barnabas.clock import ManualClock
 from barnabas.storage.os_files import UnsyncedFiles
-from barnabas.testing import Broker, Cluster, ErrorCode, coordinators
-from barnabas.testing.broker_thread import BrokerThread
-from barnabas.testing.requests import ask
+from barnabas.testing import Broker, Cluster, ErrorCode
+from barnabas.testing.brokers import coordinators
+from barnabas.testing.brokers.broker_thread import BrokerThread
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.codec import decode
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from tools.attack.hostile import connect, frame, receive

@@ -10,10 +10,11 @@ import pytest
 from barnabas.broker.api.response_errors import error_counter
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
 from barnabas.broker.network.outcome import CloseConnection
-from barnabas.testing import entries
-from barnabas.testing.effects import Answer, Fail, Passage
-from barnabas.testing.request import Request
-from barnabas.testing.selection import Matcher
+from barnabas.testing.faults.effects import Fail
+from barnabas.testing.interception import entries
+from barnabas.testing.interception.answer import Answer, Passage
+from barnabas.testing.interception.request import Request
+from barnabas.testing.interception.selection import Matcher
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from barnabas.wire.schema import Array, Message

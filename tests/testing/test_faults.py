@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.clock import ManualClock
 from barnabas.testing import ApiError, Broker, Cluster, ErrorCode, Fault, Request
-from barnabas.testing.effects import Delay, Throttle
+from barnabas.testing.faults.effects import Delay, Throttle
 from barnabas.testing.waiting.conditions import brokers_of
 from barnabas.wire.codec import decode
 from barnabas.wire.messages import api as api_of

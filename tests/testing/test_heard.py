@@ -8,7 +8,7 @@ import pytest
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
 from barnabas.broker.server import Broker as Server
 from barnabas.testing import Broker, Cluster
-from barnabas.testing.settled import runtime, unsettled
+from barnabas.testing.contents.settled import runtime, unsettled
 from barnabas.wire.names import TopicId
 
 pytestmark = pytest.mark.slow

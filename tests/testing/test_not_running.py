@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from barnabas.testing import ApiError, Broker, Cluster
-from barnabas.testing.lasting import FaultList
+from barnabas.testing.faults.fault_list import FaultList
 from tests.testing.test_both import Owner
 
 pytestmark = pytest.mark.slow

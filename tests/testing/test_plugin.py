@@ -225,7 +225,7 @@ def test_the_package_tells_its_names_without_loading_them() -> None:
     code = """
 import sys
 import barnabas.testing
-assert "barnabas.testing.broker" not in sys.modules
+assert "barnabas.testing.brokers.broker" not in sys.modules
 for name in barnabas.testing.__all__:
     assert getattr(barnabas.testing, name).__name__ == name
 try:

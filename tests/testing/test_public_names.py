@@ -22,8 +22,8 @@ from barnabas.testing import (
     Snapshot,
     Topic,
 )
-from barnabas.testing.cuts import Cut
-from barnabas.testing.lasting import FaultGroup
+from barnabas.testing.faults.cuts import Cut
+from barnabas.testing.faults.fault import FaultGroup
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from tools.attack.hostile import connect, frame
 

@@ -13,8 +13,9 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 
 from barnabas.broker.network.session import Session
-from barnabas.testing import Broker, Cluster, ErrorCode, recording
-from barnabas.testing.request import read_request
+from barnabas.testing import Broker, Cluster, ErrorCode
+from barnabas.testing.interception.request import read_request
+from barnabas.testing.recording.recording import REQUESTS_MAX
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -212,11 +213,11 @@ def test_pipelined_requests_are_served_as_without_a_recording(broker: Broker) ->
 
 def test_only_the_last_ones_are_kept(broker: Broker) -> None:
     with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
-        for start in range(0, recording.REQUESTS_MAX + 100, 100):
+        for start in range(0, REQUESTS_MAX + 100, 100):
             connection.sendall(b"".join(frame(LIST_GROUPS, 1, start + number) for number in range(100)))
             for _ in range(100):
                 receive(connection)
-    assert len(seen) == recording.REQUESTS_MAX
+    assert len(seen) == REQUESTS_MAX
     assert seen.dropped == 100
     assert next(iter(seen)).request.correlation_id == 100
 

@@ -8,8 +8,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.broker.server import Broker as Server
-from barnabas.testing import Broker, Cluster, Topic, report
-from barnabas.testing.log_lines import LINES_KEPT
+from barnabas.testing import Broker, Cluster, Topic
+from barnabas.testing.brokers import report
+from barnabas.testing.brokers.log_lines import LINES_KEPT
 from tools.processes import children
 from tools.waiting import PATIENCE_S
 

@@ -20,8 +20,9 @@ from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
 from barnabas.storage.files import FileStat
 from barnabas.storage.os_files import OsFiles, UnsyncedFiles
-from barnabas.testing import Broker, Cluster, ErrorCode, succession
-from barnabas.testing.requests import ask
+from barnabas.testing import Broker, Cluster, ErrorCode
+from barnabas.testing.brokers import succession
+from barnabas.testing.contents.requests import ask
 from barnabas.testing.waiting.conditions import brokers_of
 from barnabas.wire import codec
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource

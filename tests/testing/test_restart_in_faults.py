@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from barnabas.testing import Broker, Cluster
-from barnabas.testing.request import Request
+from barnabas.testing.interception.request import Request
 from tests.testing.control_client import Answer, ControlClient
 from tools.processes.barnabas import BarnabasControl
 from tools.waiting import PATIENCE_S, wait_until

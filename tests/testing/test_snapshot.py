@@ -13,7 +13,7 @@ from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
 from barnabas.storage.os_files import OsFiles
 from barnabas.testing import Broker
-from barnabas.testing.snapshot import LINKED_BYTES_MIN
+from barnabas.testing.brokers.snapshot import LINKED_BYTES_MIN
 from tests.support.reference_loop import assert_within, timed, work_s
 from tools.waiting import PATIENCE_S
 

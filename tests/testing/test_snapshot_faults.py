@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from barnabas.testing import Broker, Cluster
-from barnabas.testing.faults import Faults
+from barnabas.testing.faults.faults import Faults
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from barnabas.testing import ApiError, Broker
-from barnabas.testing.topic import CommittedBatches
+from barnabas.testing.contents.records import CommittedBatches
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_batch, build_end_txn_marker, iter_records
 from barnabas.wire.records import Record as BatchRecord

@@ -3,7 +3,7 @@ They are asked by Kafka's protocol, those of Apache Kafka as well as ours.
 
 Call `wait_settled` after starts, stops, kills, topic creations or elections: a tool gets its response when the
 controller's broker has applied a change, and the others follow later. (For clusters inside a test:
-`barnabas.testing.settled`.)
+`barnabas.testing.contents.settled`.)
 """
 
 import asyncio

@@ -11,16 +11,16 @@ from typing import Any, Final
 
 import barnabas
 from barnabas.broker.configuration import config as broker_config
-from barnabas.testing.broker import Broker
-from barnabas.testing.cluster import NEED_OTHERS, Cluster
-from barnabas.testing.cluster_broker import ClusterBroker
+from barnabas.testing.brokers.broker import Broker
+from barnabas.testing.brokers.cluster import NEED_OTHERS, Cluster
+from barnabas.testing.brokers.cluster_broker import ClusterBroker
 from barnabas.testing.control import answers, rules
 from barnabas.testing.control.answers import Json
 from barnabas.testing.control.fields import Refused
 from barnabas.testing.control.served import MAIN, Served, ServedBrokers, new_owner
 from barnabas.testing.control.wording import in_http
-from barnabas.testing.lasting import Hold
-from barnabas.testing.recording import Recording
+from barnabas.testing.faults.fault import Hold
+from barnabas.testing.recording.recording import Recording
 from barnabas.testing.waiting.timeouts import TIMEOUT_S
 from barnabas.wire.errors import ApiError, ErrorCode
 

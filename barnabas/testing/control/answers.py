@@ -6,19 +6,19 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.testing.cluster import Cluster
+from barnabas.testing.brokers.cluster import Cluster
 from barnabas.testing.control import rules
-from barnabas.testing.lasting import Hold
+from barnabas.testing.faults.fault import Hold
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import iter_records
 from barnabas.wire.schema import Array, Message
 
 if TYPE_CHECKING:
+    from barnabas.testing.contents.group import Group
+    from barnabas.testing.contents.records import Record
     from barnabas.testing.control.served import Served
-    from barnabas.testing.group import Group
-    from barnabas.testing.lasting import Lasting
-    from barnabas.testing.recording import RecordedRequest
-    from barnabas.testing.topic import Record
+    from barnabas.testing.faults.fault import Lasting
+    from barnabas.testing.recording.recorded_request import RecordedRequest
 
 Json = dict[str, Any]
 

@@ -19,7 +19,7 @@ from barnabas.broker.cli.ready import print_ready
 from barnabas.broker.cli.serve import EXIT_USAGE, parser, serve_one
 from barnabas.broker.configuration.config import DEFAULT, BrokerConfig, parse_address
 from barnabas.broker.observability import logs
-from barnabas.testing.broker import Broker
+from barnabas.testing.brokers.broker import Broker
 from barnabas.testing.control.served import MAIN, ServedBrokers
 from barnabas.testing.control.server import ControlServer, loopback_addresses
 

@@ -17,9 +17,8 @@ from uuid import UUID
 
 from barnabas.broker.client.group import describe_assignment
 from barnabas.broker.coordinators.groups.subscriptions import parse_topics
-from barnabas.testing import report
+from barnabas.testing.contents.group import STATES, check_group_may_be
 from barnabas.testing.control.fields import TIMEOUT_MS_MAX, Kind, Refused
-from barnabas.testing.group import STATES, check_group_may_be
 from barnabas.testing.waiting.conditions import wait_until
 from barnabas.testing.waiting.timeouts import TIMEOUT_S, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -28,8 +27,8 @@ from barnabas.wire.names import TopicId
 if TYPE_CHECKING:
     from barnabas.broker.cluster.metadata import TopicMetadata
     from barnabas.broker.coordinators.groups.changes import CommittedOffset, Member
-    from barnabas.testing.broker import Broker
-    from barnabas.testing.cluster import Cluster
+    from barnabas.testing.brokers.broker import Broker
+    from barnabas.testing.brokers.cluster import Cluster
     from barnabas.testing.control.actions import Asked
     from barnabas.testing.control.answers import Json
     from barnabas.testing.control.served import Served
@@ -338,7 +337,7 @@ def _wait_group(served: Served, group: str, is_so: Callable[[Json], bool], timeo
         try:
             return await with_timeout(wait_until(reached, listeners, owner._recheck_s), timeout_s, found)
         except TimeoutError as error:
-            raise report.explained(error, owner) from None
+            raise owner._explained(error) from None
 
     return owner.call(wait())
 

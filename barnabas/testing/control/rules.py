@@ -10,20 +10,21 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.testing import entries
 from barnabas.testing.control import fields
 from barnabas.testing.control.fields import Field, Kind, Refused, accept
-from barnabas.testing.effects import Answer, Delay, Effect, Fail, GoOn, Passage
-from barnabas.testing.faults import api_names, error_code, split_keywords
-from barnabas.testing.lasting import Fault, FaultGroup, Lasting
-from barnabas.testing.request import BETWEEN_BROKERS
-from barnabas.testing.selection import api_keys
+from barnabas.testing.faults.effects import Delay, Fail
+from barnabas.testing.faults.fault import Fault, FaultGroup, Lasting
+from barnabas.testing.faults.faults import api_names, error_code, split_keywords
+from barnabas.testing.interception import entries
+from barnabas.testing.interception.answer import Answer, Effect, GoOn, Passage
+from barnabas.testing.interception.request import BETWEEN_BROKERS
+from barnabas.testing.interception.selection import api_keys
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import API_NAMES
 
 if TYPE_CHECKING:
-    from barnabas.testing.faults import Faults
-    from barnabas.testing.request import Request
+    from barnabas.testing.faults.faults import Faults
+    from barnabas.testing.interception.request import Request
 
 WITHOUT_END: Final = -1
 """The `count` of a rule without a limit."""

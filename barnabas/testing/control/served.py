@@ -11,14 +11,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.clock import ManualClock
-from barnabas.testing.broker import Broker
-from barnabas.testing.cluster import Cluster
+from barnabas.testing.brokers.broker import Broker
+from barnabas.testing.brokers.cluster import Cluster
 from barnabas.testing.control.fields import CLUSTER_BROKERS_MAX, Refused
 
 if TYPE_CHECKING:
-    from barnabas.testing.cluster_broker import ClusterBroker
-    from barnabas.testing.lasting import Lasting
-    from barnabas.testing.snapshot import Snapshot
+    from barnabas.testing.brokers.cluster_broker import ClusterBroker
+    from barnabas.testing.brokers.snapshot import Snapshot
+    from barnabas.testing.faults.fault import Lasting
 
 MAIN: Final = "main"
 """The broker of the command line."""

@@ -173,3 +173,8 @@ def _closing(coroutine: Coroutine[Any, Any, T], running: Coroutine[Any, Any, T])
     """`running`, which runs `coroutine`; closes `coroutine` if `running` is cancelled, or closed, before it begins."""
     finalize(running, coroutine.close).atexit = False
     return running
+
+
+def of_another_process() -> RuntimeError:
+    """The error in a process that was forked from the one of the broker, or the cluster."""
+    return RuntimeError("this runs in the process that started it: one that was forked has its address, and no more")

@@ -11,7 +11,7 @@ import pytest
 from barnabas.broker.configuration.changes import BROKER, DELETE, SET, TOPIC
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY
 from barnabas.testing import Cluster
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.incremental_alter_configs import (
     AlterableConfig,

@@ -16,7 +16,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.testing import Broker, Cluster
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataBroker, UpdateMetadataRequest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.server import Broker
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -12,7 +12,7 @@ import pytest
 from barnabas.broker.api.reply_room import ReplyRoom
 from barnabas.broker.services import REPLY_BYTES_MAX
 from barnabas.testing import Broker
-from barnabas.testing.requests import ask as ask_here
+from barnabas.testing.contents.requests import ask as ask_here
 from barnabas.wire import codec
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (

@@ -16,7 +16,7 @@ from barnabas.broker.handlers import load_handler
 from barnabas.broker.network.session import Session, client_id_of_broker
 from barnabas.broker.security.broker_secrets import RegisteredSecrets
 from barnabas.broker.server import Broker
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic

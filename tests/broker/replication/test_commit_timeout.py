@@ -10,7 +10,7 @@ import pytest
 
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.messages.write_txn_markers import (

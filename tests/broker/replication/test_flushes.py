@@ -17,7 +17,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.errors import StorageError
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch

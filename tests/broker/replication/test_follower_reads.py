@@ -18,8 +18,8 @@ from barnabas.broker.replication.follower_reads import COMMIT_WAIT_MS
 from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.replica_selector import preferred_replica
 from barnabas.testing import Cluster
-from barnabas.testing.request import Request
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
+from barnabas.testing.interception.request import Request
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData

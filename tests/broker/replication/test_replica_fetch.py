@@ -14,7 +14,7 @@ from barnabas.broker.replication.followers import REST_MS
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.throttles import Throttle
 from barnabas.broker.server import Broker
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic

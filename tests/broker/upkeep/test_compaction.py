@@ -31,7 +31,7 @@ from barnabas.storage.compaction.cleaner import CleanedSegment, CleaningJob, Sou
 from barnabas.storage.errors import CorruptLog, StorageError, is_passing
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import Broker
-from barnabas.testing.broker_thread import BrokerThread
+from barnabas.testing.brokers.broker_thread import BrokerThread
 from barnabas.wire.messages.produce import ProduceResponse
 from barnabas.wire.record_batch import iter_headers, parse_header, patch
 from barnabas.wire.records import Record, assemble_batch, build_batch

@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import ApiError, Broker
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest

@@ -14,7 +14,7 @@ from barnabas.clock import SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.os_files import OsFiles, UnsyncedFiles
-from barnabas.testing.settled import unsettled
+from barnabas.testing.contents.settled import unsettled
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
 from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, LOST_LOGS_FILE
 from barnabas.testing import Cluster
-from barnabas.testing.cluster_broker import ClusterBroker
+from barnabas.testing.brokers.cluster_broker import ClusterBroker
 from tools import waiting as limit
 from tools.waiting import PATIENCE_S
 

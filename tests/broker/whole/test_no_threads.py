@@ -17,7 +17,7 @@ from barnabas.controller.coordination.zookeeper import ZooKeeperSession
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.os_files import UnsyncedFiles
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.threads import OneThread, OsThreads, T, ThreadPool
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest

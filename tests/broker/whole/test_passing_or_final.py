@@ -28,7 +28,7 @@ import pytest
 from barnabas.clock import ManualClock
 from barnabas.storage.log import PartitionLog
 from barnabas.testing import ApiError, Broker
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 

@@ -23,7 +23,7 @@ from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedS
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.storage.segment_reader import FetchData
 from barnabas.storage.validation import CHEAP_RECORDS_MAX
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -33,7 +33,7 @@ from barnabas.controller.operations.deletion import DeleteTopics
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.state import TopicState
 from barnabas.storage.log_manager import LogManager
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.testing.waiting.conditions import wait_until
 from barnabas.turns import ENTRIES_PER_TURN, LOGS_PER_TURN, InPieces, Turns, in_turns
 from barnabas.wire.errors import ErrorCode

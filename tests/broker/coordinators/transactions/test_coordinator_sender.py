@@ -13,7 +13,7 @@ from barnabas.broker.coordinators.transactions.events import AddPartitions, Part
 from barnabas.broker.coordinators.transactions.verification import Operation, TransactionVerification
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.codec import decode, encode
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (

@@ -20,7 +20,7 @@ from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.controller.requests import FULL, INCREMENTAL
-from barnabas.testing.requests import ask
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.codec import decode, encode
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

@@ -3,21 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from barnabas.testing import report
 from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_wait
 
 if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server
-    from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
-    from barnabas.testing.cluster import Cluster
+    from barnabas.testing.brokers.sessions import Sessions
+    from barnabas.testing.faults.fault import Fault
+    from barnabas.testing.faults.faults import Faults
+    from barnabas.testing.interception.interception import Interception
+
+T = TypeVar("T")
+
+
+class Home(Protocol):
+    """The cluster of a broker."""
+
+    faults: Faults
+    _interception: Interception
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has an event loop."""
+        ...
+
+    def _not_running(self) -> RuntimeError: ...
+
+    def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine that starts or stops brokers on the event loop."""
+        ...
+
+    async def _settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
+        """Wait until all running brokers know the controller's decisions. Errors: TimeoutError."""
+        ...
+
+    def _new_server(self, broker_id: int, port: int, on_failure: Callable[[str], None]) -> tuple[Server, Sessions]:
+        """A broker that was not started yet, and its sessions with the metadata store."""
+        ...
+
+    def _hindering(self) -> Collection[Fault]:
+        """The faults that may hinder the communication between brokers, or access to their data."""
+        ...
+
+    def _explained(self, error: TimeoutError) -> TimeoutError:
+        """The error with the state of the cluster added to its text."""
+        ...
 
 
 class ClusterBroker:
     """One broker of a cluster; `number` is its index there, and its broker id."""
 
-    def __init__(self, cluster: Cluster, number: int) -> None:
+    def __init__(self, cluster: Home, number: int) -> None:
         self.number = number
         self._bootstrap_servers = ""
         self._cluster = cluster
@@ -46,7 +84,7 @@ class ClusterBroker:
 
     def _not_running(self) -> RuntimeError:
         if not self._cluster.is_running:
-            return cluster_does_not_run()
+            return self._cluster._not_running()
         return RuntimeError(f"broker {self.number} does not run: start() it")
 
     @property
@@ -125,35 +163,16 @@ class ClusterBroker:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise report.explained(TimeoutError(self._not_started(timeout_s)), self._cluster) from None
+            raise self._cluster._explained(TimeoutError(self._not_started(timeout_s))) from None
         self._server = server
-        self._cluster._attach(server)  # faults may have been added, and removed, meanwhile
+        self._cluster._interception.attach(server)  # faults may have been added, and removed, meanwhile
         self._port = next(iter(server.socket_server.ports.values()))
         self._bootstrap_servers = server.socket_server.bootstrap_servers
 
     def _not_started(self, timeout_s: float) -> str:
-        hindering = [repr(fault) for fault in self._cluster.faults if fault._hinders_brokers()]
+        hindering = [repr(fault) for fault in self._cluster._hindering()]
         why = f"; what keeps brokers from each other: {', '.join(hindering)}" if hindering else ""
         return (
             f"broker {self.number} is not started: it serves once the controller has told it of the cluster{why}"
             f" (waited {timeout_s:g} s)"
         )
-
-
-class Sessions:
-    """The store for one broker: `last` is its latest session there, `may_begin` whether it may begin another."""
-
-    def __init__(self, store: EmbeddedStore) -> None:
-        self._store = store
-        self.last: EmbeddedSession | None = None
-        self.may_begin = asyncio.Event()
-        self.may_begin.set()
-
-    async def session(self) -> EmbeddedSession:
-        await self.may_begin.wait()
-        self.last = await self._store.session()
-        return self.last
-
-
-def cluster_does_not_run() -> RuntimeError:
-    return RuntimeError("this cluster does not run: start() it, or use it in a `with` block")

@@ -2,24 +2,22 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, TypeVar
 
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.environment import Environment
 from barnabas.broker.event_loops import new_event_loop
 from barnabas.broker.server import Broker as Server
-from barnabas.testing.kept_network import KeptNetwork, KeptThreads
-from barnabas.testing.log_lines import Lines, OwnStoreWorker, OwnThreads
+from barnabas.testing.brokers.kept_network import KeptNetwork, KeptThreads
+from barnabas.testing.brokers.log_lines import Lines, OwnStoreWorker, OwnThreads
 from barnabas.testing.waiting.calls import Calls
-
-T = TypeVar("T")
 
 
 class BrokerThread:
-    """A broker that runs from construction until `end`; `replace` puts another one in its place.
+    """A broker that runs from construction until `end`; `replace` puts another one in its place. Other threads ask it
+    by `calls`.
 
     `prepare` is called with each server before it starts; `lines` keep its log lines. Construction returns when clients
     can connect, and raises the errors of the start (OSError, ConfigError, StorageError); nothing remains of it then.
@@ -46,7 +44,7 @@ class BrokerThread:
         self._is_unwanted = False
         self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Server]] = Future()
         self._ended: Future[None] = Future()
-        self._calls = Calls("broker")
+        self.calls = Calls("broker")
         self._thread = threading.Thread(target=self._run, name="barnabas", daemon=True)
         self._thread.start()
         try:
@@ -59,36 +57,20 @@ class BrokerThread:
             self._thread.join()
             raise
 
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the broker's loop, and wait for its result: see `Calls.run`."""
-        return self._calls.run(coroutine)
-
-    async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `call`, from a coroutine on another loop; when that is cancelled, so is this one."""
-        return await self._calls.run_async(coroutine)
-
-    def watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine that sends no request to the broker: see `Calls.watch`."""
-        return self._calls.watch(coroutine)
-
-    async def watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `watch`, from a coroutine on another loop; when that is cancelled, so is this one."""
-        return await self._calls.watch_async(coroutine)
-
     def replace(self, config: BrokerConfig, between: Callable[[], None], *, is_clean: bool, what: str) -> None:
         """End the broker, call `between`, and start another one with its ports and its clients' connections. Pending
         calls end with an error that says `what` happened to the broker ("was reset"), except those that repeat their
         look-up (`conditions.outliving`). Raises the errors of each step; no broker serves then, and `end` has to be
         called.
         """
-        self._calls.run_through(self._replace(config, between, is_clean, what))
+        self.calls.run_through(self._replace(config, between, is_clean, what))
 
     def end(self, *, is_crash: bool = False, what: str = "stopped") -> None:
         """Stop the broker, cleanly or as a crash would; returns when its threads have ended. Pending calls end with an
         error that says `what` happened. Raises the errors of stopping.
         """
         self._is_crash = is_crash
-        self._calls.ends_as = what
+        self.calls.ends_as = what
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join()
         self._ended.result()
@@ -103,22 +85,22 @@ class BrokerThread:
         else:
             self._ended.set_result(None)
         finally:
-            self._calls.close()
+            self.calls.close()
 
     async def _serve(self) -> None:
-        self._calls.begin(asyncio.get_running_loop())
+        self.calls.begin(asyncio.get_running_loop())
         ending = asyncio.Event()
         server = await self._start_server(self._config)
         self._started.set_result((asyncio.get_running_loop(), ending, server))
         if not self._is_unwanted:
             await ending.wait()
             server = self.server
-        self._calls.pause(self._calls.ends_as)
+        self.calls.pause(self.calls.ends_as)
         if self._is_crash:
             await server.crash()
         else:
             await server.stop()
-        await self._calls.end()
+        await self.calls.end()
 
     async def _start_server(self, config: BrokerConfig) -> Server:
         server = Server(config, self._environment)
@@ -133,16 +115,16 @@ class BrokerThread:
             await asyncio.wait(loading)
 
     async def _replace(self, config: BrokerConfig, between: Callable[[], None], is_clean: bool, what: str) -> None:
-        from barnabas.testing import succession
+        from barnabas.testing.brokers import succession
 
-        self._calls.pause(what)
+        self.calls.pause(what)
         try:
             await succession.end(self.server, self._network, is_clean=is_clean)
-            await self._calls.end()
+            await self.calls.end()
             between()
             self.server = await self._start_server(config)
             await self._coordinators_loaded()
-            self._calls.go_on()
+            self.calls.go_on()
         except BaseException:
             self._network.keep()  # the broker that failed to start has taken nothing
             raise

@@ -12,13 +12,13 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Unpack
 
-from barnabas.testing import entries
-from barnabas.testing.effects import RECORDS, WAYS, Delay, Disconnect, Fail, Garble, Lose, Park, Throttle
-from barnabas.testing.lasting import AnswerFault, DiskFault, Fault, FaultGroup, Hold, Refusal, no_effect
-from barnabas.testing.request import Request
-from barnabas.testing.selection import Api, Limits, Matcher, Matching, api_keys
-from barnabas.testing.state_faults import ASKED_FOR_LEADERS, ASKED_OF_LEADERS, StateFaults
-from barnabas.testing.topic import Topic, topic_name
+from barnabas.testing.contents.topic import Topic, topic_name
+from barnabas.testing.faults.effects import RECORDS, WAYS, Delay, Disconnect, Fail, Garble, Lose, Park, Throttle
+from barnabas.testing.faults.fault import AnswerFault, DiskFault, Fault, FaultGroup, Hold, Refusal, no_effect
+from barnabas.testing.faults.state_faults import ASKED_FOR_LEADERS, ASKED_OF_LEADERS, StateFaults
+from barnabas.testing.interception import entries
+from barnabas.testing.interception.request import Request
+from barnabas.testing.interception.selection import Api, Limits, Matcher, Matching, api_keys
 from barnabas.testing.waiting.durations import Duration, ms, whole_ms
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import API_NAMES

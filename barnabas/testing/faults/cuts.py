@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from barnabas.network import BoundSocket, OsNetwork
-from barnabas.testing.lasting import Fault, no_effect
-from barnabas.testing.selection import Limits, Matcher
-
-if TYPE_CHECKING:
-    from barnabas.testing.lasting import FaultList
+from barnabas.testing.faults.fault import Fault, Registry, no_effect
+from barnabas.testing.interception.selection import Limits, Matcher
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -26,7 +23,7 @@ class Cut(Fault):
 
     _meets_requests = False
 
-    def __init__(self, among: FaultList, cuts: Cuts, ways: Sequence[Way]) -> None:
+    def __init__(self, among: Registry, cuts: Cuts, ways: Sequence[Way]) -> None:
         self._ways = ways
         (one, other), is_one_way = ways[0], len(ways) == 1
         name = f"cut {one} {'->' if is_one_way else '<->'} {other}"

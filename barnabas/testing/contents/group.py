@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Self
 
 from barnabas.broker.client.group import describe_assignment
 from barnabas.broker.coordinators.groups.service import GroupService
-from barnabas.testing.topic import topic_name
+from barnabas.testing.contents.topic import topic_name
 from barnabas.testing.waiting.timeouts import check_count
 from barnabas.wire.errors import ApiError
 
 if TYPE_CHECKING:
-    from barnabas.testing.topic import Topic
+    from barnabas.testing.contents.topic import Topic
 
 NO_GROUP_STATE = "Dead"
 """Kafka's name for the state of a group that does not exist."""

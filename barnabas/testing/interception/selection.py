@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypedDict
 
 from barnabas.broker.handlers import apis_between_brokers, served_apis
-from barnabas.testing import entries
-from barnabas.testing.request import BETWEEN_BROKERS, Request
-from barnabas.testing.topic import Topic, topic_name
+from barnabas.testing.contents.topic import Topic, topic_name
+from barnabas.testing.interception import entries
+from barnabas.testing.interception.request import BETWEEN_BROKERS, Request
 from barnabas.testing.waiting.timeouts import check_count
 from barnabas.wire.messages import API_NAMES
 from barnabas.wire.messages import api as messages_of

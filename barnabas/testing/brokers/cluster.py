@@ -7,57 +7,40 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import itertools
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from barnabas.broker.configuration import config as broker_config
 from barnabas.broker.environment import Environment
-from barnabas.broker.event_loops import new_event_loop
 from barnabas.broker.server import Broker as Server
-from barnabas.clock import Clock, OffsetClock, SystemClock
-from barnabas.controller.coordination.embedded import EmbeddedStore
+from barnabas.clock import Clock, SystemClock
 from barnabas.controller.coordination.owner_thread import OwnerThread
 from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.storage.os_files import UnsyncedFiles
-from barnabas.testing import report
-from barnabas.testing.caller import Caller
-from barnabas.testing.cluster_broker import ClusterBroker, Sessions, cluster_does_not_run
-from barnabas.testing.contents import (
-    ADMIN_TIMEOUT_MS,
-    CREATE_TOPICS_VERSION,
-    SMALL_INTERNAL_TOPICS,
-    given_configs,
-    of_another_process,
-    topic_creation,
-)
-from barnabas.testing.cuts import BrokerNetwork, Cut, Cuts
-from barnabas.testing.faults import Faults
-from barnabas.testing.faulty_disk import ExchangeableFiles
-from barnabas.testing.interception import Interception
-from barnabas.testing.lifetime import Lifetime
-from barnabas.testing.log_lines import Lines, OwnStoreWorker, OwnThreads
-from barnabas.testing.recording import Recordable
-from barnabas.testing.requests import ask
-from barnabas.testing.roles import IN_SYNC_S, POLL_S, Roles
-from barnabas.testing.snapshot import Snapshot
-from barnabas.testing.state_faults import check_is_online
-from barnabas.testing.topic import Led, Topic
-from barnabas.testing.waiting.broker_clock import BrokerClock
-from barnabas.testing.waiting.calls import Calls
+from barnabas.testing.brokers import report
+from barnabas.testing.brokers.cluster_broker import ClusterBroker
+from barnabas.testing.brokers.cluster_thread import ClusterThread
+from barnabas.testing.brokers.log_lines import OwnStoreWorker, OwnThreads
+from barnabas.testing.brokers.owner import SMALL_INTERNAL_TOPICS, Owner
+from barnabas.testing.brokers.sessions import Sessions, leads_nothing, others_know
+from barnabas.testing.brokers.snapshot import Snapshot
+from barnabas.testing.contents.contents import ADMIN_TIMEOUT_MS
+from barnabas.testing.contents.partitions import Led
+from barnabas.testing.contents.roles import IN_SYNC_S, POLL_S
+from barnabas.testing.contents.topic import Topic
+from barnabas.testing.faults.cuts import BrokerNetwork, Cut, Cuts
+from barnabas.testing.faults.state_faults import check_is_online
+from barnabas.testing.interception.faulty_disk import ExchangeableFiles
 from barnabas.testing.waiting.conditions import NothingMoreComes
 from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_wait
 from barnabas.threads import OsThreads
 from barnabas.wire.errors import ApiError, ErrorCode
 
 T = TypeVar("T")
-
-METADATA_FILE: Final = "metadata.sqlite"
 
 HEARD_S: Final = 1.0
 """The time to wait for brokers that may be cut off from the controller."""
@@ -77,7 +60,7 @@ DEFAULTS: Final = {
 """Smaller than Kafka's where that only saves time in tests; a cluster of fewer brokers has fewer replicas."""
 
 
-class Cluster(Lifetime, Roles, Recordable):
+class Cluster(Owner[ClusterThread]):
     """`brokers` real brokers, numbered from 0, on 127.0.0.1 and free ports, with one metadata store in memory, and a
     temporary directory for all of them that is removed when the cluster stops.
 
@@ -92,6 +75,7 @@ class Cluster(Lifetime, Roles, Recordable):
     broker refuses; TimeoutError after a wait; RuntimeError when a call needs the cluster to run.
     """
 
+    _noun = "cluster"
     _recheck_s = POLL_S
 
     def __init__(
@@ -107,40 +91,12 @@ class Cluster(Lifetime, Roles, Recordable):
             raise ValueError(f"a cluster has 1 broker at least, not {brokers}")
         if racks and len(racks) != brokers:
             raise ValueError(f"{brokers} brokers stand in {brokers} racks, or in none, not in {len(racks)}")
-        self._made_by = Caller.now()
-        replicas = str(min(brokers, 3))
-        self._given = given_configs(configs, keywords)
-        own_clock = {"barnabas.group.newcomer.delay.ms": "0"}  # no test may move it: a rebalance must not wait for it
-        self._configs = {
-            **DEFAULTS,
-            **({} if clock is None else own_clock),
-            "default.replication.factor": replicas,
-            "min.insync.replicas": str(min(brokers, 2)),
-            "offsets.topic.replication.factor": replicas,
-            "transaction.state.log.replication.factor": replicas,
-            "transaction.state.log.min.isr": str(min(brokers, 2)),
-            **self._given,
-        }
+        super().__init__(clock, configs, keywords)
+        self._configs = _configs(brokers, self._given, has_own_clock=clock is not None)
         self._racks = tuple(racks)
         self._followers_may_lag = clock is not None
-        self._clock = OffsetClock(clock)
-        self.clock = BrokerClock(self._clock, self._move_time, self._check_started)
-        self._lines = Lines()
-        self._interception = Interception(self)
-        self.faults = Faults(self._interception)
-        self._topics: dict[str, Topic] = {}
         self._cuts = Cuts()
-        self._pid = os.getpid()
-        self._calls = Calls("cluster", self._check_has_broker)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._store: EmbeddedStore | None = None
         self._cluster_id = ""
-        self._turn = asyncio.Lock()
-        """Held while all brokers are stopped, and started."""
-        self._numbers = itertools.count(1)
-        self._snapshots: list[Snapshot] = []
-        self._directory = Path()
         self.brokers: Sequence[ClusterBroker] = _Brokers(ClusterBroker(self, number) for number in range(brokers))
 
     def __repr__(self) -> str:
@@ -148,30 +104,22 @@ class Cluster(Lifetime, Roles, Recordable):
 
     # --- start and stop ---------------------------------------------------------------------------
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started and has not been stopped since, whatever the number of running brokers."""
-        return self._loop is not None
-
     def _check_started(self) -> None:
         """Errors: RuntimeError when it was never started, or was stopped since."""
-        if self._loop is None:
-            raise cluster_does_not_run()
+        if self._life is None:
+            raise self._not_running()
 
     def start(self) -> Self:
         """Start all brokers, and return when clients can connect to each."""
-        if self._loop is not None:
+        if self._life is not None:
             raise RuntimeError("this cluster runs already")
         self._pid = os.getpid()
         self._directory = Path(tempfile.mkdtemp(prefix="barnabas-"))
         self.data_dir.mkdir()
         atexit.register(self._remove_data)  # for clusters that are never stopped
-        started = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="barnabas-cluster", daemon=True)
-        self._thread.start()
-        started.wait()
+        self._life = life = ClusterThread(self._offset_clock, self._lines, self._check_has_broker)
         try:
-            self._run_through(self._open_store())
+            self._run_through(life.open_store(self._root))
             self._warn()
             for broker in self.brokers:
                 broker.start(heard=False)  # the wait below covers all brokers
@@ -192,23 +140,21 @@ class Cluster(Lifetime, Roles, Recordable):
         """Stop all brokers cleanly, the last one first; their data is removed. In a process that was forked from the
         cluster's process this does nothing: the cluster continues in its own process.
         """
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None or not self._is_our_process:
+        life = self._life
+        if life is None or not self._is_our_process:
             return
         try:
             self.faults._forget()  # first: a paused, or cut off, broker blocks others' shutdown
-            self._run_through(self._end_in_turn())
-            if self._store is not None:
-                self._run_through(self._store.close())
+            self._run_through(self._end_in_turn(life))
+            self._run_through(life.close_store())
         finally:
-            self._loop = self._thread = self._store = None
+            self._life = None
             self._topics.clear()
             self._cluster_id = ""
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+            life.end()
             atexit.unregister(self._remove_data)
             self._remove_data()
-            self._directory = Path()
+            self._directory = None
 
     def restart(self, timeout: float = IN_SYNC_S) -> None:
         """Stop all brokers cleanly, the last one first, and start them again on the same data and ports; stopped ones
@@ -221,19 +167,18 @@ class Cluster(Lifetime, Roles, Recordable):
         """
         check_wait(timeout)
         self._check_started()
-        self._run_through(self._restart(min(timeout, TIMEOUT_S)))
+        self._run_through(self._restart(self._life_or_error(), min(timeout, TIMEOUT_S)))
         self.wait_in_sync(timeout)
         self._run_through(self._settle())
         self.faults._end_undone()
 
-    async def _restart(self, timeout_s: float) -> None:
-        async with self._turn:
+    async def _restart(self, life: ClusterThread, timeout_s: float) -> None:
+        async with life.turn:
             try:
-                await self._end_cleanly("was restarted")
-                await self._calls.end()
+                await self._end_cleanly(life, "was restarted")
                 await self._begin_all(timeout_s)
             finally:
-                self._calls.go_on()
+                life.calls.go_on()
 
     async def _begin_all(self, timeout_s: float) -> None:
         """Start all brokers, one after the other, but without waiting long for one. Raises TimeoutError for the first
@@ -252,16 +197,16 @@ class Cluster(Lifetime, Roles, Recordable):
         for error in filter(None, ends):
             raise error
 
-    async def _end_in_turn(self) -> None:
-        async with self._turn:
-            await self._end_cleanly("stopped")
-            await self._calls.end()
+    async def _end_in_turn(self, life: ClusterThread) -> None:
+        async with life.turn:
+            await self._end_cleanly(life, "stopped")
 
-    async def _end_cleanly(self, what: str) -> None:
+    async def _end_cleanly(self, life: ClusterThread, what: str) -> None:
         """Stop all brokers, the last one first; pending calls end with an error that says `what` happened."""
-        self._calls.pause(what)
+        life.calls.pause(what)
         for broker in reversed(self.brokers):
             await broker._end()
+        await life.calls.end()
 
     def reset(self) -> None:
         """Return the cluster to the state after its first start: all brokers run, without topics, groups, transactions,
@@ -273,9 +218,9 @@ class Cluster(Lifetime, Roles, Recordable):
         """
 
         def wipe() -> None:
-            shutil.rmtree(self._directory)
+            shutil.rmtree(self._root)
             self.data_dir.mkdir(parents=True)
-            self._clock.set_offset(0)
+            self._offset_clock.set_offset(0)
 
         self._check_may_be_reset()
         self._forget_contents()
@@ -294,10 +239,8 @@ class Cluster(Lifetime, Roles, Recordable):
             raise RuntimeError("only of a cluster whose brokers all run is there a snapshot: start() them")
         topics = self.topic_names()
         self.faults._prepare_snapshot()
-        directory = self._directory.with_name(f"{self._directory.name}.snapshot-{next(self._numbers)}")
-        taken = Snapshot(directory, self._clock.offset_ms, topics)
-        self._snapshots.append(taken)
-        self._start_again(lambda: taken._take(self._directory), "was started anew for a snapshot")
+        taken = self._new_snapshot(topics)
+        self._start_again(lambda: taken._take(self._root), "was started anew for a snapshot")
         return taken
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -308,15 +251,12 @@ class Cluster(Lifetime, Roles, Recordable):
         Errors: RuntimeError when it does not run; ValueError when the snapshot is another cluster's, or is removed.
         """
         self._check_started()
-        self._snapshots = [each for each in self._snapshots if not each._is_removed]
-        if snapshot not in self._snapshots:
-            raise ValueError("this snapshot is not this cluster's, or it is gone: it goes when the cluster stops")
-        self._check_may_be_reset("restored", snapshot._topics)
+        self._check_may_be_restored(snapshot)
 
         def put_back() -> None:
-            shutil.rmtree(self._directory)
-            snapshot._put_back(self._directory, self._snapshots)
-            self._clock.set_offset(snapshot._clock_offset_ms)
+            shutil.rmtree(self._root)
+            snapshot._put_back(self._root, self._snapshots)
+            self._offset_clock.set_offset(snapshot._clock_offset_ms)
 
         self._forget_contents()
         self._start_again(put_back, "was restored")
@@ -331,36 +271,36 @@ class Cluster(Lifetime, Roles, Recordable):
         all replicas are in sync. Pending calls end with an error that says `what` happened, except those that outlive
         their brokers. After an error, no broker runs.
         """
-        self._run_through(self._begin_again(between, what))
+        life = self._life_or_error()
+        self._run_through(self._begin_again(life, between, what))
 
-    async def _begin_again(self, between: Callable[[], None], what: str) -> None:
-        async with self._turn:
-            self._calls.pause(what)
+    async def _begin_again(self, life: ClusterThread, between: Callable[[], None], what: str) -> None:
+        async with life.turn:
+            life.calls.pause(what)
             try:
-                await self._end_at_once()
-                await self._calls.end()
+                await self._end_at_once(life)
+                await life.calls.end()
                 between()
-                await self._open_store()
+                await life.open_store(self._root)
                 for broker in self.brokers:
                     await broker._begin()
                 await self._until_in_sync()
                 await self._elect_preferred()
                 await self._settle()
             except BaseException:
-                await self._end_at_once()
+                await self._end_at_once(life)
                 raise
             finally:
-                self._calls.go_on()
+                life.calls.go_on()
 
-    async def _end_at_once(self) -> None:
+    async def _end_at_once(self, life: ClusterThread) -> None:
         """Stop all brokers at once. The metadata store closes before the brokers, so that no leaders are elected in
         place of stopped ones; fetchers stop first, so that they log no errors.
         """
-        assert self._store is not None
         following = (server.replicas.fetchers for server in self.live_servers())
         await asyncio.gather(*[fetchers.stop() for fetchers in following if fetchers is not None])
         self._cluster_id = next((server.cluster_id for server in self.live_servers()), self._cluster_id)
-        await self._store.close()
+        await life.close_store()
         servers = self.live_servers()
         for broker in self.brokers:
             broker._is_gone()
@@ -381,37 +321,6 @@ class Cluster(Lifetime, Roles, Recordable):
 
         await self._eventually(are_elected, "not every partition is led by its first replica")
 
-    @property
-    def _is_of_another_process(self) -> bool:
-        """Whether it runs in the process from which this one was forked."""
-        return self._loop is not None and not self._is_our_process
-
-    @property
-    def _is_our_process(self) -> bool:
-        return os.getpid() == self._pid
-
-    def _remove_data(self) -> None:
-        if self._is_our_process:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            for snapshot in self._snapshots:
-                snapshot.remove()
-
-    def _run(self, started: threading.Event) -> None:
-        self._lines.here()
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            self._loop = loop = runner.get_loop()
-            self._turn = asyncio.Lock()
-            self._calls.begin(loop)
-            loop.call_soon(started.set)
-            loop.run_forever()
-        self._calls.close()
-
-    async def _open_store(self) -> None:
-        worker = OwnStoreWorker(OwnerThread(), self._lines)
-        path = str(self._directory / METADATA_FILE)
-        self._store = EmbeddedStore(path, self._clock, is_durable=False, worker=worker)
-        await self._store.open()
-
     # --- contents ---------------------------------------------------------------------------------
 
     @property
@@ -426,9 +335,7 @@ class Cluster(Lifetime, Roles, Recordable):
         """The directory of the brokers' data, with a subdirectory for each broker number. Errors: RuntimeError when the
         cluster was never started, or was stopped since.
         """
-        if self._directory == Path():
-            raise cluster_does_not_run()
-        return self._directory / "brokers"
+        return self._root / "brokers"
 
     def _check_has_broker(self) -> None:
         if not self._has_running_broker:
@@ -436,7 +343,7 @@ class Cluster(Lifetime, Roles, Recordable):
 
     @property
     def _has_running_broker(self) -> bool:
-        return self._loop is not None and any(broker.is_running for broker in self.brokers)
+        return self._life is not None and any(broker.is_running for broker in self.brokers)
 
     def create_topic(
         self,
@@ -452,20 +359,14 @@ class Cluster(Lifetime, Roles, Recordable):
 
         Errors: ApiError TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG and so on.
         """
-        request = topic_creation(name, partitions, replication_factor, configs)
+        return self._create_topic(name, partitions, replication_factor, configs)
 
-        async def create() -> None:
-            controller = await self._eventually(self._controlling, "no broker is the controller")
-            [result] = (await ask(controller, request, CREATE_TOPICS_VERSION)).topics
-            self._check_created(result.error_code, result.error_message)
-            await self._eventually(
-                lambda: all(server.metadata.topic(name) is not None for server in self.live_servers()) or None,
-                f"not every broker knows {name}",
-            )
-            await self._settle([name])
-
-        self.call(create())
-        return self.topic(name)
+    async def _until_known(self, topic: str) -> None:
+        await self._eventually(
+            lambda: all(server.metadata.topic(topic) is not None for server in self.live_servers()) or None,
+            f"not every broker knows {topic}",
+        )
+        await self._settle([topic])
 
     # --- faults -----------------------------------------------------------------------------------
 
@@ -498,7 +399,7 @@ class Cluster(Lifetime, Roles, Recordable):
         """
         self._check_brokers([broker])
         self._check_started()
-        server = self.brokers[broker].server
+        server, store = self.brokers[broker].server, self._life_or_error().store
 
         async def expire() -> None:
             sessions, epoch = self.brokers[broker]._sessions, server.controller.broker_epoch
@@ -508,14 +409,14 @@ class Cluster(Lifetime, Roles, Recordable):
                     raise NothingMoreComes(f"broker {broker} ended before it registered again")
                 return server.controller.broker_epoch > epoch or None
 
-            assert self._store is not None
             assert sessions is not None
             assert sessions.last is not None
             sessions.may_begin.clear()
             try:
-                await self._store.expire(sessions.last)
+                await store.expire(sessions.last)
                 await self._eventually(
-                    lambda: self._leads_nothing(broker) or None, f"nobody is elected in place of broker {broker}"
+                    lambda: leads_nothing(self.live_servers(), broker) or None,
+                    f"nobody is elected in place of broker {broker}",
                 )
                 await self._have_others_know(broker)
             finally:
@@ -537,75 +438,23 @@ class Cluster(Lifetime, Roles, Recordable):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the brokers' event loop and return its result. Errors: RuntimeError when the cluster does
-        not run, or none of its brokers, or it stops meanwhile, or the brokers in use are replaced (`reset`).
-        """
-        return self._calls_for(coroutine).run(coroutine)
-
-    async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `call`, from a coroutine on another event loop."""
-        return await self._calls_for(coroutine).run_async(coroutine)
-
-    def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `call`, for a coroutine that sends no request to brokers: they may be restarted meanwhile."""
-        return self._calls_for(coroutine).watch(coroutine)
-
-    async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `watch`, from a coroutine on another event loop."""
-        return await self._calls_for(coroutine).watch_async(coroutine)
-
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Like `call`, for a coroutine that starts and stops brokers, or needs no running one."""
         return self._calls_for(coroutine).run_through(coroutine)
-
-    def _calls_for(self, coroutine: Coroutine[Any, Any, T]) -> Calls:
-        """The `Calls` that run a coroutine; if the cluster does not run, the coroutine is closed."""
-        if self._loop is None or not self._is_our_process:
-            coroutine.close()
-            raise cluster_does_not_run() if self._loop is None else of_another_process()
-        return self._calls
 
     async def _eventually(self, find: Callable[[], T | None], what: str) -> T:
         """The result of `find`, once it is not None. Errors: TimeoutError."""
         return await self._found(find, ADMIN_TIMEOUT_MS / 1000, what)
 
-    def _leads_nothing(self, broker: int) -> bool:
-        """Whether the controller, if it is another broker, has no leadership recorded for a broker; or there is no
-        other broker.
-        """
-        controller = self._controlling()
-        if all(server.node_id == broker for server in self.live_servers()):
-            return True
-        return (
-            controller is not None
-            and controller.node_id != broker
-            and not any(
-                state.leader == broker
-                for topic in controller.controller.context.cluster.topics.values()
-                for state in topic.partitions.values()
-            )
-        )
-
     async def _have_others_know(self, broker: int) -> None:
         def know() -> bool | None:
-            return self._others_know(broker) or None
+            return others_know(self.live_servers(), broker) or None
 
-        if self._is_hindered():
+        if self._hindering():
             with contextlib.suppress(TimeoutError):  # a broker that is cut off, or paused, learns it later
                 await self._found(know, HEARD_S, "not told")
         else:
             await self._eventually(know, f"nobody tells the others that broker {broker} leads nothing")
-
-    def _others_know(self, broker: int) -> bool:
-        """Whether each of the other brokers knows that a broker leads nothing."""
-        return not any(
-            state.leader == broker
-            for server in self.live_servers()
-            if server.node_id != broker
-            for topic in server.metadata.topics()
-            for state in topic.partitions.values()
-        )
 
     async def _leading(self, name: str, partition: int) -> Led:
         """A partition at its leader, once the leader knows its high watermark: a new leader waits for fetches of its
@@ -650,7 +499,6 @@ class Cluster(Lifetime, Roles, Recordable):
         """A broker that was not started yet, on its existing data if there are any, and its sessions with the metadata
         store. With `port` 0 the system chooses one.
         """
-        assert self._store is not None
         options = {
             **self._configs,
             "node.id": str(broker_id),
@@ -661,9 +509,9 @@ class Cluster(Lifetime, Roles, Recordable):
             options["barnabas.cluster.id"] = self._cluster_id
         if self._racks:
             options["broker.rack"] = self._racks[broker_id]
-        sessions = Sessions(self._store)
+        sessions = Sessions(self._life_or_error().store)
         environment = Environment(
-            clock=self._clock,
+            clock=self._offset_clock,
             socket_clock=SystemClock(),  # connections between brokers use real time, whatever the brokers' clock
             files=ExchangeableFiles(UnsyncedFiles()).as_files(),
             network=BrokerNetwork(broker_id, self._cuts),
@@ -672,20 +520,24 @@ class Cluster(Lifetime, Roles, Recordable):
             threads=OwnThreads(OsThreads(), self._lines),
         )
         server = Server(broker_config.load(options=options), environment, on_failure)
-        self._attach(server)
+        self._prepare(server)
         return server, sessions
 
-    def _attach(self, server: Server) -> None:
-        """Apply the current faults and recordings to a broker."""
-        self._interception.attach(server)
 
-    def _move_time(self, move: Callable[[], None]) -> None:
-        async def move_and_settle() -> None:
-            move()
-            for server in self.live_servers():
-                await server.settle()
-
-        (self.call if self.live_servers() else self._run_through)(move_and_settle())
+def _configs(brokers: int, given: Mapping[str, str], *, has_own_clock: bool) -> dict[str, str]:
+    """The configuration of each of that many brokers, without what differs between them."""
+    replicas, in_sync = str(min(brokers, 3)), str(min(brokers, 2))
+    own_clock = {"barnabas.group.newcomer.delay.ms": "0"}  # no test may move it: a rebalance must not wait for it
+    return {
+        **DEFAULTS,
+        **(own_clock if has_own_clock else {}),
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        **given,
+    }
 
 
 class _Brokers(list[ClusterBroker]):

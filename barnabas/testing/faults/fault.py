@@ -1,6 +1,4 @@
-"""Faults that last until a test removes them, and count their hits: of any kind, in groups, and the list of all faults
-of a broker, or a cluster.
-"""
+"""Faults that last until a test removes them, and count their hits: of any kind, and in groups."""
 
 from __future__ import annotations
 
@@ -8,32 +6,60 @@ import errno
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
-from barnabas.testing.caller import current_test
-from barnabas.testing.effects import Disconnect, Effect, Park
-from barnabas.testing.faulty_disk import Refusing
-from barnabas.testing.selection import Limits, Matcher
+from barnabas.testing.faults.effects import Disconnect, Park
+from barnabas.testing.interception.answer import Effect
+from barnabas.testing.interception.faulty_disk import Refusing
+from barnabas.testing.interception.selection import Limits, Matcher
 from barnabas.testing.waiting.conditions import NothingMoreComes, wait_until
 from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_may_block, check_wait, with_timeout
 
 if TYPE_CHECKING:
-    from barnabas.testing.interception import Interception
-    from barnabas.testing.request import Request
+    from barnabas.testing.interception.request import Request
     from barnabas.testing.waiting.conditions import Listeners
 
 logger = logging.getLogger(__name__)
 
-ENDED_MAX: Final = 10
-"""The number of ended faults that are reported."""
-
 T = TypeVar("T")
-F = TypeVar("F", bound="Fault")
+
+
+class Registry(Protocol):
+    """The list that has a fault from its addition until its removal."""
+
+    @property
+    def _is_of_another_process(self) -> bool:
+        """Whether its faults belong to the process from which this one was forked."""
+        ...
+
+    def __iter__(self) -> Iterator[Fault]:
+        """The faults that are not removed."""
+        ...
+
+    def _remove(self, fault: Fault) -> None:
+        """Remove one fault without undoing it; does nothing when it has ended."""
+        ...
+
+    def _on_loop(self, action: Callable[[], None]) -> None:
+        """Call a function on the broker's event loop, and return when it is done."""
+        ...
+
+    def _tell_loop(self, action: Callable[[], None]) -> None:
+        """Have a function called on the broker's event loop, later."""
+        ...
+
+    def _wait(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of a wait on the broker's event loop, also while brokers are restarted. Raises RuntimeError when
+        no broker runs.
+        """
+        ...
+
+    async def _wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Like `wait`, from a coroutine on another event loop."""
+        ...
 
 
 class Lasting(ABC):
@@ -96,8 +122,8 @@ class Lasting(ABC):
         if self.times is not None and count > self.times:
             raise ValueError(f"{self!r} comes {self.times} times at most: {count} are waited for in vain")
 
-    def _among(self) -> FaultList:
-        return next(iter(self._parts()))._fault_list
+    def _among(self) -> Registry:
+        return next(iter(self._parts()))._registry
 
     def _described(self, what: str) -> str:
         """Its description, with its hits and the number of requests that it might have hit."""
@@ -110,7 +136,7 @@ class Lasting(ABC):
         def reached() -> bool | None:
             if is_reached():
                 return True
-            if not any(part in part._fault_list for part in parts):
+            if not any(part in part._registry for part in parts):
                 how = "remove(), reset() or the end of its `with` block"
                 raise NothingMoreComes(f"{found()}, and no more come: the fault has ended by {how}, wait before that")
             return None
@@ -118,14 +144,14 @@ class Lasting(ABC):
         await with_timeout(wait_until(reached, lambda: [part._listeners for part in parts]), timeout_s, found)
 
     def __enter__(self) -> Self:
-        if not any(part in part._fault_list for part in self._parts()):
+        if not any(part in part._registry for part in self._parts()):
             raise RuntimeError(f"{self!r} has ended, and does nothing any more: make another one for this block")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not any(part._fault_list._is_of_another_process for part in self._parts()):  # there it continues
+        if not any(part._registry._is_of_another_process for part in self._parts()):  # there it continues
             self.remove()
 
 
@@ -136,9 +162,9 @@ class Fault(Lasting):
     """Whether it affects requests."""
 
     def __init__(
-        self, among: FaultList, name: str, matcher: Matcher, limits: Limits, new_effect: Callable[[Fault], Effect]
+        self, among: Registry, name: str, matcher: Matcher, limits: Limits, new_effect: Callable[[Fault], Effect]
     ) -> None:
-        self._fault_list = among
+        self._registry = among
         self._name = name
         self._matcher = matcher
         self._limits = limits
@@ -224,7 +250,7 @@ class Fault(Lasting):
         return (self,)
 
     def remove(self) -> None:
-        self._fault_list._remove(self)
+        self._registry._remove(self)
 
 
 class Hold(Fault):
@@ -245,12 +271,12 @@ class Hold(Fault):
         """
         check_may_block("wait_held_async")
         self._check_comes(count, timeout)
-        self._fault_list._wait(partial(self._holds, count, timeout))
+        self._registry._wait(partial(self._holds, count, timeout))
 
     async def wait_held_async(self, count: int = 1, *, timeout: float = TIMEOUT_S) -> None:
         """Like `wait_held`, without blocking the event loop that it is awaited on."""
         self._check_comes(count, timeout)
-        await self._fault_list._wait_async(partial(self._holds, count, timeout))
+        await self._registry._wait_async(partial(self._holds, count, timeout))
 
     async def _holds(self, count: int, timeout_s: float) -> None:
         await self._reached(
@@ -259,7 +285,7 @@ class Hold(Fault):
 
     def release(self, count: int | None = None) -> None:
         """Release the first `count` requests, or all that are held now; later ones are held again."""
-        self._fault_list._on_loop(partial(self._effect.release, count))
+        self._registry._on_loop(partial(self._effect.release, count))
 
 
 class Refusal(Fault):
@@ -292,7 +318,7 @@ class DiskFault(Fault):
         """Also called by the threads that write."""
         is_hit = self._limits.is_hit()
         if is_hit:
-            self._fault_list._tell_loop(self._changed)
+            self._registry._tell_loop(self._changed)
         return is_hit
 
 
@@ -308,7 +334,7 @@ class StateFault(Fault):
     broker responds by itself: hits are the requests of clients that encounter the wrong state.
     """
 
-    def __init__(self, among: FaultList, name: str, matcher: Matcher, undo: Callable[[], None]) -> None:
+    def __init__(self, among: Registry, name: str, matcher: Matcher, undo: Callable[[], None]) -> None:
         super().__init__(among, name, matcher, Limits(), no_effect)
         self._undo = undo
         self._is_being_undone = False
@@ -329,7 +355,7 @@ class StateFault(Fault):
         return False
 
     def remove(self) -> None:
-        if self._is_being_undone or self not in self._fault_list:
+        if self._is_being_undone or self not in self._registry:
             return
         self._is_being_undone = True
         try:
@@ -375,137 +401,6 @@ class FaultGroup(Lasting):
 
     def _parts(self) -> Collection[Fault]:
         return self.faults
-
-
-class FaultList:
-    """The faults of a broker, or a cluster, that were added and not removed, in that order. Thread-safe."""
-
-    def __init__(self, interception: Interception) -> None:
-        self._interception = interception
-        self._faults: tuple[Fault, ...] = ()
-        self._ended: deque[tuple[str, str]] = deque(maxlen=ENDED_MAX)
-        """The tests in which the last faults have ended, and their descriptions."""
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {', '.join(map(repr, self._faults)) or 'none'}>"
-
-    def __iter__(self) -> Iterator[Fault]:
-        return iter(self._faults)
-
-    def __len__(self) -> int:
-        return len(self._faults)
-
-    def _add(self, fault: F) -> F:
-        """Add a fault. Errors: ValueError if it names a broker that a cluster does not have, or an API that a single
-        broker never receives; RuntimeError when the broker was never started, or was stopped since: the fault could not
-        hit anything.
-        """
-        self._interception.owner._check_started()
-        self._interception.owner._check_brokers(fault._matcher.brokers)
-        self._interception.owner._check_apis(fault._matcher.api_keys)
-
-        def add() -> None:
-            self._faults = (*self._faults, fault)
-            fault._begun()
-            self._tell()
-
-        self._interception.run(add)
-        return fault
-
-    def _remove(self, fault: Fault) -> None:
-        """Remove one fault without undoing it; does nothing when it has ended."""
-        self._end([fault])
-
-    def clear(self) -> None:
-        """Remove all faults: those of requests, disks and connections first, which may prevent others from being
-        undone.
-
-        Errors: those of faults that cannot be undone (RuntimeError when no broker runs, ApiError, TimeoutError). That
-        fault stays, all others are removed. RuntimeError when the broker was never started, or was stopped since.
-        """
-        self._interception.owner._check_started()
-        with ExitStack() as removals:
-            for fault in self._of_state():  # the last one is undone first
-                removals.callback(fault.remove)
-            self._end([fault for fault in self if not isinstance(fault, StateFault)])
-
-    def _forget(self) -> None:
-        """Remove all faults of a broker whose state is discarded: nothing has to be undone."""
-        self._end(self._faults)
-
-    def _ended_in_test(self) -> list[str]:
-        """The descriptions of the last faults that have ended in the test that pytest runs; none if it runs none."""
-        running = current_test()
-        return [told for test, told in list(self._ended) if running and test == running]
-
-    def _end_undone(self) -> None:
-        """Remove the faults that another action has undone, above all the start of a broker."""
-        self._interception.run(lambda: self._end([fault for fault in self._of_state() if fault._is_undone()]))
-
-    def _of_state(self) -> list[StateFault]:
-        """The faults of the broker's state, which are undone when they are removed."""
-        return [fault for fault in self if isinstance(fault, StateFault)]
-
-    def _prepare_snapshot(self) -> None:
-        """End the faults that would block the restart for a snapshot: those of disks, of connections, and of requests
-        between brokers.
-
-        Errors: RuntimeError if the snapshot would keep permanently what a fault undoes at its end.
-        """
-        if kept := self._of_state():
-            raise RuntimeError(
-                f"a snapshot would keep for good what only the end of a fault undoes: remove() it first: {kept}"
-            )
-        self._end([fault for fault in self if fault._hinders_brokers()])
-
-    # --- inside -----------------------------------------------------------------------------------
-
-    @property
-    def _is_of_another_process(self) -> bool:
-        """Whether they belong to the process from which this one was forked."""
-        return self._interception.owner._is_of_another_process
-
-    def _is_led(self, topic: str, partition: int) -> bool:
-        """Whether a broker considers itself the leader of a partition. Broker's loop only."""
-        return self._interception.owner._led_by_its_word(topic, partition) is not None
-
-    def _on_loop(self, action: Callable[[], None]) -> None:
-        """Call a function on the broker's event loop, and return when it is done."""
-        self._interception.run(action)
-
-    def _tell_loop(self, action: Callable[[], None]) -> None:
-        """Have a function called on the broker's event loop, later."""
-        self._interception.soon(action)
-
-    def _wait(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of a wait on the broker's event loop, also while brokers are restarted. Raises RuntimeError when
-        no broker runs.
-        """
-        return self._interception.wait(waiting)
-
-    async def _wait_async(self, waiting: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Like `wait`, from a coroutine on another event loop."""
-        return await self._interception.wait_async(waiting)
-
-    def _end(self, faults: Iterable[Fault]) -> None:
-        def end() -> None:
-            ending = [fault for fault in self._faults if fault in faults]
-            self._faults = tuple(fault for fault in self._faults if fault not in ending)
-            for fault in ending:
-                self._ended.append((current_test(), repr(fault)))
-                fault._ended()
-                self._tell_loop(fault._changed)  # waits for it cannot succeed any more
-            if ending:
-                self._tell()
-
-        self._interception.run(end)
-
-    def _tell(self) -> None:
-        found = self._interception
-        found.doorkeepers = tuple(fault for fault in self._faults if isinstance(fault, Refusal))
-        found.disk_faults = tuple(fault for fault in self._faults if isinstance(fault, DiskFault))
-        found.meddlers = tuple(fault for fault in self._faults if fault._meets_requests)
-        found.attach_all()
 
 
 def no_effect(fault: Fault) -> Effect:

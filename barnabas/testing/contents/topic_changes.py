@@ -14,7 +14,7 @@ from barnabas.wire.names import TopicId
 if TYPE_CHECKING:
     from barnabas.broker.replication.partition import Partition
     from barnabas.broker.server import Broker as Server
-    from barnabas.testing.contents import Contents
+    from barnabas.testing.contents.partitions import Partitions
 
 Ends = dict[tuple[TopicId, int], int]
 """The ends of partitions' committed records, by topic id and index."""
@@ -23,7 +23,7 @@ Ends = dict[tuple[TopicId, int], int]
 class TopicChanges:
     """Sets `changed` at every event that may change a topic's records, during its `with` block. Broker's loop only."""
 
-    def __init__(self, owner: Contents, topic: str, changed: asyncio.Event) -> None:
+    def __init__(self, owner: Partitions, topic: str, changed: asyncio.Event) -> None:
         self._owner = owner
         self._topic = topic
         self._changed = changed
@@ -68,7 +68,7 @@ class TopicChanges:
         self._changed.set()
 
 
-def partitions_if_any(owner: Contents, topic: str) -> list[Partition]:
+def partitions_if_any(owner: Partitions, topic: str) -> list[Partition]:
     """The partitions that have a leader, none for a topic that does not exist (yet) or is being deleted."""
     try:
         led = [owner._led(topic, index) for index in sorted(owner._known_topic(topic).partitions)]
@@ -82,7 +82,7 @@ def ends_of(partitions: Iterable[Partition]) -> Ends:
     return {(partition.topic_id, partition.index): partition.log.last_stable_offset for partition in partitions}
 
 
-async def wait_for_offsets(owner: Contents, topic: str, ends: Ends, count: int, changed: asyncio.Event) -> None:
+async def wait_for_offsets(owner: Partitions, topic: str, ends: Ends, count: int, changed: asyncio.Event) -> None:
     """Wait until the topic exists and at least `count` offsets are committed beyond `ends`; checks whenever `changed`
     is set.
 

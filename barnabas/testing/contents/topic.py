@@ -2,31 +2,23 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from barnabas.broker.client.producer import partition_for
 from barnabas.broker.handlers.delete_records import HIGH_WATERMARK
-from barnabas.broker.replication.partition import Partition
-from barnabas.broker.server import Broker as Server
-from barnabas.storage.files import Buffer
-from barnabas.storage.segment_reader import ColdRead, FetchData
-from barnabas.testing import report
-from barnabas.testing.requests import ask
-from barnabas.testing.topic_changes import Ends, TopicChanges, ends_of, partitions_if_any, wait_for_offsets
+from barnabas.testing.contents.partitions import Partitions
+from barnabas.testing.contents.records import Range, Reading, Record, aborted_transactions, described, fetch, record_of
+from barnabas.testing.contents.requests import ask
+from barnabas.testing.contents.topic_changes import Ends, TopicChanges, ends_of, partitions_if_any, wait_for_offsets
 from barnabas.testing.waiting.conditions import outliving
 from barnabas.testing.waiting.durations import Duration, whole_ms
 from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_may_block, check_wait, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.wire.record_batch import RecordBatchHeader, iter_headers
-from barnabas.wire.records import ControlRecordType, build_batch, control_record_type, iter_records
 from barnabas.wire.records import Record as BatchRecord
-
-if TYPE_CHECKING:
-    from barnabas.testing.contents import Contents
-    from barnabas.testing.interception import Owner
+from barnabas.wire.records import build_batch
 
 PRODUCE_VERSION = 12
 """The last one with topic names."""
@@ -34,7 +26,6 @@ PRODUCE_VERSION = 12
 PRODUCE_TIMEOUT_MS = round(TIMEOUT_S * 1000)
 DELETE_RECORDS_VERSION = 2
 DELETE_TIMEOUT_MS = PRODUCE_TIMEOUT_MS
-READ_BYTES = 4 * 1024 * 1024
 TIMESTAMP_MAX = 2**63 - 1
 
 _DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT_OF_RANGE})
@@ -43,37 +34,10 @@ _DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 
-class Record(NamedTuple):
-    """A record in a topic. `timestamp` is in ms; header names may repeat."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-class Led(NamedTuple):
-    """A partition at its leader."""
-
-    server: Server
-    partition: Partition
-
-
-class _Range(NamedTuple):
-    """The committed records of a partition: `start` <= offset < `end`."""
-
-    partition: int
-    start: int
-    end: int
-
-
 class Topic:
     """A handle on one topic by name; the topic itself may not exist (yet). Safe to use from any thread."""
 
-    def __init__(self, owner: "Contents", name: str) -> None:
+    def __init__(self, owner: Partitions, name: str) -> None:
         self.name = name
         self._owner = owner
         self._keyless = itertools.count()
@@ -101,12 +65,12 @@ class Topic:
         offline.
         """
 
-        async def ranges() -> list[_Range]:
+        async def ranges() -> list[Range]:
             if missing_ok and not self._exists():
                 return []
             known = self._owner._known_topic(self.name).partitions
             indexes = sorted(known) if partition is None else [partition]
-            return [_range((await self._owner._leading(self.name, index)).partition) for index in indexes]
+            return [Range.of((await self._owner._leading(self.name, index)).partition) for index in indexes]
 
         return [record for found in self._owner.call(ranges()) for record in self._read(found)]
 
@@ -164,8 +128,7 @@ class Topic:
                 held = len(records or ())
                 if is_over:
                     error = TimeoutError(f"after {timeout_s:g} s topic {self.name} holds {held} records, not {count}")
-                    described = report.describe_records(records or [])
-                    raise report.explained(error, cast("Owner", owner), described)
+                    raise owner._explained(error, described(records or []))
                 try:
                     async with asyncio.timeout_at(deadline):
                         await wait_for_offsets(owner, self.name, ends, count - held, changed)
@@ -197,8 +160,7 @@ class Topic:
         try:
             await with_timeout(self._until_silent(duration_ms), timeout_s, found)
         except TimeoutError as error:
-            described = report.describe_records(await self._records_if_any() or [])
-            raise report.explained(error, cast("Owner", self._owner), described) from None
+            raise self._owner._explained(error, described(await self._records_if_any() or [])) from None
         return await self._records_if_any() or []
 
     async def _until_silent(self, duration_ms: int) -> None:
@@ -224,10 +186,10 @@ class Topic:
         records: list[Record] = []
         try:
             self._owner._known_topic(self.name)
-            for found in [_range(partition) for partition in partitions_if_any(self._owner, self.name)]:
-                reading = _Reading(found, await _aborted(self._owner, self.name, found))
+            for found in [Range.of(partition) for partition in partitions_if_any(self._owner, self.name)]:
+                reading = Reading(found, await aborted_transactions(self._owner, self.name, found))
                 while not reading.is_over:
-                    data = await _fetch(self._owner, self.name, found, reading.offset)
+                    data = await fetch(self._owner, self.name, found, reading.offset)
                     records += await asyncio.to_thread(reading.records, self.name, data)
             return records
         except ApiError as error:
@@ -280,7 +242,7 @@ class Topic:
             details = [error.batch_index_error_message for error in answer.record_errors]
             raise ApiError(ErrorCode.of(answer.error_code), answer.error_message or "; ".join(filter(None, details)))
         timestamp = record.timestamp if answer.log_append_time_ms < 0 else answer.log_append_time_ms
-        return _record(self.name, partition, record._replace(offset=answer.base_offset, timestamp=timestamp))
+        return record_of(self.name, partition, record._replace(offset=answer.base_offset, timestamp=timestamp))
 
     def delete_records(self, offset: int | None = None, *, partition: int = 0) -> None:
         """Delete the records of a partition below an offset, or all: its log start offset moves there. Consumers whose
@@ -304,10 +266,10 @@ class Topic:
         if answer.error_code:
             raise ApiError(ErrorCode.of(answer.error_code))
 
-    def _read(self, found: _Range) -> Iterator[Record]:
-        reading = _Reading(found, self._owner.call(_aborted(self._owner, self.name, found)))
+    def _read(self, found: Range) -> Iterator[Record]:
+        reading = Reading(found, self._owner.call(aborted_transactions(self._owner, self.name, found)))
         while not reading.is_over:
-            data = self._owner.call(_fetch(self._owner, self.name, found, reading.offset))
+            data = self._owner.call(fetch(self._owner, self.name, found, reading.offset))
             yield from reading.records(self.name, data)
 
 
@@ -318,83 +280,6 @@ def topic_name(topic: str | Topic) -> str:
     if isinstance(topic, str):
         return topic
     raise TypeError(f"topic is the name of one, or a Topic, not {topic!r:.100}")
-
-
-class CommittedBatches:
-    """Distinguishes batches that a consumer with isolation.level=read_committed would see from the others.
-
-    `aborted` are the aborted transactions of the range, as (producer id, first offset). Batches have to be passed in
-    the order of their offsets.
-    """
-
-    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        self._to_come = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
-        self._aborting: set[int] = set()
-
-    def includes(self, buffer: Buffer) -> Callable[[RecordBatchHeader], bool]:
-        """A filter for the batches in `buffer`."""
-        return lambda header: self._is_committed(buffer, header)
-
-    def _is_committed(self, buffer: Buffer, header: RecordBatchHeader) -> bool:
-        while self._to_come and self._to_come[-1][1] <= header.last_offset:
-            self._aborting.add(self._to_come.pop()[0])
-        if header.is_control:
-            if any(control_record_type(r) is ControlRecordType.ABORT for r in iter_records(buffer, header)):
-                self._aborting.discard(header.producer_id)
-            return False
-        return not (header.is_transactional and header.producer_id in self._aborting)
-
-
-class _Reading:
-    """The progress of reading the committed records of a range; the next read is at `offset`."""
-
-    def __init__(self, range_: _Range, aborted: Iterable[tuple[int, int]]) -> None:
-        self._range = range_
-        self._committed = CommittedBatches(aborted)
-        self.offset = range_.start
-
-    @property
-    def is_over(self) -> bool:
-        return self.offset >= self._range.end
-
-    def records(self, topic: str, data: FetchData | ColdRead) -> list[Record]:
-        """The records in the data read at `offset`; reads the disk if that was not done yet."""
-        if isinstance(data, ColdRead):
-            data = data.load()
-        headers = list(iter_headers(data.records))
-        records = [
-            _record(topic, self._range.partition, record)
-            for header in filter(self._committed.includes(data.records), headers)
-            for record in iter_records(data.records, header)
-            if self.offset <= record.offset < self._range.end
-        ]
-        self.offset = headers[-1].next_offset if headers else self._range.end  # none: deleted meanwhile
-        return records
-
-
-def _range(found: Partition) -> _Range:
-    return _Range(found.index, found.log.log_start_offset, found.log.last_stable_offset)
-
-
-async def _aborted(owner: "Contents", topic: str, found: _Range) -> list[tuple[int, int]]:
-    partition = (await owner._leading(topic, found.partition)).partition
-    return partition.log.aborted_transactions(found.start, found.end)
-
-
-async def _fetch(owner: "Contents", topic: str, found: _Range, offset: int) -> FetchData | ColdRead:
-    partition = (await owner._leading(topic, found.partition)).partition
-    start = max(offset, partition.log.log_start_offset)
-    if start >= found.end:
-        return FetchData(b"", start, start, 0, 0)
-    try:
-        return partition.log.read(start, READ_BYTES, max_offset=found.end)
-    except ColdRead as cold:
-        return cold
-
-
-def _record(topic: str, partition: int, record: BatchRecord) -> Record:
-    headers = tuple(record.headers)
-    return Record(topic, partition, record.offset, record.timestamp, record.key, record.value, headers)
 
 
 def _check_whole(value: Any, told: str) -> None:

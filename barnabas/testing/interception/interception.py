@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.broker.network.outcome import CloseConnection, Delayed
-from barnabas.testing import coordinators, report
-from barnabas.testing.contents import of_another_process
-from barnabas.testing.effects import Answer, Effect, GoOn, Passage, answer_of
-from barnabas.testing.faulty_disk import ExchangeableFiles, Refusing
-from barnabas.testing.request import Request, read_request
+from barnabas.testing.interception.answer import Answer, Effect, GoOn, Passage, answer_of
+from barnabas.testing.interception.faulty_disk import ExchangeableFiles, Refusing
+from barnabas.testing.interception.request import Request, read_request
+from barnabas.testing.waiting.calls import of_another_process
 from barnabas.wire import codec, headers
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.framing import kept
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from barnabas.broker.network.reply_queue import Parts
     from barnabas.broker.network.session import Session
     from barnabas.broker.server import Broker as Server
-    from barnabas.testing.faults import Faults
-    from barnabas.testing.recording import Recording
-    from barnabas.testing.topic import Led
     from barnabas.wire.schema import Message
 
 T = TypeVar("T")
@@ -38,8 +34,6 @@ logger = logging.getLogger(__name__)
 
 class Owner(Protocol):
     """A broker, or a cluster, of a test."""
-
-    faults: Faults
 
     @property
     def is_running(self) -> bool:
@@ -51,69 +45,32 @@ class Owner(Protocol):
         """Whether it runs in the process from which this one was forked."""
         ...
 
-    @property
-    def _last_recording(self) -> Recording | None:
-        """The latest recording, whether it has ended or not; None if there was none."""
+    def live_servers(self) -> Sequence[Server]:
+        """The running brokers."""
         ...
 
     def _check_started(self) -> None:
         """Errors: RuntimeError when it was never started, or was stopped since."""
         ...
 
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on its event loop."""
-        ...
-
-    async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `call`, from a coroutine on another event loop."""
+    def _check_brokers(self, numbers: Collection[int]) -> None:
+        """Refuse numbers of brokers that it does not have. Errors: ValueError."""
         ...
 
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `call`, also if none of a cluster's brokers runs, and while they are restarted."""
+        """Run a coroutine on its event loop, also if none of a cluster's brokers runs, and while they are restarted."""
         ...
 
     def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `call`, for a coroutine that sends no request to brokers: it continues while they are restarted."""
+        """Run a coroutine that sends no request to brokers: it continues while they are restarted."""
         ...
 
     async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Like `watch`, from a coroutine on another event loop."""
         ...
 
-    def live_servers(self) -> Sequence[Server]:
-        """The running brokers."""
-        ...
-
-    def _absent(self) -> Sequence[int]:
-        """The numbers of its brokers that do not run."""
-        ...
-
-    def _led_by_its_word(self, name: str, partition: int) -> Led | None:
-        """A partition at the broker that considers itself its leader."""
-        ...
-
-    def _check_brokers(self, numbers: Collection[int]) -> None:
-        """Refuse numbers of brokers that it does not have. Errors: ValueError."""
-        ...
-
-    def _check_apis(self, keys: frozenset[int] | None) -> None:
-        """Refuse APIs that it never receives requests of; None are all. Errors: ValueError."""
-        ...
-
-    def _controlling(self) -> Server | None:
-        """The broker that is the controller."""
-        ...
-
-    async def _eventually(self, find: Callable[[], T | None], what: str) -> T:
-        """The result of `find`, once it is not None. Errors: TimeoutError, ApiError."""
-        ...
-
-    async def _settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
-        """Wait until all running brokers know the controller's decisions. Errors: TimeoutError."""
-        ...
-
-    async def _leading(self, name: str, partition: int) -> Led:
-        """A partition at its leader, once it has one. Errors: TimeoutError, ApiError."""
+    def _explained(self, error: TimeoutError, more: Iterable[str] = ()) -> TimeoutError:
+        """The error with `more` and the state of the brokers added to its text."""
         ...
 
 
@@ -211,7 +168,7 @@ class Interception:
         try:
             return await waiting()
         except TimeoutError as error:
-            raise report.explained(error, self.owner) from None
+            raise self.owner._explained(error) from None
 
     def soon(self, action: Callable[[], None]) -> None:
         """Have a function called on the event loop, from any thread."""
@@ -226,7 +183,6 @@ class Interception:
     def attach(self, server: Server) -> None:
         """Apply the current faults and recordings to a broker; also before it starts, on its event loop."""
         self._loop = asyncio.get_running_loop()
-        coordinators.attach(server, self.owner.live_servers)
         server.connections.refusal = partial(self._refuse, server) if self.doorkeepers else _admit
         disk = server.environment.files
         if isinstance(disk, ExchangeableFiles):

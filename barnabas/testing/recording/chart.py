@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
-    from barnabas.testing.recording import RecordedRequest
+    from barnabas.testing.recording.recorded_request import RecordedRequest
 
 COLUMN: Final = 44
 TIME: Final = 9

@@ -5,33 +5,62 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from barnabas.testing import log_lines
+from barnabas.testing.brokers import log_lines
 from barnabas.testing.caller import CURRENT_TEST, current_test
 
 if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server
-    from barnabas.testing.interception import Owner
-    from barnabas.testing.recording import RecordedRequest, Recording
-    from barnabas.testing.topic import Record
+    from barnabas.testing.contents.partitions import Led
+    from barnabas.testing.faults.faults import Faults
+    from barnabas.testing.recording.recorded_request import RecordedRequest
+    from barnabas.testing.recording.recording import Recording
+
+T = TypeVar("T")
 
 ENTRIES_MAX: Final = 20
 """The maximum number of lines of one kind."""
 
-RECORDS_MAX: Final = 5
 REQUESTS_MAX: Final = 10
 CHART_REQUESTS_MAX: Final = 20
 LOG_LINES_MAX: Final = 10
-VALUE_LENGTH_MAX: Final = 80
 DEPARTED_MAX: Final = 10
 PATIENCE_S: Final = 5.0
 """The time to wait for a busy event loop of a broker."""
 
 last_lines: Final = log_lines.LineKeeper()
+
+
+class Owner(Protocol):
+    """A broker, or a cluster, of a test."""
+
+    faults: Faults
+
+    @property
+    def _last_recording(self) -> Recording | None:
+        """The latest recording, whether it has ended or not; None if there was none."""
+        ...
+
+    def live_servers(self) -> Sequence[Server]:
+        """The running brokers."""
+        ...
+
+    def _absent(self) -> Sequence[int]:
+        """The numbers of its brokers that do not run."""
+        ...
+
+    def _led_by_its_word(self, name: str, partition: int) -> Led | None:
+        """A partition at the broker that considers itself its leader."""
+        ...
+
+    def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on its event loop, also while brokers are restarted."""
+        ...
+
 
 # --- the brokers to report ------------------------------------------------------------------------
 
@@ -117,16 +146,6 @@ def describe(owner: Owner) -> str:
     return "\n".join(line for title, lines in parts for line in _part(title, lines))
 
 
-def describe_records(records: Sequence[Record]) -> list[str]:
-    """The last records of a topic, one per line."""
-    left_out = [f"  ... {len(records) - RECORDS_MAX} before these"] if len(records) > RECORDS_MAX else []
-    return left_out + [
-        f"  {record.topic}-{record.partition} offset {record.offset}: key {_short(record.key)}, value "
-        f"{_short(record.value)}"
-        for record in records[-RECORDS_MAX:]
-    ]
-
-
 def _part(title: str, lines: Sequence[str]) -> list[str]:
     more = [f"  ... and {len(lines) - ENTRIES_MAX} more"] if len(lines) > ENTRIES_MAX else []
     return [f"{title}:{'' if lines else ' none'}", *(f"  {line}" for line in lines[:ENTRIES_MAX]), *more]
@@ -194,17 +213,10 @@ def _last_of_test(recording: Recording | None, count: int) -> list[RecordedReque
 
 def _chart(recording: Recording | None) -> list[str]:
     """The sequence chart of the last requests; empty if none were recorded."""
-    from barnabas.testing.chart import text_chart
+    from barnabas.testing.recording.chart import text_chart
 
     requests = _last_of_test(recording, CHART_REQUESTS_MAX)
     return ["chart of the last requests:", *text_chart(requests).splitlines()] if requests else []
-
-
-def _short(value: bytes | None) -> str:
-    if value is None:
-        return "None"
-    more = f"... ({len(value)} bytes)" if len(value) > VALUE_LENGTH_MAX else ""
-    return f"{value[:VALUE_LENGTH_MAX]!r}{more}"
 
 
 def explained(error: TimeoutError, owner: Owner, more: Iterable[str] = ()) -> TimeoutError:

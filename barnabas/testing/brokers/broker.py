@@ -1,7 +1,6 @@
 """A broker in a thread of its own, so that the test that started it can use blocking clients."""
 
 import atexit
-import itertools
 import os
 import shutil
 import tempfile
@@ -14,40 +13,27 @@ from barnabas.broker.configuration import config as broker_config
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as BrokerServer
-from barnabas.clock import Clock, OffsetClock
+from barnabas.clock import Clock
 from barnabas.storage.files import Files
 from barnabas.storage.os_files import OsFiles, UnsyncedFiles
-from barnabas.testing import report
-from barnabas.testing.broker_thread import BrokerThread
+from barnabas.testing.brokers import report
+from barnabas.testing.brokers.broker_thread import BrokerThread
+from barnabas.testing.brokers.owner import SMALL_INTERNAL_TOPICS, Owner
+from barnabas.testing.brokers.snapshot import Snapshot
 from barnabas.testing.caller import Caller
-from barnabas.testing.contents import (
-    CREATE_TOPICS_VERSION,
-    SMALL_INTERNAL_TOPICS,
-    check_partition,
-    given_configs,
-    of_another_process,
-    topic_creation,
-)
-from barnabas.testing.faults import Faults
-from barnabas.testing.faulty_disk import ExchangeableFiles
-from barnabas.testing.interception import Interception
-from barnabas.testing.lifetime import Lifetime
-from barnabas.testing.log_lines import Lines
-from barnabas.testing.recording import Recordable
-from barnabas.testing.request import OF_BROKERS_ALONE
-from barnabas.testing.requests import ask
-from barnabas.testing.roles import Roles
-from barnabas.testing.snapshot import Snapshot
-from barnabas.testing.state_faults import check_is_online, is_offline
-from barnabas.testing.topic import Led, Topic
-from barnabas.testing.waiting.broker_clock import BrokerClock
+from barnabas.testing.contents.partitions import Led
+from barnabas.testing.contents.roles import check_partition
+from barnabas.testing.contents.topic import Topic
+from barnabas.testing.faults.state_faults import check_is_online, is_offline
+from barnabas.testing.interception.faulty_disk import ExchangeableFiles
+from barnabas.testing.interception.request import OF_BROKERS_ALONE
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages import API_NAMES
 
 T = TypeVar("T")
 
 
-class Broker(Lifetime, Roles, Recordable):
+class Broker(Owner[BrokerThread]):
     """A real broker on 127.0.0.1 and a free port, with a temporary directory that is removed when it stops.
 
     Its configuration is Kafka's, except that internal topics in a temporary directory have 3 partitions instead of 50.
@@ -64,6 +50,8 @@ class Broker(Lifetime, Roles, Recordable):
     already or when a call needs it to run. Methods that change or read topics raise ApiError with Kafka's error.
     """
 
+    _noun = "broker"
+
     def __init__(
         self,
         *,
@@ -73,37 +61,19 @@ class Broker(Lifetime, Roles, Recordable):
         configs: Mapping[str, object] | None = None,
         **keywords: object,
     ) -> None:
-        self._made_by = Caller.now()
-        self._overrides = given_configs(configs, keywords)
-        self._given_data_dir = data_dir or self._overrides.get("log.dirs") or self._overrides.get("log.dir")
-        self._has_own_clock = clock is not None
-        self._offset_clock = OffsetClock(clock)
+        super().__init__(clock, configs, keywords)
+        self._given_data_dir = data_dir or self._given.get("log.dirs") or self._given.get("log.dir")
         self._files = files
         self._lock = threading.RLock()
-        self._life: BrokerThread | None = None
         self._listeners: str | None = None
         """`listeners` with the ports of the first run, which later runs keep; None before it."""
-        self._topics: dict[str, Topic] = {}
-        self._pid = 0
-        self._numbers = itertools.count(1)
         self._removals: list[threading.Thread] = []
-        self._snapshots: list[Snapshot] = []
-        self.clock = BrokerClock(self._offset_clock, self._move_time, self._check_started)
-        self._lines = Lines()
-        self._interception = Interception(self)
-        self.faults = Faults(self._interception)
-        self._data_dir: Path | None = None
         self._bootstrap_servers = ""
 
     def __repr__(self) -> str:
         return f"<Broker {self.bootstrap_servers if self.is_running else 'not running'}>"
 
     # --- start and stop ---------------------------------------------------------------------------
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started and has been neither stopped nor killed since."""
-        return self._life is not None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -116,16 +86,14 @@ class Broker(Lifetime, Roles, Recordable):
     def _check_started(self) -> None:
         """Errors: RuntimeError when it was never started, or was stopped since."""
         if self._listeners is None:
-            raise _not_running()
+            raise self._not_running()
 
     @property
     def data_dir(self) -> Path:
         """The directory of its data. Errors: RuntimeError when it was never started, or its temporary directory is
         removed.
         """
-        if self._data_dir is None:
-            raise _not_running()
-        return self._data_dir
+        return self._root
 
     def start(self) -> Self:
         """Start, and return when clients can connect. After `kill()` it is the same broker again, with its data and its
@@ -182,7 +150,7 @@ class Broker(Lifetime, Roles, Recordable):
                 life, self._life = self._life_or_error(), None
                 life.end(what="was restarted")
             elif self._listeners is None:
-                raise _not_running()
+                raise self._not_running()
             self._begin()
             self.faults._end_undone()
 
@@ -229,9 +197,7 @@ class Broker(Lifetime, Roles, Recordable):
             life = self._temporary_life("snapshot")
             topics = self.topic_names()
             self.faults._prepare_snapshot()
-            directory = self.data_dir.with_name(f"{self.data_dir.name}.snapshot-{next(self._numbers)}")
-            taken = Snapshot(directory, self._offset_clock.offset_ms, topics)
-            self._snapshots.append(taken)
+            taken = self._new_snapshot(topics)
             what = "was started anew for a snapshot"
             self._replace(life, lambda: taken._take(self.data_dir), is_clean=True, what=what)
             return taken
@@ -245,10 +211,7 @@ class Broker(Lifetime, Roles, Recordable):
         """
         with self._lock:
             self._check_started()
-            self._snapshots = [each for each in self._snapshots if not each._is_removed]
-            if snapshot not in self._snapshots:
-                raise ValueError("this snapshot is not this broker's, or it is gone: it goes when the broker stops")
-            self._check_may_be_reset("restored", snapshot._topics)
+            self._check_may_be_restored(snapshot)
 
             def put_back() -> None:
                 snapshot._put_back(self.data_dir, self._snapshots)
@@ -293,7 +256,7 @@ class Broker(Lifetime, Roles, Recordable):
 
     @property
     def _has_zookeeper(self) -> bool:
-        return bool(self._overrides.get("zookeeper.connect", "").strip())
+        return bool(self._given.get("zookeeper.connect", "").strip())
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -306,14 +269,7 @@ class Broker(Lifetime, Roles, Recordable):
 
         Errors: ApiError TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG.
         """
-        request = topic_creation(name, partitions, None, configs)
-
-        async def create() -> None:
-            [result] = (await ask(self.server, request, CREATE_TOPICS_VERSION)).topics
-            self._check_created(result.error_code, result.error_message)
-
-        self.call(create())
-        return self.topic(name)
+        return self._create_topic(name, partitions, None, configs)
 
     def expire_session(self, broker: int | None = None) -> NoReturn:
         """A single broker has no session that could expire. Errors: RuntimeError, always."""
@@ -336,30 +292,6 @@ class Broker(Lifetime, Roles, Recordable):
     def server(self) -> BrokerServer:
         """The broker itself; it belongs to its own event loop (see `call`)."""
         return self._life_or_error().server
-
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the broker's event loop and return its result."""
-        return self._life_for(coroutine).call(coroutine)
-
-    async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `call`, from a coroutine on another event loop."""
-        return await self._life_for(coroutine).call_async(coroutine)
-
-    def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `call`, for a coroutine that sends no request to the broker: the broker may be replaced meanwhile."""
-        return self._life_for(coroutine).watch(coroutine)
-
-    async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `watch`, from a coroutine on another event loop."""
-        return await self._life_for(coroutine).watch_async(coroutine)
-
-    def _life_for(self, coroutine: Coroutine[Any, Any, T]) -> BrokerThread:
-        """The broker thread that runs a coroutine; without one the coroutine is closed."""
-        try:
-            return self._life_or_error()
-        except RuntimeError:
-            coroutine.close()
-            raise
 
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Like `call`: a single broker has no other event loop."""
@@ -399,14 +331,6 @@ class Broker(Lifetime, Roles, Recordable):
             check_is_online(self.faults, name, partition)
         return await super()._leading(name, partition)
 
-    def _life_or_error(self) -> BrokerThread:
-        life = self._life
-        if life is None:
-            raise _not_running()
-        if not self._is_our_process:
-            raise of_another_process()
-        return life
-
     def _begin(self) -> None:
         files = self._files or (UnsyncedFiles() if self._given_data_dir is None else OsFiles())
         clock = self._offset_clock
@@ -416,7 +340,7 @@ class Broker(Lifetime, Roles, Recordable):
         config = broker_config.load(options=options)
         for problem in config.warnings:  # above all a misspelt keyword, which no test would notice
             self._made_by.warn(problem)
-        self._life = BrokerThread(config, environment, self._interception.attach, self._lines)
+        self._life = BrokerThread(config, environment, self._prepare, self._lines)
         socket_server = self._life.server.socket_server
         self._bootstrap_servers = socket_server.bootstrap_servers
         self._listeners = _with_ports(options["listeners"], socket_server.ports)
@@ -429,30 +353,21 @@ class Broker(Lifetime, Roles, Recordable):
         options = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self.data_dir)}
         if self._given_data_dir is None:
             options |= SMALL_INTERNAL_TOPICS
-        if "log.dir" in self._overrides:
+        if "log.dir" in self._given:
             del options["log.dirs"]
         if self._has_own_clock:  # a test may never move it: a rebalance must not wait for it
             options["barnabas.group.newcomer.delay.ms"] = "0"
-        options |= self._overrides
+        options |= self._given
         if self._listeners is not None:
             options["listeners"] = self._listeners
         return options
 
     def _make_data_dir(self) -> None:
         if self._given_data_dir is not None:
-            self._data_dir = Path(str(self._given_data_dir).partition(",")[0])
+            self._directory = Path(str(self._given_data_dir).partition(",")[0])
             return
-        self._data_dir = Path(tempfile.mkdtemp(prefix="barnabas-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="barnabas-"))
         atexit.register(self._remove_data)  # for brokers that are never stopped
-
-    @property
-    def _is_of_another_process(self) -> bool:
-        """Whether it runs in the process from which this one was forked."""
-        return self._life is not None and not self._is_our_process
-
-    @property
-    def _is_our_process(self) -> bool:
-        return os.getpid() == self._pid
 
     def _remove_later(self, directory: Path) -> None:
         """Remove a directory, if it exists, in a separate thread, which the interpreter waits for at its end."""
@@ -460,41 +375,16 @@ class Broker(Lifetime, Roles, Recordable):
         self._removals.append(threading.Thread(target=shutil.rmtree, args=(directory, True), name="barnabas-removal"))
         self._removals[-1].start()
 
-    def _remove_data(self) -> None:
-        if self._is_our_process:
-            shutil.rmtree(self.data_dir, ignore_errors=True)
-            for snapshot in self._snapshots:
-                snapshot.remove()
-
     def _forget(self) -> None:
         self._listeners = None
         self._topics.clear()
         self.faults._forget()
-        if self._given_data_dir is None and self._data_dir is not None:
+        if self._given_data_dir is None and self._directory is not None:
             atexit.unregister(self._remove_data)
             self._remove_data()
-            self._data_dir = None
+            self._directory = None
             for removal in self._removals:
                 removal.join()
-
-    def _move_time(self, move: Callable[[], None]) -> None:
-        """Move the clock and run everything that becomes due, without a request in between: a heartbeat with the new
-        time before its member's timeout would keep the member alive.
-        """
-        life = self._life
-        if life is None:
-            move()
-            return
-
-        async def move_and_settle() -> None:
-            move()
-            await life.server.settle()
-
-        self.call(move_and_settle())
-
-
-def _not_running() -> RuntimeError:
-    return RuntimeError("this broker does not run: start() it, or use it in a `with` block")
 
 
 def _with_ports(listeners: str, ports: Mapping[str, int]) -> str:

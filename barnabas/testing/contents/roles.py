@@ -5,20 +5,23 @@ all roles itself, as soon as it runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from barnabas.testing import report
-from barnabas.testing.contents import Contents, check_partition
-from barnabas.testing.settled import runtime, unsettled
-from barnabas.testing.topic import Topic, topic_name
+from barnabas.testing.contents.partitions import Led
+from barnabas.testing.contents.settled import runtime, unsettled
+from barnabas.testing.contents.topic import Topic, topic_name
+from barnabas.testing.waiting.broker_clock import BrokerClock
 from barnabas.testing.waiting.conditions import outliving
 from barnabas.testing.waiting.timeouts import TIMEOUT_S, check_wait
+from barnabas.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.testing.interception import Owner
+    from barnabas.broker.cluster.metadata import TopicMetadata
+    from barnabas.broker.server import Broker as Server
 
 T = TypeVar("T")
 
@@ -30,13 +33,47 @@ FIRST_POLL_S: Final = 0.001
 IN_SYNC_S: Final = 2 * TIMEOUT_S
 
 
-class Roles(Contents):
+class Roles(ABC):
     """The roles of brokers for tests, and waits for them; part of `Broker` and `Cluster`. `timeout` is in seconds of
     real time; it ends in a TimeoutError with the actual state.
     """
 
+    clock: BrokerClock
+    _recheck_s: float | None = None
+    """The interval at which waits check without a notification: brokers of a cluster start and stop."""
+
     _followers_may_lag = False
     """True if a test moves the clock: followers retry fetches by it."""
+
+    # --- what the broker or cluster provides ------------------------------------------------------
+
+    @abstractmethod
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on its event loop and return its result."""
+
+    @abstractmethod
+    async def call_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Like `call`, from a coroutine on another event loop."""
+
+    @abstractmethod
+    def live_servers(self) -> Sequence[Server]:
+        """The running brokers."""
+
+    @abstractmethod
+    async def _eventually(self, find: Callable[[], T | None], what: str) -> T:
+        """The result of `find`, once it is not None; `what` describes its absence. Errors: TimeoutError; for a single
+        broker, which does not wait: ApiError.
+        """
+
+    @abstractmethod
+    def _hindering(self) -> Sequence[object]:
+        """The faults that may hinder the communication between brokers, or access to their data."""
+
+    @abstractmethod
+    def _explained(self, error: TimeoutError, more: Iterable[str] = ()) -> TimeoutError:
+        """The error with `more` and the state of the brokers added to its text."""
+
+    # --- roles ------------------------------------------------------------------------------------
 
     def controller(self, timeout: float = TIMEOUT_S) -> int:
         """The number of the broker that is the controller; waits until there is one."""
@@ -117,7 +154,7 @@ class Roles(Contents):
             await self._until(lambda: self._open_end(None) is None or None, timeout_s, "")
         except TimeoutError:
             error = TimeoutError(f"not every broker has heard after {timeout_s:g} s: {self._open_end(None)}")
-            raise report.explained(error, cast("Owner", self)) from None
+            raise self._explained(error) from None
 
     async def _settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
         """Like `wait_heard`, on the event loop, for these topics or for all; without `in_faults` not while a fault
@@ -125,27 +162,23 @@ class Roles(Contents):
         """
         until_s = asyncio.get_running_loop().time() + IN_SYNC_S
         pause_s = FIRST_POLL_S
-        while (in_faults or not self._is_hindered()) and (missing := self._open_end(topics)) is not None:
+        while (in_faults or not self._hindering()) and (missing := self._open_end(topics)) is not None:
             if asyncio.get_running_loop().time() > until_s:
                 error = TimeoutError(f"not every broker has heard: {missing} (waited {IN_SYNC_S:g} s)")
-                raise report.explained(error, cast("Owner", self))
+                raise self._explained(error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, POLL_S)
 
     def _open_end(self, topics: Collection[str] | None) -> str | None:
-        in_sync = not self._followers_may_lag and not self._is_hindered()
+        in_sync = not self._followers_may_lag and not self._hindering()
         return unsettled(self.live_servers(), topics, in_sync=in_sync)
-
-    def _is_hindered(self) -> bool:
-        """Whether a fault may hinder the communication between brokers."""
-        return any(fault._hinders_brokers() for fault in cast("Owner", self).faults)
 
     async def _until_in_sync(self, timeout_s: float = IN_SYNC_S) -> None:
         try:
             await self._until(lambda: not self._lagging() or None, timeout_s, "")
         except TimeoutError:
             error = TimeoutError(f"not in sync after {timeout_s:g} s: {'; '.join(self._lagging()[:5])}")
-            raise report.explained(error, cast("Owner", self)) from None
+            raise self._explained(error) from None
 
     def _lagging(self) -> list[str]:
         """The partitions that are not in sync, as each broker knows them: leaders know it before all others do."""
@@ -181,6 +214,61 @@ class Roles(Contents):
         until_s = loop.time() + timeout_s
         while (found := find()) is None:
             if loop.time() > until_s:
-                raise report.explained(TimeoutError(f"{what} (waited {timeout_s:g} s)"), cast("Owner", self))
+                raise self._explained(TimeoutError(f"{what} (waited {timeout_s:g} s)"))
             await asyncio.sleep(POLL_S)
         return found
+
+    # --- the brokers with a role, on the event loop -----------------------------------------------
+
+    def _controlling(self) -> Server | None:
+        """The broker that is the controller."""
+        return next((server for server in self.live_servers() if server.controller.is_active), None)
+
+    def _coordinating(self, group_id: str) -> Server | None:
+        """The broker that coordinates a group; any broker while there is no coordinator yet."""
+        for server in self.live_servers():
+            try:
+                server.groups.runtime.runner(group_id)
+            except ApiError:
+                continue
+            return server
+        if any(GROUP_METADATA_TOPIC in server.metadata for server in self.live_servers()):
+            return None
+        return next(iter(self.live_servers()), None)
+
+    def _known_topic(self, name: str) -> TopicMetadata:
+        """The metadata of a topic. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION."""
+        for server in self.live_servers():
+            if (found := server.metadata.topic(name)) is not None:
+                return found
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+
+    def _led(self, name: str, partition: int) -> Led | None:
+        """A partition at its leader; None if it has no leader now. Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, and the
+        error that prevents a single broker from serving it.
+        """
+        check_partition(self._known_topic(name), partition)
+        return self._led_by_its_word(name, partition)
+
+    def _led_by_its_word(self, name: str, partition: int) -> Led | None:
+        """A partition, which may be unknown, at the broker that considers itself its leader. Of several the one with
+        the highest leader epoch: the others do not know yet that they are deposed, such as a paused one.
+        """
+        leaders = [
+            Led(server, hosted)
+            for server in self.live_servers()
+            if (hosted := server.replicas.partition(name, partition)) is not None and hosted.state.is_leader
+        ]
+        return max(leaders, key=lambda led: led.partition.state.leader_epoch, default=None)
+
+    async def _leading(self, name: str, partition: int) -> Led:
+        """A partition at its leader, as `_led`, once it has one. Errors: ApiError, TimeoutError."""
+        return await self._eventually(lambda: self._led(name, partition), f"no broker leads {name}-{partition}")
+
+
+def check_partition(topic: TopicMetadata, partition: int) -> None:
+    """Errors: ApiError UNKNOWN_TOPIC_OR_PARTITION, with the existing partitions."""
+    if partition not in topic.partitions:
+        there_are = f"the partitions {min(topic.partitions)} to {max(topic.partitions)}"
+        error = f"topic {topic.name} has {there_are}, not {partition!r:.100}"
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.handlers import find_coordinator
-from barnabas.testing.settled import runtime
+from barnabas.testing.contents.settled import runtime
 from barnabas.testing.waiting.timeouts import TIMEOUT_S
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from barnabas.wire.messages.stop_replica import (
 
 if TYPE_CHECKING:
     from barnabas.broker.server import Broker as Server
-    from barnabas.testing.kept_network import KeptNetwork
+    from barnabas.testing.brokers.kept_network import KeptNetwork
 
 ANSWERING_TURNS_MAX: Final = 20
 """The turns of the event loop in which waiting requests get a response; the remaining ones are cut off."""

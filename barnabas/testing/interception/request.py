@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.api.dispatch import BROKER_ELEMENTS_MAX
-from barnabas.testing import entries
+from barnabas.testing.interception import entries
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ProtocolError

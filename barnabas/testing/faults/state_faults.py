@@ -21,11 +21,12 @@ from barnabas.broker.coordinators.groups.events import (
     TimerFired,
     TimerKey,
 )
-from barnabas.testing import elections
-from barnabas.testing.contents import check_partition
-from barnabas.testing.lasting import Fault, FaultList, StateFault
-from barnabas.testing.selection import Matcher
-from barnabas.testing.topic import Topic, topic_name
+from barnabas.testing.contents.roles import check_partition
+from barnabas.testing.contents.topic import Topic, topic_name
+from barnabas.testing.faults import elections
+from barnabas.testing.faults.fault import Fault, Registry, StateFault
+from barnabas.testing.faults.fault_list import FaultList
+from barnabas.testing.interception.selection import Matcher
 from barnabas.testing.waiting.durations import Duration, whole_ms
 from barnabas.testing.waiting.timeouts import TIMEOUT_S, with_timeout
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from barnabas.broker.coordinators.transactions.state import Transaction
     from barnabas.broker.server import Broker as Server
     from barnabas.controller.state import PartitionState
-    from barnabas.testing.request import Request
+    from barnabas.testing.interception.request import Request
     from barnabas.wire.names import TopicId
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ class HangingTransaction(StateFault):
     """
 
     def __init__(
-        self, among: FaultList, topic: str, partition: int, producer_id: int, abort: Callable[[], None]
+        self, among: Registry, topic: str, partition: int, producer_id: int, abort: Callable[[], None]
     ) -> None:
         def is_of_committed(request: Request) -> bool:
             return bool(getattr(request.message, "isolation_level", READ_UNCOMMITTED) != READ_UNCOMMITTED)
@@ -98,20 +99,21 @@ class OfflinePartition(StateFault):
     """
 
     def __init__(
-        self, among: FaultList, topic: str, partition: int, former_leader: int, lead_again: Callable[[], None]
+        self, among: StateFaults, topic: str, partition: int, former_leader: int, lead_again: Callable[[], None]
     ) -> None:
         matcher = Matcher((*ASKED_FOR_LEADERS, *ASKED_OF_LEADERS), {"topic": topic, "partition": partition})
         super().__init__(among, f"{topic}-{partition} is offline", matcher, lead_again)
+        self._state_faults = among
         self.topic = topic
         self.partition = partition
         self.former_leader = former_leader
 
     def _is_undone(self) -> bool:
-        return self._fault_list._is_led(self.topic, self.partition)
+        return self._state_faults._is_led(self.topic, self.partition)
 
     def _is_hit(self, request: Request) -> bool:
         if self._is_undone():
-            self._fault_list._tell_loop(self._fault_list._end_undone)
+            self._state_faults._tell_loop(self._state_faults._end_undone)
             return False
         return super()._is_hit(request)
 
@@ -192,7 +194,7 @@ class StateFaults(FaultList):
             return elections.nobody(state, able)
 
         def lead_again() -> None:
-            if self._interception.owner.live_servers():  # else the next start elects a leader anyway
+            if self._owner.live_servers():  # else the next start elects a leader anyway
                 with suppress(ApiError):  # its topic was deleted
                     self._elect(topic, partition, elections.whoever_can(former[0]))
 
@@ -203,7 +205,7 @@ class StateFaults(FaultList):
         """Run an election; returns the leader, once all brokers know it. Errors: TimeoutError."""
 
         async def elect() -> int:
-            owner = self._interception.owner
+            owner = self._owner
             controller = await owner._eventually(owner._controlling, "no broker is the controller")
             await elections.elect(controller.controller, topic, partition, choose)
             wanted = controller.controller.cluster.topics[topic].partitions[partition]
@@ -230,7 +232,7 @@ class StateFaults(FaultList):
             wanted = sorted(known.partitions) if partition is None else [partition]
             for index in wanted:
                 check_partition(known, index)
-            for server in self._interception.owner.live_servers():
+            for server in self._owner.live_servers():
                 now_ms = server.clock.now_ms() + milliseconds
                 for index in wanted:
                     hosted = server.replicas.partition(topic, index)
@@ -318,12 +320,12 @@ class StateFaults(FaultList):
         self._call(forget())
 
     async def _group(self, group: str) -> GroupRunner:
-        if not any(GROUP_METADATA_TOPIC in server.metadata for server in self._interception.owner.live_servers()):
+        if not any(GROUP_METADATA_TOPIC in server.metadata for server in self._owner.live_servers()):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group}: nobody has joined one yet")
         return await self._coordinated(lambda server: server.groups.runtime.runner(group))
 
     def _new_id(self) -> str:
-        return self._interception.owner.live_servers()[0].groups.new_id()
+        return self._owner.live_servers()[0].groups.new_id()
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -388,7 +390,7 @@ class StateFaults(FaultList):
         """Abort a transaction that was left open, as soon as its partition has a leader; does nothing if its topic was
         deleted. Errors: ApiError, TimeoutError.
         """
-        owner = self._interception.owner
+        owner = self._owner
 
         async def abort() -> None:
             from barnabas.broker.coordinators.transactions.markers import TransactionMarker
@@ -421,7 +423,7 @@ class StateFaults(FaultList):
         unknown = ApiError(
             ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no producer has the transactional id {transactional_id}"
         )
-        servers = self._interception.owner.live_servers()
+        servers = self._owner.live_servers()
         if servers and not any(TRANSACTION_STATE_TOPIC in server.metadata for server in servers):
             raise unknown  # before the first transaction there is no coordinator
 
@@ -451,7 +453,7 @@ class StateFaults(FaultList):
     def _first(self, find: Callable[[Server], T]) -> T:
         """The result of the first broker that does not raise; else the error of the last one."""
         error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker runs")
-        for server in self._interception.owner.live_servers():
+        for server in self._owner.live_servers():
             try:
                 return find(server)
             except ApiError as refused:
@@ -471,11 +473,15 @@ class StateFaults(FaultList):
             await asyncio.sleep(RETRY_S)
         return self._first(find)
 
+    def _is_led(self, topic: str, partition: int) -> bool:
+        """Whether a broker considers itself the leader of a partition. Broker's loop only."""
+        return self._owner._led_by_its_word(topic, partition) is not None
+
     def _any_server(self) -> Server:
         return self._first(lambda server: server)
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._interception.owner.call(coroutine)
+        return self._owner.call(coroutine)
 
 
 def _known_topic(server: Server, name: str) -> TopicMetadata:
