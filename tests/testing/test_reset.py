@@ -80,6 +80,7 @@ def consumer_of(broker: Broker, group: str) -> Consumer:
             "bootstrap.servers": broker.bootstrap_servers,
             "group.id": group,
             "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,  # a late one would commit an offset of before a reset
             "heartbeat.interval.ms": 50,
             "topic.metadata.refresh.interval.ms": 100,
             "retry.backoff.ms": 1,
