@@ -11,8 +11,11 @@ from barnabas.broker.api.response_errors import error_counter
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.testing.faults.effects import Fail
+from barnabas.testing.faults.error_responses import Failure, addressable
 from barnabas.testing.interception import entries
 from barnabas.testing.interception.answer import Answer, Passage
+from barnabas.testing.interception.api_entries import PARTITION
+from barnabas.testing.interception.api_entries import TOPIC as TOPIC_ROLE
 from barnabas.testing.interception.request import Request
 from barnabas.testing.interception.selection import Matcher
 from barnabas.wire import codec, headers, messages
@@ -104,7 +107,7 @@ def failed(key: int, version: int, where: dict[str, Any], *, after_work: bool) -
     api = messages.api(key)
     matcher = Matcher(key, where | {"from_brokers": True})
     assert matcher.matches(way.request)
-    effect = Fail(entries.Failure(ERROR, "because"), matcher.addressed, matcher.is_meant, None, after_work)
+    effect = Fail(Failure(ERROR, "because"), matcher.addressed, matcher.is_meant, None, after_work)
 
     async def work(asked: Message | None = None) -> Answer:
         codec.encode(asked or way.message, version)  # what the broker is asked must be a message
@@ -174,7 +177,7 @@ def about(key: int, version: int) -> frozenset[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after_work", [False, True])
-@pytest.mark.parametrize(("key", "version"), [(k, v) for k, v in served() if entries.TOPIC in about(k, v)])
+@pytest.mark.parametrize(("key", "version"), [(k, v) for k, v in served() if TOPIC_ROLE in about(k, v)])
 def test_every_api_can_fail_for_a_topic(key: int, version: int, after_work: bool) -> None:
     told = failed(key, version, {"topic": TOPIC}, after_work=after_work)
     assert told is not None
@@ -202,8 +205,8 @@ OF_PARTITIONS = [
     (key, version)
     for key, version in served()
     if key in served_apis()
-    and entries.PARTITION in about(key, version)
-    and entries.PARTITION in entries.addressable(messages.api(key).response_class, version)
+    and PARTITION in about(key, version)
+    and PARTITION in addressable(messages.api(key), version)
 ]
 """APIs that ask about partitions and answer for each."""
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.testing.control import fields
 from barnabas.testing.control.fields import Field, Kind, Refused, accept
 from barnabas.testing.faults.effects import Delay, Fail
+from barnabas.testing.faults.error_responses import Failure
 from barnabas.testing.faults.fault import Fault, FaultGroup, Lasting
 from barnabas.testing.faults.faults import api_names, error_code, split_keywords
-from barnabas.testing.interception import entries
 from barnabas.testing.interception.answer import Answer, Effect, GoOn, Passage
+from barnabas.testing.interception.entries import Subject
 from barnabas.testing.interception.request import BETWEEN_BROKERS
 from barnabas.testing.interception.selection import api_keys
 from barnabas.wire.errors import ErrorCode
@@ -69,7 +70,7 @@ class _Answered:
     work.
     """
 
-    def __init__(self, failure: entries.Failure, fault: Fault, whole: bool | None) -> None:
+    def __init__(self, failure: Failure, fault: Fault, whole: bool | None) -> None:
         addressed, is_meant = fault._matcher.addressed, fault._matcher.is_meant
         self._before = Fail(failure, addressed, is_meant, whole, after_work=False)
         self._after = Fail(failure, addressed, is_meant, whole, after_work=True)
@@ -97,7 +98,7 @@ class _Rule(Fault):
             request.taken.append(self._takes)
         return True
 
-    def _takes(self, subject: entries.Subject) -> bool:
+    def _takes(self, subject: Subject) -> bool:
         return self.is_whole or self._matcher.names(subject)
 
 
@@ -147,7 +148,7 @@ def _rule(faults: Faults, rule: dict[str, Any]) -> Fault:
         del rule["times"]
     if is_observer and (error is not None or is_whole):
         raise Refused(400, "a rule that only observes has no error")
-    failure = entries.Failure(error_code("UNKNOWN_SERVER_ERROR" if error is None else _error(error)))
+    failure = Failure(error_code("UNKNOWN_SERVER_ERROR" if error is None else _error(error)))
 
     def effect(fault: Fault) -> Effect:
         return Delay(lambda: 0, after_work=False) if is_observer else _Answered(failure, fault, is_whole)

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.network.outcome import CloseConnection
+from barnabas.testing.faults import error_responses
 from barnabas.testing.interception import entries
 from barnabas.testing.interception.answer import LENGTH_SIZE, Answer, GoOn, Passage
+from barnabas.testing.interception.api_entries import PARTITION, TOPIC, TOPIC_ID
 from barnabas.testing.interception.request import Request
 from barnabas.timers import pause
 from barnabas.wire import messages
@@ -37,10 +39,10 @@ class _Passing:
 @dataclass(slots=True)
 class Fail(_Passing):
     """Returns an error code in place of the work, or of its result: for the whole response, or for the entries for
-    which `is_meant` is true, according to `addressed` (roles of `entries`).
+    which `is_meant` is true, according to `addressed` (roles of `api_entries`).
     """
 
-    failure: entries.Failure
+    failure: error_responses.Failure
     addressed: frozenset[str]
     is_meant: Callable[[Subject], bool]
     is_whole: bool | None
@@ -49,22 +51,22 @@ class Fail(_Passing):
     async def around(self, passage: Passage, go_on: GoOn) -> Answer | None:
         request, version = passage.request, passage.request.version
         api = messages.api(request.message.API_KEY)
-        addressed = self.addressed & entries.addressable(api.response_class, version)
+        addressed = self.addressed & error_responses.addressable(api, version)
         is_whole = self.is_whole
-        if is_whole is None or entries.error_field(api.response_class, version) is None:
-            is_whole = entries.is_whole_by_default(api, version, addressed, self.failure.code)
+        if is_whole is None or not error_responses.has_whole_error(api, version):
+            is_whole = error_responses.is_whole_by_default(api, version, addressed, self.failure.code)
         if self.after_work:
             answer = await go_on()
             if answer is None:
                 raise CloseConnection(f"{request.api} failed, and has no reply to say so")
             if is_whole:
-                return Answer(request, response=entries.whole_error(api, version, self.failure))
+                return Answer(request, response=error_responses.whole_error(api, version, self.failure))
             self._overwrite(passage, answer, addressed)
             return answer
         if request.api == "Produce" and request.message.acks == 0:
             raise CloseConnection("Produce failed, and has no reply to say so")
         if is_whole:
-            return Answer(request, response=entries.whole_error(api, version, self.failure))
+            return Answer(request, response=error_responses.whole_error(api, version, self.failure))
         if request.api == "Fetch":
             return await self._fail_fetch(passage, go_on, addressed)
         return await self._fail_entries(passage, go_on, addressed)
@@ -76,7 +78,7 @@ class Fail(_Passing):
         request = passage.request
         api = messages.api(request.message.API_KEY)
         is_meant, response = self._is_meant(request), answer.response()
-        entries.overwrite(api, passage.message, response, request.version, addressed, is_meant, self.failure)
+        error_responses.overwrite(api, passage.message, response, request.version, addressed, is_meant, self.failure)
 
     async def _fail_entries(self, passage: Passage, go_on: GoOn, addressed: frozenset[str]) -> Answer | None:
         """Process the other entries. A read-only request for everything, or for more than the response distinguishes,
@@ -84,7 +86,7 @@ class Fail(_Passing):
         """
         request, version = passage.request, passage.request.version
         api, is_meant = messages.api(request.message.API_KEY), self._is_meant(request)
-        found = entries.split(api, passage.message, version, addressed, is_meant, self.failure)
+        found = error_responses.split(api, passage.message, version, addressed, is_meant, self.failure)
         if found is None:
             answer = await go_on()
             if answer is not None:
@@ -97,13 +99,13 @@ class Fail(_Passing):
             if rest is None:
                 return None
             answer = rest
-        entries.merge(answer.response(), found.levels, found.answers)
+        error_responses.merge(answer.response(), found.levels, found.answers)
         return answer
 
     async def _fail_fetch(self, passage: Passage, go_on: GoOn, addressed: frozenset[str]) -> Answer | None:
         """A Fetch only reads, and its session contains a part of its partitions: it is processed, without waiting."""
         request = passage.request
-        answer = await go_on(entries.without_wait(passage.message))
+        answer = await go_on(error_responses.without_wait(passage.message))
         if answer is None:
             return None
         self._overwrite(passage, answer, addressed)
@@ -114,17 +116,17 @@ class Fail(_Passing):
         missing = [
             subject
             for subject in request.subjects
-            if entries.PARTITION in subject
+            if PARTITION in subject
             and self.is_meant(subject)
             and (
-                "" if by_id else subject.get(entries.TOPIC, ""),
-                subject.get(entries.TOPIC_ID, entries.ZERO_ID) if by_id else entries.ZERO_ID,
-                subject.get(entries.PARTITION),
+                "" if by_id else subject.get(TOPIC, ""),
+                subject.get(TOPIC_ID, entries.ZERO_ID) if by_id else entries.ZERO_ID,
+                subject.get(PARTITION),
             )
             not in told
         ]
         if not response.error_code:
-            entries.add_missing(messages.api(1), response, request.version, missing, self.failure)
+            error_responses.add_missing(messages.api(1), response, request.version, missing, self.failure)
         return answer
 
 
@@ -285,8 +287,8 @@ class Garble(_Passing):
         request = answer.request
 
         def is_meant(topic: Any, partition: Any) -> bool:
-            named = {entries.TOPIC: topic.topic} if topic.topic else {entries.TOPIC_ID: bytes(topic.topic_id)}
-            subject = {**named, entries.PARTITION: partition.partition_index}
+            named = {TOPIC: topic.topic} if topic.topic else {TOPIC_ID: bytes(topic.topic_id)}
+            subject = {**named, PARTITION: partition.partition_index}
             return self.is_meant(entries.settled(subject, request.message, request.topic_name))
 
         return [

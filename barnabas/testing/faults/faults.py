@@ -14,9 +14,10 @@ from typing import Any, Final, Unpack
 
 from barnabas.testing.contents.topic import Topic, topic_name
 from barnabas.testing.faults.effects import RECORDS, WAYS, Delay, Disconnect, Fail, Garble, Lose, Park, Throttle
+from barnabas.testing.faults.error_responses import Failure
 from barnabas.testing.faults.fault import AnswerFault, DiskFault, Fault, FaultGroup, Hold, Refusal, no_effect
 from barnabas.testing.faults.state_faults import ASKED_FOR_LEADERS, ASKED_OF_LEADERS, StateFaults
-from barnabas.testing.interception import entries
+from barnabas.testing.interception.api_entries import PARTITION
 from barnabas.testing.interception.request import Request
 from barnabas.testing.interception.selection import Api, Limits, Matcher, Matching, api_keys
 from barnabas.testing.waiting.durations import Duration, ms, whole_ms
@@ -78,20 +79,20 @@ class Faults(StateFaults):
         Metadata those of topics.) `message` and, for Produce, `record_errors` (messages by the index of a record in its
         batch) are sent in the versions that have them. A Produce with acks=0 loses its connection.
         """
-        failure = entries.Failure(error_code(error), message, _record_errors(api, record_errors))
+        failure = Failure(error_code(error), message, _record_errors(api, record_errors))
         return self._fail(api, failure, where, whole=whole, after_work=after_work)
 
     def _fail(
         self,
         api: Api | Collection[Api] | None,
-        failure: entries.Failure,
+        failure: Failure,
         where: Mapping[str, Any],
         *,
         addressed: frozenset[str] = frozenset(),
         whole: bool | None = None,
         after_work: bool = False,
     ) -> Fault:
-        """`addressed` are roles of `entries` in addition to those in `where`: entries that have them get the error."""
+        """`addressed` are roles in addition to those in `where` (of `api_entries`): entries that have them fail."""
         matcher, limits = split_keywords(api, where, ("message", "record_errors", "whole", "after_work"))
 
         def effect(fault: Fault) -> Fail:
@@ -207,10 +208,10 @@ class Faults(StateFaults):
         """
         topic = topic_name(topic)
         where: Matching = {"topic": topic} if partition is None else {"topic": topic, "partition": partition}
-        nobody_leads = entries.Failure(ErrorCode.LEADER_NOT_AVAILABLE)
+        nobody_leads = Failure(ErrorCode.LEADER_NOT_AVAILABLE)
         return FaultGroup(
             f"leader_away {topic}" if partition is None else f"leader_away {topic}-{partition}",
-            self._fail(ASKED_FOR_LEADERS, nobody_leads, where, addressed=frozenset({entries.PARTITION})),
+            self._fail(ASKED_FOR_LEADERS, nobody_leads, where, addressed=frozenset({PARTITION})),
             self.fail(ASKED_OF_LEADERS, ErrorCode.NOT_LEADER_OR_FOLLOWER, **where),
         )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.api.dispatch import BROKER_ELEMENTS_MAX
 from barnabas.testing.interception import entries
+from barnabas.testing.interception.api_entries import GROUP, PARTITION, TOPIC, TOPIC_ID, TRANSACTIONAL_ID
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ProtocolError
@@ -92,9 +93,9 @@ class Request:
         sessions = self._server.replica_fetch_sessions if self.is_of_broker else self._server.fetch_sessions
         return [
             {
-                entries.TOPIC: self.topic_name(known.topic_id) if known.topic is None else known.topic,
-                entries.TOPIC_ID: bytes(known.topic_id),
-                entries.PARTITION: known.partition,
+                TOPIC: self.topic_name(known.topic_id) if known.topic is None else known.topic,
+                TOPIC_ID: bytes(known.topic_id),
+                PARTITION: known.partition,
             }
             for known in sessions.partitions(self.message.session_id)
         ]
@@ -102,26 +103,26 @@ class Request:
     @property
     def topics(self) -> frozenset[str]:
         """The names of all its topics."""
-        return frozenset(subject[entries.TOPIC] for subject in self.subjects if entries.TOPIC in subject)
+        return frozenset(subject[TOPIC] for subject in self.subjects if TOPIC in subject)
 
     @property
     def partitions(self) -> frozenset[tuple[str, int]]:
         """Its partitions."""
         return frozenset(
-            (subject[entries.TOPIC], subject[entries.PARTITION])
+            (subject[TOPIC], subject[PARTITION])
             for subject in self.subjects
-            if entries.TOPIC in subject and entries.PARTITION in subject
+            if TOPIC in subject and PARTITION in subject
         )
 
     @property
     def groups(self) -> frozenset[str]:
         """Its consumer groups."""
-        return frozenset(subject[entries.GROUP] for subject in self.subjects if entries.GROUP in subject)
+        return frozenset(subject[GROUP] for subject in self.subjects if GROUP in subject)
 
     @property
     def transactional_ids(self) -> frozenset[str]:
         """Its transactional ids."""
-        name = entries.TRANSACTIONAL_ID
+        name = TRANSACTIONAL_ID
         return frozenset(subject[name] for subject in self.subjects if name in subject)
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, Final, TypedDict
 from barnabas.broker.handlers import apis_between_brokers, served_apis
 from barnabas.testing.contents.topic import Topic, topic_name
 from barnabas.testing.interception import entries
+from barnabas.testing.interception.api_entries import GROUP, PARTITION, TOPIC, TRANSACTIONAL_ID
 from barnabas.testing.interception.request import BETWEEN_BROKERS, Request
 from barnabas.testing.waiting.timeouts import check_count
 from barnabas.wire.messages import API_NAMES
@@ -66,10 +67,10 @@ class Matching(Selection, total=False):
 _OF_REQUEST: Final = ("version", "client_id", "principal", "connection", "broker")
 _NUMBERS: Final = frozenset({"version", "connection", "partition", "broker"})
 _OF_ENTRIES: Final = {
-    "topic": entries.TOPIC,
-    "partition": entries.PARTITION,
-    "group": entries.GROUP,
-    "transactional_id": entries.TRANSACTIONAL_ID,
+    "topic": TOPIC,
+    "partition": PARTITION,
+    "group": GROUP,
+    "transactional_id": TRANSACTIONAL_ID,
 }
 
 
@@ -212,9 +213,9 @@ class Matcher:
     def _names(self, subject: entries.Subject) -> bool:
         told = set(subject)
         if entries.ALL_TOPICS in subject:
-            told |= {entries.TOPIC, entries.PARTITION}
+            told |= {TOPIC, PARTITION}
         if entries.ALL_PARTITIONS in subject:
-            told.add(entries.PARTITION)
+            told.add(PARTITION)
         return self.addressed <= told and self.is_meant(subject)
 
 
