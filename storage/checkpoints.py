@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from barnabas.storage.errors import CorruptFile
@@ -36,6 +36,22 @@ OFFSET_MAX: Final = 2**63 - 2
 EPOCH_MAX: Final = 2**31 - 1
 
 _VERSION: Final = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class LogCheckpoints:
+    """The log directory's checkpoints for one log.
+
+    `may_have_gaps` says that offsets between its segments may be missing legitimately: it may have been compacted.
+    """
+
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    clean_offset: int | None = None
+    may_have_gaps: bool = False
+    txn_indexes: Mapping[int, TransactionIndexNote] = field(default_factory=dict)
+    """The notes of the transaction indexes, by the base offset of their segments."""
 
 
 def encode_checkpoint(lines: Iterable[str]) -> bytes:

@@ -17,6 +17,7 @@ from barnabas.storage.checkpoints import (
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     TRANSACTION_INDEXES_FILE,
+    LogCheckpoints,
     TopicPartition,
     decode_txn_index_notes,
     encode_txn_index_notes,
@@ -26,7 +27,6 @@ from barnabas.storage.checkpoints import (
 from barnabas.storage.errors import CorruptFile, StorageError
 from barnabas.storage.files import Files, read_file, replace_file
 from barnabas.storage.log import PartitionLog
-from barnabas.storage.recovery.log_loader import LogCheckpoints
 from barnabas.storage.txn_index import TransactionIndexNote
 
 logger = logging.getLogger(__name__)
@@ -167,9 +167,11 @@ def _offsets(name: str, logs: Mapping[TopicPartition, PartitionLog], failed: Fai
     offsets = {}
     for key, log in list(logs.items()):
         if name == RECOVERY_POINT_FILE:
-            offsets[key] = log.recovery_point_to_write
+            offsets[key] = log.local.durability.recovery_point_to_write
         elif name == HIGH_WATERMARK_FILE:
-            offsets[key] = log.high_watermark_to_write
+            # A start treats a log that is shorter than its checkpointed values as damaged, and begins at the log start
+            # offset if the value is lower.
+            offsets[key] = 0 if log.local.durability.is_unnamed else log.high_watermark
         elif name == CLEANER_OFFSET_FILE:
             if log.clean_offset is not None:
                 offsets[key] = log.clean_offset

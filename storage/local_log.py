@@ -30,6 +30,7 @@ from barnabas.storage.segment import (
     TXN_INDEX_SUFFIX,
     Segment,
 )
+from barnabas.storage.txn_index import AbortedTransaction
 
 
 class LocalLog:
@@ -45,7 +46,7 @@ class LocalLog:
             offline then.
     """
 
-    __slots__ = ("_context", "_files", "directory", "durability", "health", "reader", "segments")
+    __slots__ = ("_context", "_files", "_sealed_bytes", "directory", "durability", "health", "reader", "segments")
 
     def __init__(self, context: LogContext, directory: str, segments: list[Segment], *, recovery_point: int) -> None:
         self.directory = directory
@@ -55,6 +56,13 @@ class LocalLog:
         self.reader = LogReader(context, segments)
         self._context = context
         self._files = context.cache.files
+        self._sealed_bytes = -segments[-1].size
+        """`appended_bytes` without the size of the active segment, which may be from before."""
+
+    @property
+    def appended_bytes(self) -> int:
+        """Bytes of batches appended since the log was opened, also those that are deleted or truncated since."""
+        return self._sealed_bytes + self.segments[-1].size
 
     @property
     def size_in_bytes(self) -> int:
@@ -90,6 +98,32 @@ class LocalLog:
         segment.add_batch(last_offset, max_timestamp, position, size, index_interval_bytes)
         self.reader.add_batch(base_offset, position)
 
+    def write_marker(
+        self,
+        segment: Segment,
+        batch: Buffer,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        index_interval_bytes: int,
+        aborted: AbortedTransaction | None,
+    ) -> None:
+        """`write` a transaction marker and, if it aborts a transaction, the entry of the transaction index. On a full
+        disk both or none are written: the transaction stays open, and its coordinator retries.
+        """
+        what = f"writing the transaction index of {segment.file.path}"
+        position = 0
+        if aborted is not None:
+            with self.health.refusing_if(what):
+                position = segment.append_aborted(self._files, aborted)
+        try:
+            self.write(segment, batch, base_offset, last_offset, max_timestamp, index_interval_bytes)
+        except StorageError:
+            if aborted is not None:
+                with self.health.failing_if(what):
+                    segment.forget_aborted(self._files, position)
+            raise
+
     def _open_for_append(self, segment: Segment) -> int:
         with self.health.refusing_if(f"opening {segment.file.path}"):
             return self._context.cache.descriptor(segment.file)
@@ -123,6 +157,7 @@ class LocalLog:
         if index is not None:
             self._context.indexes.put(old.file, index)
         self.durability.note_seal(old.base_offset, old.path(OFFSET_INDEX_SUFFIX), old.path(TIME_INDEX_SUFFIX))
+        self._sealed_bytes += old.size
         self.segments.append(segment)
         self.reader.forget_recent()
         return segment
@@ -247,6 +282,7 @@ class LocalLog:
 
     def cut_to(self, slot: int, last: Segment) -> None:
         """Remove the segments from this slot on, and put `last` in the place of the first of them."""
+        self._sealed_bytes += self.segments[-1].size - last.size
         self.segments[slot:] = [last]
         self._context.indexes.drop(last.file)
         self.reader.forget_all()
@@ -254,7 +290,9 @@ class LocalLog:
     def start_anew_at(self, offset: int, config: LogConfig) -> None:
         """Create a new segment at `offset`, after all others are gone."""
         with self.health.failing_if(f"starting {self.directory} anew"):
-            self.segments[:] = [self._create_segment(offset, config, self._context.clock.now_ms())]
+            segment = self._create_segment(offset, config, self._context.clock.now_ms())
+        self._sealed_bytes += self.segments[-1].size
+        self.segments[:] = [segment]
         self.reader.forget_all()
 
     # --- closing, moving away

@@ -1,58 +1,42 @@
-"""One partition's log: validates appends, bounds reads, deletes old segments, truncates diverged ones.
+"""One partition's log: validates appends, bounds reads, keeps the offsets.
 
-`local_log` stores it in files. Offsets obey log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset,
-and recovery_point <= log_end_offset.
+`local_log` stores the batches in files. `truncation`, `segment_removal` and `log_closing` change the log as a whole.
+Offsets obey log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, and
+recovery_point <= log_end_offset.
 
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from barnabas.storage import retention
-from barnabas.storage.checkpoints import LEADER_EPOCH_FILE, encode_leader_epochs
+from barnabas.storage.checkpoints import LEADER_EPOCH_FILE, TopicPartition, encode_leader_epochs
 from barnabas.storage.config import LogConfig
-from barnabas.storage.errors import LogDeleted, StorageError
-from barnabas.storage.files import Buffer, write_file
+from barnabas.storage.errors import StorageError
+from barnabas.storage.files import Buffer
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.leader_epochs_file import read_leader_epochs
+from barnabas.storage.loaded_log import LoadedLog
 from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.log_producers import LogProducers
 from barnabas.storage.log_reader import ReadRequest, nothing_at
 from barnabas.storage.partition_metadata import read_topic_id, write_topic_id
-from barnabas.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from barnabas.storage.producer_state import BatchMetadata, ProducerState
 from barnabas.storage.replicated_batches import check_replicated, check_rising, replicated_headers
 from barnabas.storage.segment import Segment
 from barnabas.storage.segment_reader import ColdRead, FetchData
-from barnabas.storage.segment_times import SegmentTimes
-from barnabas.storage.timestamps import SegmentCapture, TimestampAndOffset, TimestampLookup
-from barnabas.storage.truncation import Marks, TruncationTask
-from barnabas.storage.validation import (
-    AppendOrigin,
-    ValidationResult,
-    check_cost,
-    parse_produced_batch,
-    validate_batch,
-)
+from barnabas.storage.timestamps import TimestampLookup
+from barnabas.storage.validation import AppendOrigin, ValidationResult, check_cost, parse_produced_batch, validate_batch
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 from barnabas.wire.primitives import new_tuple
-from barnabas.wire.record_batch import (
-    CONTROL_MASK,
-    ReadBuffer,
-    RecordBatchHeader,
-    WriteBuffer,
-    patch,
-)
+from barnabas.wire.record_batch import CONTROL_MASK, ReadBuffer, RecordBatchHeader, WriteBuffer, patch
 
 if TYPE_CHECKING:
     from barnabas.wire.records import EndTxnMarker
-
-logger = logging.getLogger(__name__)
 
 
 class LogAppendInfo(NamedTuple):
@@ -72,7 +56,9 @@ class LogAppendInfo(NamedTuple):
 
 
 class PartitionLog:
-    """One partition's log: the rules for appends, reads and removal, on top of the files of a `LocalLog`.
+    """One partition's log: the rules for appends and reads, on top of the files of a `LocalLog`.
+
+    Its parts are `producers`, and `local`, which only this room uses: the files, their health and durability.
 
     After a clean start nothing is read before it is needed: the first append reads two small index files and a producer
     snapshot.
@@ -82,67 +68,50 @@ class PartitionLog:
 
     Raises:
         StorageError (KAFKA_STORAGE_ERROR): from every method that accesses the disk, once the log has failed. That is
-            final (see `fail`).
+            final (see `LogHealth.fail`).
     """
 
     __slots__ = (
         "_durability",
+        "_first_counted",
         "_health",
-        "_leader_epochs",
-        "_local",
-        "_producers",
         "_topic_id",
-        "_uncounted",
         "clean_offset",
         "config",
         "context",
         "cut_count",
         "high_watermark",
+        "known_epochs",
+        "local",
         "log_end_offset",
         "log_start_offset",
         "partition",
+        "producers",
         "topic",
     )
 
-    def __init__(
-        self,
-        context: LogContext,
-        topic: str,
-        partition: int,
-        directory: str,
-        config: LogConfig,
-        segments: list[Segment],
-        *,
-        log_start_offset: int,
-        log_end_offset: int,
-        recovery_point: int,
-        high_watermark: int = 0,
-        clean_offset: int | None = None,
-        snapshots: list[int] | None = None,
-        leader_epochs: LeaderEpochs | None = None,
-        producers: ProducerState | None = None,
-    ) -> None:
+    def __init__(self, context: LogContext, key: TopicPartition, config: LogConfig, loaded: LoadedLog) -> None:
         self.context = context
-        self.topic = topic
-        self.partition = partition
+        self.topic, self.partition = key
         self.config = config
-        self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset
-        self.high_watermark = max(log_start_offset, min(high_watermark, log_end_offset))
-        self.clean_offset = None if clean_offset is None else min(clean_offset, log_end_offset)
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = end_offset = loaded.log_end_offset
+        self.high_watermark = max(loaded.log_start_offset, min(loaded.high_watermark, end_offset))
+        self.clean_offset = None if loaded.clean_offset is None else min(loaded.clean_offset, end_offset)
         """The end of the last compaction pass; None if the log was never compacted, so that no offset may be missing.
         """
         self.cut_count = 0
         """The number of truncations since the log was opened."""
-        self._uncounted = log_end_offset, segments[-1].size
-        """The values that `appended` subtracts from the log end offset and from the size of the active segment."""
-        self._local = LocalLog(context, directory, segments, recovery_point=recovery_point)
-        self._health, self._durability = self._local.health, self._local.durability
-        self._producers = LogProducers(context, self._local, snapshots if snapshots is not None else [], producers)
-        self._leader_epochs = leader_epochs
+        self.local = LocalLog(context, loaded.directory, loaded.segments, recovery_point=loaded.recovery_point)
+        self.producers = LogProducers(context, self.local, loaded.snapshots, loaded.producers)
+        self._health, self._durability = self.local.health, self.local.durability
+        self.known_epochs = loaded.leader_epochs
+        """`leader_epochs`; None before they are first needed."""
         self._topic_id: TopicId | None = None
-        if producers is not None:
-            producers.forget_replicated(self.high_watermark)
+        self._first_counted = end_offset
+        """The log end offset when the log was opened, less the number of offsets that were truncated since."""
+        if loaded.producers is not None:
+            loaded.producers.forget_replicated(self.high_watermark)
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset})>"
@@ -155,40 +124,29 @@ class PartitionLog:
     @property
     def directory(self) -> str:
         """The path of the log's directory."""
-        return self._local.directory
+        return self.local.directory
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """All segments, oldest first; the last one is active."""
-        return tuple(self._local.segments)
-
-    @property
-    def segment_count(self) -> int:
-        """The number of segments."""
-        return len(self._local.segments)
+        return tuple(self.local.segments)
 
     @property
     def size_in_bytes(self) -> int:
         """Bytes of all segments, without indexes."""
-        return self._local.size_in_bytes
+        return self.local.size_in_bytes
 
     @property
     def appended(self) -> tuple[int, int]:
-        """The number of records, and of bytes of batches, appended since the log was opened. Derived from the log's end
-        now and then: appends need no counter.
+        """The number of records, and of bytes of batches, appended since the log was opened. It is derived from the end
+        of the log, so that appends need no counter.
         """
-        records, size = self._uncounted
-        return self.log_end_offset - records, self._local.segments[-1].size - size
+        return self.log_end_offset - self._first_counted, self.local.appended_bytes
 
     @property
     def sent_records(self) -> int:
         """The number of records that were sent from files, by regions that count themselves (`FileRegion`)."""
-        return self._local.reader.sent_records.count
-
-    def _go_on_counting(self, appended: tuple[int, int]) -> None:
-        """Rebase the counters after a roll or truncation; `appended` is their value before it."""
-        records, size = appended
-        self._uncounted = self.log_end_offset - records, self._local.segments[-1].size - size
+        return self.local.reader.sent_records.count
 
     @property
     def recovery_point(self) -> int:
@@ -196,28 +154,15 @@ class PartitionLog:
         return self._durability.recovery_point
 
     @property
-    def recovery_point_to_write(self) -> int:
-        """The recovery point for the checkpoint, see `Durability.recovery_point_to_write`."""
-        return self._durability.recovery_point_to_write
-
-    @property
-    def high_watermark_to_write(self) -> int:
-        """The high watermark for the checkpoint: 0 while the names of segments may not be on the disk. A start treats a
-        log that is shorter than its checkpointed values as damaged, and begins at the log start offset if the value is
-        lower.
-        """
-        return 0 if self._durability.is_unnamed else self.high_watermark
-
-    @property
     def leader_epochs(self) -> LeaderEpochs:
         """The leader epochs. Blocking the first time."""
-        if self._leader_epochs is None:
-            local, files = self._local, self.context.cache.files
+        if self.known_epochs is None:
+            local, files = self.local, self.context.cache.files
             with self._health.refusing_if(f"reading the epochs of {local.directory}"):
-                self._leader_epochs = read_leader_epochs(
+                self.known_epochs = read_leader_epochs(
                     files, local.directory, local.segments, self.log_start_offset, self.log_end_offset
                 )
-        return self._leader_epochs
+        return self.known_epochs
 
     @property
     def topic_id(self) -> TopicId:
@@ -244,10 +189,6 @@ class PartitionLog:
         self._topic_id = TopicId(bytes(topic_id))
         self._durability.note_names(path)
 
-    def mark_new(self) -> None:
-        """Note that the log was created: a flush is due, and includes its first file."""
-        self._durability.note_directory(self._local.segments[-1].file.path)
-
     def update_config(self, config: LogConfig) -> None:
         """Use other settings from now on."""
         self.config = config
@@ -258,17 +199,6 @@ class PartitionLog:
     def failure(self) -> StorageError | None:
         """The reason why the log is offline, LogDeleted if it was deleted; None while it works."""
         return self._health.failure
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the log was deleted. Every call on a log that was deleted meanwhile raises an error that says so."""
-        return isinstance(self._health.failure, LogDeleted)
-
-    def fail(self, error: StorageError) -> None:
-        """Take the log offline: no append is acknowledged, no read served and nothing retried before a restart has
-        checked the disk.
-        """
-        self._health.fail(error)
 
     def check(self) -> None:
         """Raises StorageError if the log is offline, LogDeleted if it was deleted."""
@@ -282,21 +212,16 @@ class PartitionLog:
 
         Blocking the first time: a few small reads after a clean start, the last segment's headers after a truncation.
         """
-        return self._producers.state or self._producers.load(
+        return self.producers.state or self.producers.load(
             self.log_start_offset, self.log_end_offset, self.high_watermark
         )
 
     @property
-    def remembered_producers(self) -> ProducerState | None:
-        """`producer_state` if it is in memory; None before it is first needed."""
-        return self._producers.state
-
-    @property
     def last_stable_offset(self) -> int:
         """The offset up to which read_committed consumers may read. Blocking the first time."""
-        producers = self._producers.state
+        producers = self.producers.state
         if producers is None:
-            if not self._producers.snapshots and not self.log_end_offset:
+            if not self.producers.snapshots and not self.log_end_offset:
                 return self.high_watermark
             producers = self.producer_state
         if not producers.ongoing and not producers.unreplicated:
@@ -304,18 +229,6 @@ class PartitionLog:
         first_unstable = producers.first_unstable_offset
         assert first_unstable is not None
         return min(self.high_watermark, max(first_unstable, self.log_start_offset))
-
-    def active_producers(self) -> list[ProducerEntry]:
-        """All producers with state in this log. Blocking the first time."""
-        return list(self.producer_state.producers.values())
-
-    def remove_expired_producers(self, now_ms: int) -> None:
-        """Remove producers that have not written for the current producer.id.expiration.ms."""
-        self._producers.remove_expired(now_ms)
-
-    def producer_ids(self) -> list[int]:
-        """The ids of the log's producers, including some that have expired. Blocking; any thread."""
-        return self._producers.read_ids(self.log_start_offset, self.log_end_offset)
 
     # --- appending
 
@@ -332,11 +245,12 @@ class PartitionLog:
     ) -> LogAppendInfo:
         """Validate one batch, assign its offsets and leader epoch in place, and write it with one call.
 
-        `batch` is not kept, so the caller may reuse the buffer. `validated` is the result of `validate`,
-        `transaction_version` the version of the transaction that a marker ends.
+        `batch` is not kept, so the caller may reuse the buffer. `validated` is the result of
+        `validate_produced_batch`, `transaction_version` the version of the transaction that a marker ends.
 
         Raises:
-            ExpensiveBatch: validation would take long; `validate` it in a thread and call again. Nothing was written.
+            ExpensiveBatch: validation would take long; validate the batch in a thread and call again. Nothing was
+                written.
             RecordErrors, ApiError: as in `validation` and `ProducerState`; nothing was written.
             StorageError: the disk refused. A full disk or a short write is rolled back, so that a later append may
                 succeed.
@@ -358,14 +272,14 @@ class PartitionLog:
                 if marker is not None:
                     self.producer_state.check_marker(header, marker, origin, transaction_version)
             else:
-                known = (self._producers.state or self.producer_state).check(header, origin)
+                known = (self.producers.state or self.producer_state).check(header, origin)
                 if known is not None:
                     return self._duplicate(known)
-        epochs = self._leader_epochs
+        epochs = self.known_epochs
         if epochs is None:
             epochs = self.leader_epochs
         if epochs.latest_epoch != leader_epoch:
-            self.assign_leader_epoch(leader_epoch, base_offset)
+            epochs.assign(leader_epoch, base_offset)
         last_offset = base_offset + header.last_offset_delta
         patch(batch, 0, base_offset, leader_epoch)
         self._append(batch, header, base_offset, last_offset, max_timestamp, marker, now_ms)
@@ -374,15 +288,6 @@ class PartitionLog:
             LogAppendInfo,
             (base_offset, last_offset, log_append_time_ms, self.log_start_offset, False, flush_required),
         )
-
-    def validate(self, batch: WriteBuffer, config: LogConfig, *, now_ms: int, produce_version: int) -> ValidationResult:
-        """The validation of `append_as_leader` for a client's batch, which may open the records. Any thread.
-
-        Raises:
-            RecordErrors, ApiError: as `append_as_leader`.
-        """
-        header = parse_produced_batch(batch, produce_version)
-        return validate_batch(batch, header, config, now_ms, topic_partition=self.topic)
 
     def _duplicate(self, known: BatchMetadata) -> LogAppendInfo:
         """The result for a duplicate batch; if it was appended just before, it may still have to be flushed."""
@@ -421,10 +326,10 @@ class PartitionLog:
     def _append_replicated(self, view: memoryview, header: RecordBatchHeader, now_ms: int) -> None:
         check_replicated(view, header, self.log_end_offset, self.config.segment_bytes)
         if header.partition_leader_epoch > self.leader_epochs.latest_epoch:
-            self.assign_leader_epoch(header.partition_leader_epoch, header.base_offset)
+            self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
         if header.base_offset != self.log_end_offset:
             # Compaction left a gap: the recent batches before it no longer suffice to locate an offset.
-            self._local.reader.forget_recent()
+            self.local.reader.forget_recent()
         start, end = header.position, header.end_position
         with view[start:end] as batch:
             marker = _read_marker(batch, header._replace(position=0)) if header.is_control else None
@@ -441,18 +346,23 @@ class PartitionLog:
         now_ms: int,
     ) -> None:
         """Write a validated batch, and update the state in memory."""
-        segment = self._local.segments[-1]
+        segment = self.local.segments[-1]
         if segment.offset_index is None:
             self._load_active()
         # Load the state first: loading it after the write would count this batch twice.
-        producers = self._producers.state or self.producer_state
+        producers = self.producers.state or self.producer_state
         bytes_min = self.context.segment_bytes_min
         if segment.should_roll(len(batch), max_timestamp, last_offset, self.config, now_ms, bytes_min):
             segment = self._roll(max(base_offset, self.log_end_offset), now_ms)
         if marker is not None and header.producer_id >= 0:
-            self._write_marker(segment, batch, header, base_offset, last_offset, max_timestamp, marker)
+            aborted = producers.aborted_by(header.producer_id, base_offset, marker)
+            self.local.write_marker(
+                segment, batch, base_offset, last_offset, max_timestamp, self.config.index_interval_bytes, aborted
+            )
+            self.log_end_offset = last_offset + 1
+            producers.record_marker(header, base_offset, marker)
             return
-        self._local.write(segment, batch, base_offset, last_offset, max_timestamp, self.config.index_interval_bytes)
+        self.local.write(segment, batch, base_offset, last_offset, max_timestamp, self.config.index_interval_bytes)
         self.log_end_offset = last_offset + 1
         if header.producer_id >= 0 and not header.attributes & CONTROL_MASK:
             producers.record(header, base_offset)
@@ -460,49 +370,14 @@ class PartitionLog:
     def _load_active(self) -> None:
         """Prepare for the first append since the start. Blocking, small files."""
         _ = self.producer_state, self.leader_epochs
-        self._local.load_active(self.config.index_interval_bytes)
-
-    def _write_marker(
-        self,
-        segment: Segment,
-        batch: Buffer,
-        header: RecordBatchHeader,
-        base_offset: int,
-        last_offset: int,
-        max_timestamp: int,
-        marker: EndTxnMarker,
-    ) -> None:
-        """Write a marker and, if it aborts a transaction, the entry of the transaction index. On a full disk both or
-        none are written: the transaction stays open, and its coordinator retries.
-        """
-        files, what = self.context.cache.files, f"writing the transaction index of {segment.file.path}"
-        aborted = self.producer_state.aborted_by(header.producer_id, base_offset, marker)
-        position = 0
-        if aborted is not None:
-            with self._health.refusing_if(what):
-                position = segment.append_aborted(files, aborted)
-        try:
-            self._local.write(segment, batch, base_offset, last_offset, max_timestamp, self.config.index_interval_bytes)
-        except StorageError:
-            if aborted is not None:
-                with self._health.failing_if(what):
-                    segment.forget_aborted(files, position)
-            raise
-        self.log_end_offset = last_offset + 1
-        self.producer_state.record_marker(header, base_offset, marker)
-
-    def assign_leader_epoch(self, epoch: int, start_offset: int | None = None) -> None:
-        """Record that `epoch` starts at the log end offset; the next flush makes it durable, and after a crash it is
-        rebuilt from the batches.
-        """
-        self.leader_epochs.assign(epoch, self.log_end_offset if start_offset is None else start_offset)
+        self.local.load_active(self.config.index_interval_bytes)
 
     # --- rolling
 
     def roll(self) -> None:
         """Seal the active segment and create a new one at the log end offset. An empty one stays."""
         self.check()
-        segment = self._local.segments[-1]
+        segment = self.local.segments[-1]
         if segment.size:
             if segment.offset_index is None:
                 self._load_active()
@@ -510,22 +385,14 @@ class PartitionLog:
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
         """Continue in a new segment, which starts with a producer snapshot."""
-        active = self._local.segments[-1]
+        active = self.local.segments[-1]
         if active.base_offset == base_offset:
             # The active segment is empty, but too old or unable to express the offset: reuse it as a new one.
             active.created_ms = now_ms
             return active
-        self._take_snapshot(base_offset)
-        appended = self.appended
-        segment = self._local.roll(base_offset, self.config, now_ms)
-        self._go_on_counting(appended)
-        return segment
-
-    def _take_snapshot(self, offset: int) -> None:
-        """Write a producer snapshot at `offset`, the log end offset. Page cache only."""
-        snapshots = self._producers.snapshots
-        if offset > self.log_start_offset and not (snapshots and snapshots[-1] >= offset):
-            self._producers.take_snapshot(offset, self.producer_state)
+        if self.producers.lacks_snapshot(base_offset, self.log_start_offset):
+            self.producers.take_snapshot(base_offset, self.producer_state)
+        return self.local.roll(base_offset, self.config, now_ms)
 
     # --- reading
 
@@ -559,8 +426,8 @@ class PartitionLog:
         if max_offset is None or max_offset > end_offset:
             max_offset = end_offset
         if start_offset >= max_offset:
-            return nothing_at(start_offset, self._local.segments[-1])
-        return self._local.reader.read(
+            return nothing_at(start_offset, self.local.segments[-1])
+        return self.local.reader.read(
             new_tuple(
                 ReadRequest,
                 (
@@ -584,14 +451,14 @@ class PartitionLog:
             return 0
         if limit <= 1:
             return limit  # there is something to read, and the caller needs no number
-        return self._local.reader.readable_bytes(start_offset, max_offset, self.log_end_offset, limit)
+        return self.local.reader.readable_bytes(start_offset, max_offset, self.log_end_offset, limit)
 
     def has_all_of(self, read: ColdRead) -> bool:
         """Whether the log still contains everything that a read returns: the read is of this log, and since it was
         planned no batches were deleted, compacted or truncated. Otherwise `aborted_transactions` may lack transactions
         of these batches.
         """
-        return self._local.reader.has_all_of(read)
+        return self.local.reader.has_all_of(read)
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions that overlap [start_offset, upper_offset). Blocking the
@@ -599,7 +466,7 @@ class PartitionLog:
         """
         if self._health.failure is not None:
             self._health.check()
-        local, found = self._local, []
+        local, found = self.local, []
         for segment in local.segments[local.reader.slot(start_offset) :]:
             if segment.has_txn_index:
                 entries, complete = segment.aborted_transactions(self.context.cache.files, start_offset, upper_offset)
@@ -613,19 +480,8 @@ class PartitionLog:
     def timestamp_lookup(self) -> TimestampLookup:
         """Capture the log for a search by timestamp, which blocks and has to run in a thread."""
         self.check()
-        local, captures = self._local, []
-        for segment in local.segments[local.reader.slot(self.log_start_offset) :]:
-            known = segment.max_timestamp if segment.max_timestamp >= -1 else None
-            captures.append(SegmentCapture(segment.file, segment.base_offset, segment.size, known, -1))
-        return TimestampLookup(self.context.cache, self.context.indexes, self.log_start_offset, captures)
-
-    def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
-        """The first record at or after `timestamp`. Blocking; in a thread use `timestamp_lookup`."""
-        return self.timestamp_lookup().first_at_or_after(timestamp)
-
-    def max_timestamp_offset(self) -> TimestampAndOffset | None:
-        """The first record with the largest timestamp. Blocking; in a thread use `timestamp_lookup`."""
-        return self.timestamp_lookup().largest()
+        segments = self.local.segments[self.local.reader.slot(self.log_start_offset) :]
+        return TimestampLookup(self.context.cache, self.context.indexes, self.log_start_offset, segments)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest known epoch up to `epoch`, and its end offset; (-1, -1) if that is unknown."""
@@ -638,7 +494,7 @@ class PartitionLog:
         if not self.log_start_offset <= offset <= self.log_end_offset:
             offset = max(self.log_start_offset, min(offset, self.log_end_offset))
         self.high_watermark = offset
-        producers = self._producers.state
+        producers = self.producers.state
         if producers is not None and producers.unreplicated:
             producers.forget_replicated(offset)
         return offset
@@ -660,191 +516,20 @@ class PartitionLog:
             return False
         self.log_start_offset = offset
         self.leader_epochs.truncate_from_start(offset)
-        if self._producers.state is not None:
-            self._producers.state.forget_replicated(offset)
+        if self.producers.state is not None:
+            self.producers.state.forget_replicated(offset)
         return True
 
-    # --- deleting
-
-    def times_for_retention(self, now_ms: int) -> SegmentTimes:
-        """The segments' timestamps that `delete_old_segments` needs: to be read in a thread."""
-        return retention.times_needed(self.config, self._local.segments, self.context.cache, now_ms)
-
-    def delete_old_segments(self, now_ms: int, times: SegmentTimes | None = None) -> int:
-        """Apply retention: by log start offset always, by size and time if cleanup.policy includes delete. Returns the
-        number of deleted segments: if it is `retention.SEGMENTS_AT_ONCE` or more, others may be due.
-
-        `times` was read in a thread; segments without a known time stay. Without `times` this may read the last bytes
-        of time indexes, or file times, the first time. The files are renamed now and unlinked later.
-
-        Raises:
-            StorageError: the disk refused. After a transient error the rest is deleted the next time, after any other
-                the log is offline.
+    def end_at(self, offset: int, *, is_empty: bool) -> None:
+        """Set the log end offset after a truncation, by which the log lost the batches behind it, or all batches, and
+        with them their leader epochs.
         """
-        self.check()
-        segments, cache, deleted = self._local.segments, self.context.cache, 0
-        with self._health.refusing_if(f"deleting segments of {self.directory}"):
-            for rule in retention.breached_rules(self.config, segments, self.log_start_offset, cache, times, now_ms):
-                deleted += self._delete_segments(rule.segment_count, rule.name)
-        return deleted
-
-    def _delete_segments(self, count: int, reason: str) -> int:
-        """Delete the oldest `count` segments, as far as they are replicated, and not too many at once; the active
-        segment is rolled first if it is among them.
-        """
-        local, snapshots = self._local, self._producers.snapshots
-        bounds = [segment.base_offset for segment in local.segments[1:]] + [self.log_end_offset]
-        count = min(count, retention.SEGMENTS_AT_ONCE, retention.count_replicated(bounds, self.high_watermark))
-        if count == len(local.segments):
-            if not local.segments[-1].size:
-                count -= 1
-            else:
-                self.roll()
-        if count <= 0:
-            return 0
-        count, failure = local.doom(local.segments[:count], snapshots, self.config.file_delete_delay_ms)
-        if count:
-            self.increment_log_start_offset(local.segments[count].base_offset)
-            self._producers.forget_snapshots(local.segments[:count])
-            local.forget_oldest(count)
-            logger.info("%s-%d: deleting %d segments up to offset %d by %s", self.topic, self.partition, count,
-                        self.log_start_offset, reason)  # fmt: skip
-        if failure is not None:
-            raise failure
-        return count
-
-    # --- compaction
-
-    def replace_segments(self, old: list[Segment], new: Segment) -> None:
-        """Replace neighbouring segments below the active one by one cleaned segment, whose files are there as `.swap`.
-
-        After a crash from now on, the next start completes the swap (`swaps`): the old files are removed, the new ones
-        stay. Reads of the old segments that are under way find their files under other names.
-
-        Raises:
-            StorageError: the disk refused. Unless the log is offline now, nothing has changed.
-        """
-        self.check()
-        local, producers = self._local, self._producers
-        slot = local.segments.index(old[0])
-        superseded = {offset for offset in producers.snapshots if offset != new.base_offset}
-        count, failure = local.doom(old, superseded, self.config.file_delete_delay_ms)
-        if failure is not None:
-            if count:
-                self.fail(failure)  # the next start completes the deletion
-            raise failure
-        producers.forget_snapshots(old, kept=new.base_offset)
-        local.swap_in(new, slot, len(old))
-
-    # --- truncating
-
-    def prepare_truncation(self, offset: int, *, starts_anew: bool = False) -> TruncationTask | None:
-        """Begin to remove all batches that reach to `offset` or beyond (a follower that diverged), or, with
-        `starts_anew`, all batches, so that the log continues at `offset` (a follower whose leader has deleted the next
-        offsets); None if there is nothing to remove. The log refuses all use until
-        `complete_truncation` or `cancel_truncation`.
-
-        The values for the checkpoints are true before and after; they have to be written before the task runs, and
-        after it, before anything is appended (`LogManager.truncations` does it).
-
-        Raises:
-            StorageError: as every method; LogBusy if the log is being truncated already.
-        """
-        self.check()
-        starts_anew = starts_anew or offset <= self.log_start_offset
-        if not starts_anew:
-            epochs = self.leader_epochs  # which `complete_truncation` cuts, and can no longer read
-            if offset >= self.log_end_offset:
-                epochs.truncate_from_end(self.log_end_offset)
-                return None
-        logger.info("%s: %s %d, from %d", self, "starting anew at" if starts_anew else "truncating to", offset,
-                    self.log_end_offset)  # fmt: skip
-        local, slot = self._local, 0 if starts_anew else self._local.reader.slot(offset) + 1
-        kept = local.segments[:slot]
-        before = Marks(
-            self.log_start_offset, self.high_watermark, self._durability.recovery_point, self.clean_offset
-        )  # fmt: skip
-        if kept:
-            self.context.cache.hold(kept[-1].file)
-        # For a log that starts anew, only a lower bound of its start is true both before and after.
-        least = kept[-1].base_offset if kept else min(self.log_start_offset, offset)
-        self._durability.truncates_to(0 if starts_anew else least, starts_anew=starts_anew)
-        self.high_watermark = min(self.high_watermark, least if starts_anew else offset)
-        self.log_start_offset = min(self.log_start_offset, self.high_watermark)
-        if self.clean_offset is not None:
-            self.clean_offset = min(self.clean_offset, least)
-        self.cut_count += 1
-        self._health.hold(f"{self.directory} is being truncated")
-        return TruncationTask(
-            self.context.cache, local.directory, kept, list(self._producers.snapshots), offset, self.log_start_offset,
-            before, self.config.index_interval_bytes,
-            local.prepare_dooming(slot, self.config.file_delete_delay_ms), self._producers.builder(),
-        )  # fmt: skip
-
-    def ends_as_cut(self, task: TruncationTask) -> None:
-        """Set the offsets of the log after the task has run, before the checkpoints are written. Any thread, as the log
-        refuses all use.
-        """
-        if task.last_segment is None:
-            self.log_start_offset = self.high_watermark = task.end_offset
-        self.high_watermark = min(self.high_watermark, task.end_offset)
-        if task.before.clean_offset is not None:
-            # No pass has read the batches that will replace the truncated ones.
-            self.clean_offset = min(task.before.clean_offset, task.end_offset)
-
-    def cancel_truncation(self, task: TruncationTask) -> None:
-        """Restore the log to its state before a task that has not run and never will: it can be used again.
-
-        Raises:
-            StorageError: the log is offline, or was deleted meanwhile.
-        """
-        self._health.release()
-        self.check()
-        self.log_start_offset, self.high_watermark, self._durability.recovery_point, self.clean_offset = task.before
-
-    def complete_truncation(self, task: TruncationTask) -> None:
-        """Process the outcome of a truncation that has run: the log can be used again.
-
-        Raises:
-            StorageError: it failed, and the log is offline. LogDeleted: the log was deleted meanwhile.
-        """
-        self._health.release()
-        if task.error is not None:
-            self.fail(task.error)
-        self.check()
-        appended = self.appended
-        if task.last_segment is not None:
-            self._local.cut_to(len(task.kept) - 1, task.last_segment)
+        self._first_counted -= self.log_end_offset - offset
+        self.log_end_offset = offset
+        if is_empty:
+            self.known_epochs = LeaderEpochs()
         else:
-            self._local.start_anew_at(task.offset, self.config)
-            self._leader_epochs = LeaderEpochs()
-        self.log_end_offset = task.end_offset
-        self.leader_epochs.truncate_from_end(task.end_offset)
-        self._go_on_counting(appended)
-        self.ends_as_cut(task)
-        self._durability.truncated_to(
-            task.end_offset if task.last_segment is None else min(task.before.recovery_point, task.end_offset)
-        )
-        producers = task.producers or ProducerState(task.offset, self.context.producer_id_expiration_ms)
-        producers.forget_replicated(self.high_watermark)
-        self._producers.replace(producers, task.snapshots)
-
-    def truncate_to(self, offset: int) -> bool:
-        """Remove all batches that reach to `offset` or beyond, without writing checkpoints; returns whether there were
-        any. Blocking.
-        """
-        return self._truncate(self.prepare_truncation(offset))
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all batches and continue at `offset`, without writing checkpoints. Blocking."""
-        self._truncate(self.prepare_truncation(offset, starts_anew=True))
-
-    def _truncate(self, task: TruncationTask | None) -> bool:
-        if task is None:
-            return False
-        task.run()
-        self.complete_truncation(task)
-        return True
+            self.leader_epochs.truncate_from_end(offset)
 
     # --- flushing
 
@@ -859,7 +544,7 @@ class PartitionLog:
         """The leader epochs, if they have to be flushed. Those of a log without records need not be: the next start
         drops epochs without records.
         """
-        epochs = self._leader_epochs
+        epochs = self.known_epochs
         return epochs if epochs is not None and epochs.dirty and self.log_start_offset < self.log_end_offset else None
 
     def all_is_due(self, now_ms: int) -> bool:
@@ -873,7 +558,7 @@ class PartitionLog:
         segment or starting a leader epoch: a sync of a file delays appends to it.
         """
         self.check()
-        local, durability, content = self._local, self._durability, None
+        local, durability, content = self.local, self._durability, None
         if durability.is_flushing:
             return None
         epochs = self._dirty_epochs
@@ -887,68 +572,10 @@ class PartitionLog:
 
     def complete_flush(self, task: FlushTask) -> None:
         """Process the outcome of a flush that has run, see `Durability.complete`."""
-        self._durability.complete(task, self._local.directory)
+        self._durability.complete(task, self.local.directory)
         unwritten = task.may_be_repeated or task.moved
-        if unwritten and task.leader_epochs is not None and self._leader_epochs is not None:
-            self._leader_epochs.dirty = True
-
-    def flush(self) -> None:
-        """Flush everything. Blocking.
-
-        Raises:
-            StorageError: it failed; the log is offline now, unless the flush may be repeated.
-        """
-        task = self.prepare_flush()
-        if task is not None:
-            task.run()
-            self.complete_flush(task)
-            self.check()
-            if task.error is not None:
-                raise task.error
-
-    # --- closing, moving away
-
-    def prepare_close(self) -> FlushTask | None:
-        """Write index files and snapshot, which the next start would otherwise rebuild from the batches, and capture
-        the flush for a clean shutdown; None if there is nothing to flush. After `complete_flush` the log must not be
-        used. If the disk has no space for these files, the flush takes place nevertheless. Blocking.
-        """
-        self.check()
-        if self._local.segments[-1].offset_index is not None or self.recovery_point < self.log_end_offset:
-            try:
-                self._write_hints()
-            except StorageError:
-                self.check()
-                self._durability.lacks_hints = True
-        return self.prepare_flush()
-
-    def _write_hints(self) -> None:
-        self._local.write_active_indexes(self.config.index_interval_bytes)
-        if not self._local.segments[-1].size:
-            self._write_missing_epochs()
-        self._take_snapshot(self.log_end_offset)
-
-    def _write_missing_epochs(self) -> None:
-        """Write `leader-epoch-checkpoint` if it is missing: Kafka expects it beside a segment without records. It is
-        not synced, as it is not needed after a power cut.
-        """
-        files, path, epochs = self.context.cache.files, f"{self.directory}/{LEADER_EPOCH_FILE}", self._leader_epochs
-        with self._health.refusing_if(f"closing {self.directory}"):
-            if epochs is not None and not files.exists(path):
-                write_file(files, path, encode_leader_epochs(epochs.entries))
-
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether everything written is flushed, so that the next start need not check the log."""
-        return self.failure is None and self._durability.is_complete(self.log_end_offset)
-
-    def close_files(self) -> None:
-        """Close all descriptors; nothing is written."""
-        self._local.close_files()
-
-    def move_to(self, directory: str) -> None:
-        """Rename the directory of the log, which is deleted: see `LocalLog.move_to`. Blocking. Raises OSError."""
-        self._local.move_to(directory)
+        if unwritten and task.leader_epochs is not None and self.known_epochs is not None:
+            self.known_epochs.dirty = True
 
 
 def _read_marker(batch: ReadBuffer, header: RecordBatchHeader) -> EndTxnMarker | None:

@@ -39,6 +39,7 @@ from barnabas.storage.checkpoints import (
     LOG_START_FILE,
     META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
+    LogCheckpoints,
     MetaProperties,
     TopicPartition,
     take_clean_shutdown,
@@ -51,9 +52,9 @@ from barnabas.storage.files import Files, read_file, replace_file
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.known_directories import DirectoryNote, SeenDirectory
 from barnabas.storage.log import PartitionLog
+from barnabas.storage.log_closing import is_on_disk, prepare_close
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.partition_metadata import is_somebody_elses
-from barnabas.storage.recovery.log_loader import LogCheckpoints
 
 logger = logging.getLogger(__name__)
 
@@ -266,12 +267,12 @@ class LogDirectory:
         flushes = []
         for log in self.logs.values():
             try:
-                task = log.prepare_close()
+                task = prepare_close(log)
             except StorageError:
                 continue  # it is offline already
             except Exception as error:  # the others are closed well; the next start checks this log
                 logger.exception("closing %s failed", log)
-                log.fail(StorageError(f"closing {log.directory} failed: {type(error).__name__}: {error}"))
+                log.local.health.fail(StorageError(f"closing {log.directory} failed: {type(error).__name__}: {error}"))
                 continue
             if task is not None:
                 flushes.append((log, task))
@@ -285,7 +286,7 @@ class LogDirectory:
             log.complete_flush(task)
         try:
             self.write_checkpoints((RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE))
-            if not self.failed and self.failure is None and all(log.is_on_disk for log in self.logs.values()):
+            if not self.failed and self.failure is None and all(map(is_on_disk, self.logs.values())):
                 write_clean_shutdown(self._files, self.path, broker_epoch)
         except OSError as error:
             self.refused("closing it", error)

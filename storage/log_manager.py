@@ -28,6 +28,7 @@ from barnabas.storage.errors import CorruptLog, DirectoryMismatch, StorageError,
 from barnabas.storage.files import Files
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.leader_epochs import LeaderEpochs
+from barnabas.storage.loaded_log import LoadedLog
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.log_directories import LogDirectories
@@ -37,7 +38,6 @@ from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.recovery.opening import LogOpener, follow_moves
 from barnabas.storage.segment import Segment
-from barnabas.storage.segment_times import SegmentTimes
 from barnabas.storage.truncation import Cut, Truncations
 from barnabas.threads import Threads
 from barnabas.wire.names import ZERO_TOPIC_ID
@@ -228,7 +228,7 @@ class LogManager:
         """Treat a directory whose logs are open already as missing: see `LogDirectories.leave_out`."""
         self._directories.leave_out(directory, error)
         for log in directory.logs.values():
-            log.close_files()
+            log.local.close_files()
         self._by_log = {key: other for key, other in self._by_log.items() if other is not directory}
 
     @property
@@ -298,7 +298,7 @@ class LogManager:
         found: set[int] = set()
         for log in self.logs:
             try:
-                found.update(log.producer_ids())
+                found.update(log.producers.read_ids(log.log_start_offset, log.log_end_offset))
             except Exception as error:  # noqa: BLE001 - after any error of this log, the others are handled
                 logger.warning("the producers of %s cannot be read: %r", log.directory, error)
         return found
@@ -423,20 +423,11 @@ class LogManager:
         except FileExistsError as error:  # the disk works: a file of that name exists
             raise StorageError(f"{path} is in the way of a new log: move it away", passes=True) from error
         segment = Segment.create(self._cache, path, 0, self._clock.now_ms(), context.jitter(config))
-        log = PartitionLog(
-            context,
-            topic,
-            partition,
-            path,
-            config,
-            [segment],
-            log_start_offset=0,
-            log_end_offset=0,
-            recovery_point=0,
-            leader_epochs=LeaderEpochs(),
-            producers=ProducerState(0, context.producer_id_expiration_ms),
-        )
-        log.mark_new()
+        created = LoadedLog(path, [segment], log_start_offset=0, log_end_offset=0, recovery_point=0)
+        created.leader_epochs = LeaderEpochs()
+        created.producers = ProducerState(0, context.producer_id_expiration_ms)
+        log = PartitionLog(context, key, config, created)
+        log.local.durability.note_directory(segment.file.path)  # a flush is due
         directory.logs[key] = log
         self._by_log[key] = directory
         self.lost.named.discard(key)
@@ -499,8 +490,8 @@ class LogManager:
         log = directory.logs.get(key)
         try:
             if log is not None:
-                log.move_to(new_path)
-                log.close_files()
+                log.local.move_to(new_path)
+                log.local.close_files()
             else:
                 self._files.rename(old_path, new_path)
         except OSError as error:
@@ -545,18 +536,6 @@ class LogManager:
         # A deleted log has no directory, and refuses truncation.
         return Truncations({log: directory for log, directory in found if directory is not None}, cuts)
 
-    def truncate_to(self, log: PartitionLog, offset: int) -> None:
-        """Remove all batches of one log that reach to `offset` or beyond. Blocking.
-
-        Raises:
-            StorageError: the disk refused.
-        """
-        truncations = self.truncations([Cut(log, offset)])
-        truncations.run()
-        truncations.complete()
-        for error in truncations.errors.values():
-            raise error
-
     # --- upkeep
 
     def delete_due_files(self) -> int:
@@ -565,29 +544,12 @@ class LogManager:
         """
         return self._deletions.remove_due(directory.context.doomed for directory in self._directories)
 
-    def run_retention(self, now_ms: int) -> int:
-        """Delete old segments of all logs; returns their number. Blocking; a broker uses `retain` for one log after
-        another.
-        """
-        return sum(self.retain(log, now_ms) for log in self.logs)
-
-    def retain(self, log: PartitionLog, now_ms: int, times: SegmentTimes | None = None) -> int:
-        """Delete old segments of a log, unless it is offline or deleted; returns their number. After a disk failure the
-        log goes offline; after a transient error the next run retries.
-
-        `times` was read for it in a thread; without it this may block.
-        """
-        if log.failure is None:
-            with suppress(StorageError):  # the error is logged already
-                return log.delete_old_segments(now_ms, times)
-        return 0
-
     def bound_segments(self, sealed_max: int = SEALED_SEGMENTS_MAX) -> None:
         """Raise the minimum size of segments if there are too many. To be called periodically; the limit may be
         exceeded in between.
         """
         logs = self.logs
-        is_crowded = sum(log.segment_count for log in logs) - len(logs) > sealed_max
+        is_crowded = sum(len(log.local.segments) for log in logs) - len(logs) > sealed_max
         bytes_min = SMALL_SEGMENT_BYTES if is_crowded else 1
         for directory in self._directories:
             if directory.context.segment_bytes_min < bytes_min:
@@ -598,19 +560,6 @@ class LogManager:
     def logs_to_flush(self, now_ms: int) -> list[PartitionLog]:
         """Logs with something to flush: new names, a sealed segment, a new leader epoch, or flush.ms has passed."""
         return [log for log in self.logs if log.failure is None and log.flush_is_due(now_ms)]
-
-    def run_flushes(self, now_ms: int) -> int:
-        """Flush the logs of `logs_to_flush`; returns the number of flushes. Blocking; a broker runs each log's
-        `prepare_flush` in a thread instead.
-        """
-        count = 0
-        for log in self.logs_to_flush(now_ms):
-            task = log.prepare_flush(is_of_all=log.all_is_due(now_ms))
-            if task is not None:
-                task.run()
-                log.complete_flush(task)
-                count += 1
-        return count
 
     def checkpoint_recovery_points(self) -> None:
         """Checkpoint the recovery points. Blocking, any thread."""

@@ -71,8 +71,12 @@ class LogProducers:
 
     # --- snapshots
 
+    def lacks_snapshot(self, offset: int, log_start_offset: int) -> bool:
+        """Whether a snapshot at `offset`, the log end offset, would be of use, and there is none yet."""
+        return offset > log_start_offset and not (self.snapshots and self.snapshots[-1] >= offset)
+
     def take_snapshot(self, offset: int, state: ProducerState) -> None:
-        """Write a snapshot of the state at `offset`, which has none yet. Page cache only.
+        """Write a snapshot of the state at `offset`, the log end offset. Page cache only.
 
         Raises:
             StorageError: the disk refused.

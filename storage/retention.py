@@ -1,4 +1,4 @@
-"""Decides how many of a log's oldest segments retention deletes; `PartitionLog` deletes them.
+"""Decides how many of a log's oldest segments retention deletes; `segment_removal` deletes them.
 
 Each function takes the segments oldest first and returns how many of them to delete. Source:
 UnifiedLog.deleteOldSegments.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from barnabas.storage.descriptors import DescriptorCache, LogFile
 from barnabas.storage.errors import CorruptFile, StorageError, refusal
 from barnabas.storage.files import Buffer, read_file
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
-from barnabas.storage.segment import has_timestamp, load_time_index, read_largest_timestamp
+from barnabas.storage.segment import Segment, has_timestamp, load_time_index, read_largest_timestamp
 from barnabas.storage.segment_reader import Read, file_headers, index_path
 from barnabas.wire.record_batch import NO_TIMESTAMP, CorruptBatch, RecordBatchHeader
 from barnabas.wire.records import find_timestamp, offset_of_max_timestamp
@@ -26,7 +27,7 @@ class TimestampAndOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentCapture:
+class _SegmentCapture:
     """The state of one segment for a search.
 
     `max_timestamp` is None if it has not been read yet. `start` is a position to start the search at, -1 to look it up
@@ -40,8 +41,14 @@ class SegmentCapture:
     start: int
 
 
+def _capture(segment: Segment) -> _SegmentCapture:
+    known = segment.max_timestamp if segment.max_timestamp >= -1 else None
+    return _SegmentCapture(segment.file, segment.base_offset, segment.size, known, -1)
+
+
 class TimestampLookup:
-    """A search by timestamp in a log, in its state at the creation of this object.
+    """A search by timestamp in a log, in its state at the creation of this object. `segments` are those that may
+    contain records from `log_start_offset` on, oldest first.
 
     `first_at_or_after` or `largest` may be called, once, from any thread. Blocking.
     """
@@ -51,13 +58,13 @@ class TimestampLookup:
         cache: DescriptorCache,
         indexes: OffsetIndexCache,
         log_start_offset: int,
-        segments: list[SegmentCapture],
+        segments: Iterable[Segment],
     ) -> None:
         self._cache = cache
         self._indexes = indexes
         self._log_start_offset = log_start_offset
-        self._segments = segments
-        self._held = [segment.file for segment in segments]
+        self._segments = [_capture(segment) for segment in segments]
+        self._held = [segment.file for segment in self._segments]
         for file in self._held:
             cache.hold(file)
 
@@ -94,7 +101,7 @@ class TimestampLookup:
         finally:
             self._release()
 
-    def _largest_timestamp(self, segment: SegmentCapture) -> int:
+    def _largest_timestamp(self, segment: _SegmentCapture) -> int:
         if segment.max_timestamp is not None:
             return segment.max_timestamp
         descriptor = self._cache.open_privately(segment.file)
@@ -104,7 +111,7 @@ class TimestampLookup:
         finally:
             self._cache.files.close(descriptor)
 
-    def _search(self, segment: SegmentCapture, timestamp: int, *, largest: bool = False) -> TimestampAndOffset | None:
+    def _search(self, segment: _SegmentCapture, timestamp: int, *, largest: bool = False) -> TimestampAndOffset | None:
         if segment.max_timestamp is not None and segment.max_timestamp < timestamp:
             return None
         descriptor = self._cache.open_privately(segment.file)
@@ -122,7 +129,7 @@ class TimestampLookup:
         finally:
             self._cache.files.close(descriptor)
 
-    def _start(self, segment: SegmentCapture, timestamp: int, read: Read) -> int:
+    def _start(self, segment: _SegmentCapture, timestamp: int, read: Read) -> int:
         """A position before which no record qualifies: the time index yields an offset, the offset index a batch."""
         if segment.start >= 0:
             return segment.start

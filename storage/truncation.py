@@ -14,10 +14,11 @@ under its lock, with the checkpoints per partition.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from barnabas.storage.checkpoints import (
     CLEANER_OFFSET_FILE,
@@ -29,21 +30,29 @@ from barnabas.storage.checkpoints import (
 from barnabas.storage.descriptors import DescriptorCache
 from barnabas.storage.errors import StorageError, is_passing, refusal
 from barnabas.storage.files import unlink_if_exists
+from barnabas.storage.log import PartitionLog
 from barnabas.storage.producer_builder import ProducerBuilder
 from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
 
-if TYPE_CHECKING:
-    from barnabas.storage.log import PartitionLog
-    from barnabas.storage.log_directory import LogDirectory
+logger = logging.getLogger(__name__)
 
 _CHECKPOINTS_BEFORE = (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE)
 _CHECKPOINTS_AFTER = (LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_OFFSET_FILE)
 
 
+class CheckpointWriter(Protocol):
+    """The part of a log directory that truncations use (`log_directory.LogDirectory`)."""
+
+    def write_checkpoints(self, names: Sequence[str]) -> None:
+        """Write these checkpoint files. Raises OSError."""
+        ...
+
+
 class Cut(NamedTuple):
-    """The truncation of one log: all batches that reach to `offset` or beyond are removed; with `starts_anew` all
-    batches are, and the log continues at `offset`, which may be anywhere.
+    """The truncation of one log: all batches that reach to `offset` or beyond are removed (a follower that diverged);
+    with `starts_anew` all batches are, and the log continues at `offset`, which may be anywhere (a follower whose
+    leader has deleted the next offsets).
     """
 
     log: PartitionLog
@@ -51,7 +60,7 @@ class Cut(NamedTuple):
     starts_anew: bool = False
 
 
-class Marks(NamedTuple):
+class _Marks(NamedTuple):
     """Offsets of a log that it lowers while it is being truncated."""
 
     log_start_offset: int
@@ -60,12 +69,118 @@ class Marks(NamedTuple):
     clean_offset: int | None
 
 
+class LogTruncation:
+    """The truncation of one log, from `begin` to `complete` or `cancel`: in between the log refuses all use.
+
+    The log's values for the checkpoints are true before and after `run`; they have to be written before it, and after
+    it, before anything is appended.
+
+    Ownership: the event loop, except `run`.
+    """
+
+    def __init__(self, log: PartitionLog, before: _Marks, task: TruncationTask) -> None:
+        self.task = task
+        self._log = log
+        self._before = before
+
+    @classmethod
+    def begin(cls, log: PartitionLog, offset: int, *, starts_anew: bool = False) -> LogTruncation | None:
+        """Capture the disk work of a `Cut`; None if there is nothing to remove.
+
+        Raises:
+            StorageError: the log is offline; LogBusy if it is being truncated already.
+        """
+        log.check()
+        starts_anew = starts_anew or offset <= log.log_start_offset
+        if not starts_anew:
+            epochs = log.leader_epochs  # which `complete` truncates, and can no longer read
+            if offset >= log.log_end_offset:
+                epochs.truncate_from_end(log.log_end_offset)
+                return None
+        logger.info("%s: %s %d, from %d", log, "starting anew at" if starts_anew else "truncating to", offset,
+                    log.log_end_offset)  # fmt: skip
+        cache, local, producers = log.context.cache, log.local, log.producers
+        slot = 0 if starts_anew else local.reader.slot(offset) + 1
+        kept = local.segments[:slot]
+        before = _Marks(log.log_start_offset, log.high_watermark, log.recovery_point, log.clean_offset)
+        if kept:
+            cache.hold(kept[-1].file)
+        # For a log that starts anew, only a lower bound of its start is true both before and after.
+        least = kept[-1].base_offset if kept else min(log.log_start_offset, offset)
+        local.durability.truncates_to(0 if starts_anew else least, starts_anew=starts_anew)
+        log.high_watermark = min(log.high_watermark, least if starts_anew else offset)
+        log.log_start_offset = min(log.log_start_offset, log.high_watermark)
+        if log.clean_offset is not None:
+            log.clean_offset = min(log.clean_offset, least)
+        log.cut_count += 1
+        local.health.hold(f"{log.directory} is being truncated")
+        task = TruncationTask(
+            cache, log.directory, kept, list(producers.snapshots), offset, log.log_start_offset,
+            log.config.index_interval_bytes, local.prepare_dooming(slot, log.config.file_delete_delay_ms),
+            producers.builder(),
+        )  # fmt: skip
+        return cls(log, before, task)
+
+    def run(self) -> None:
+        """Truncate the files, and lower the offsets for the checkpoints. Blocking, any thread: nothing else changes
+        them while the log refuses all use. An error is stored in the task.
+        """
+        self.task.run()
+        if self.task.error is None:
+            self._lower_offsets()
+
+    def _lower_offsets(self) -> None:
+        log, end_offset = self._log, self.task.end_offset
+        if self.task.last_segment is None:
+            log.log_start_offset = log.high_watermark = end_offset
+        log.high_watermark = min(log.high_watermark, end_offset)
+        if self._before.clean_offset is not None:
+            # No pass has read the batches that will replace the truncated ones.
+            log.clean_offset = min(self._before.clean_offset, end_offset)
+
+    def cancel(self) -> None:
+        """Restore the log to its state before `begin`: the task has not run and never will.
+
+        Raises:
+            StorageError: the log is offline, or was deleted meanwhile.
+        """
+        log, before = self._log, self._before
+        log.local.health.release()
+        log.check()
+        log.log_start_offset, log.high_watermark, log.clean_offset = (
+            before.log_start_offset, before.high_watermark, before.clean_offset
+        )  # fmt: skip
+        log.local.durability.truncated_to(before.recovery_point)
+
+    def complete(self) -> None:
+        """Process the outcome of `run`: the log can be used again.
+
+        Raises:
+            StorageError: it failed, and the log is offline. LogDeleted: the log was deleted meanwhile.
+        """
+        log, local, task = self._log, self._log.local, self.task
+        local.health.release()
+        if task.error is not None:
+            local.health.fail(task.error)
+        log.check()
+        if task.last_segment is not None:
+            local.cut_to(len(task.kept) - 1, task.last_segment)
+            local.durability.truncated_to(min(self._before.recovery_point, task.end_offset))
+        else:
+            local.start_anew_at(task.offset, log.config)
+            local.durability.truncated_to(task.end_offset)
+        log.end_at(task.end_offset, is_empty=task.last_segment is None)
+        self._lower_offsets()
+        producers = task.producers or ProducerState(task.offset, log.context.producer_id_expiration_ms)
+        producers.forget_replicated(log.high_watermark)
+        log.producers.replace(producers, task.snapshots)
+
+
 @dataclass(slots=True)
 class TruncationTask:
     """The disk work of truncating one log.
 
-    `run` may be called from any thread; it uses only captured state. After it, the event loop has to call the log's
-    `complete_truncation`; meanwhile the log refuses all use.
+    `run` may be called from any thread; it uses only captured state.
 
     Args:
         cache: opens files.
@@ -73,8 +188,7 @@ class TruncationTask:
         kept: the segments that remain, as they are now; the last one is truncated. Empty for a log that starts anew.
         snapshots: the offsets of all producer snapshots.
         offset: the offset to truncate to, or to start anew at.
-        before: the log's offsets before. Until the task is completed the log reports lower values, since its end offset
-            is not known yet.
+        log_start_offset: the log's, as it reports it meanwhile.
         take_names: renames the segments that do not remain; None if all do. Raises StorageError.
         builder: builds the producer state.
     """
@@ -85,7 +199,6 @@ class TruncationTask:
     snapshots: list[int]
     offset: int
     log_start_offset: int
-    before: Marks
     index_interval_bytes: int
     take_names: Callable[[], None] | None
     builder: ProducerBuilder
@@ -144,24 +257,25 @@ class TruncationTask:
 
 class Truncations:
     """Several logs that are truncated together, by `LogManager.truncations`: `run` in a thread, then `complete` on the
-    event loop.
+    event loop. `directory_of` has the directories of logs that are not deleted.
     """
 
-    def __init__(self, directory_of: Mapping[PartitionLog, LogDirectory], cuts: Sequence[Cut]) -> None:
+    def __init__(self, directory_of: Mapping[PartitionLog, CheckpointWriter], cuts: Sequence[Cut]) -> None:
         self.errors: dict[PartitionLog, StorageError] = {}
         """The logs that could not be truncated, with the error: a failing disk took them offline, they were not
         available (deleted, or offline before), or a passing error left them as they were."""
-        self._tasks: dict[PartitionLog, TruncationTask] = {}
-        self._directories: dict[LogDirectory, Exception | None] = {}
+        self._begun: dict[PartitionLog, LogTruncation] = {}
+        self._directories: dict[CheckpointWriter, Exception | None] = {}
+        """Each directory, with the error that refused its checkpoints, if any."""
         self._directory_of = directory_of
         self._turn = threading.Lock()
         self._is_over = False
         for cut in cuts:
             try:
-                task = cut.log.prepare_truncation(cut.offset, starts_anew=cut.starts_anew)
-                if task is not None:
+                truncation = LogTruncation.begin(cut.log, cut.offset, starts_anew=cut.starts_anew)
+                if truncation is not None:
                     self._directories[directory_of[cut.log]] = None
-                    self._tasks[cut.log] = task
+                    self._begun[cut.log] = truncation
             except StorageError as error:
                 self.errors[cut.log] = error
             except Exception as error:  # noqa: BLE001 - as in `complete`
@@ -178,13 +292,11 @@ class Truncations:
 
     def _run(self) -> None:
         self._write(_CHECKPOINTS_BEFORE)
-        for log, task in self._tasks.items():
+        for log, truncation in self._begun.items():
             if self._directories[self._directory_of[log]] is None:
-                task.run()
-                if task.error is None:
-                    log.ends_as_cut(task)  # nothing else changes these offsets while the log refuses all use
+                truncation.run()
             else:
-                task.give_up()
+                truncation.task.give_up()
         self._write(_CHECKPOINTS_AFTER)
 
     def _write(self, names: Sequence[str]) -> None:
@@ -199,16 +311,16 @@ class Truncations:
         """Process the outcome: afterwards the logs can be used again, or are offline, whatever went wrong, including
         our own bugs: no broker would lead or fetch for a log that stayed busy. Then see `errors`.
         """
-        for log, task in self._tasks.items():
-            refused = self._directories[self._directory_of[log]]
+        for log, truncation in self._begun.items():
+            refused, task = self._directories[self._directory_of[log]], truncation.task
             what = f"writing the checkpoints of {log.directory}"
             try:
                 if not task.has_begun and isinstance(refused, OSError) and is_passing(refused):
-                    log.cancel_truncation(task)
+                    truncation.cancel()
                     raise refusal(what, refused)
                 if refused is not None and task.error is None:
                     task.error = StorageError(f"{what} failed: {refused!r}")
-                log.complete_truncation(task)
+                truncation.complete()
             except StorageError as error:
                 self.errors[log] = error
             except Exception as error:  # noqa: BLE001 - see above
@@ -217,4 +329,4 @@ class Truncations:
     def _give_up(self, log: PartitionLog, error: Exception) -> None:
         """Take a log offline after an unexpected error of its truncation: its content is unknown."""
         self.errors[log] = StorageError(f"truncating {log.directory} failed: {error!r}")
-        log.fail(self.errors[log])
+        log.local.health.fail(self.errors[log])

@@ -179,6 +179,14 @@ def _whole_batch_follows(records: ReadBuffer, position: int) -> bool:
     return remaining >= LOG_OVERHEAD + length
 
 
+def validate_produced_batch(
+    batch: WriteBuffer, config: LogConfig, topic: str, now_ms: int, produce_version: int
+) -> ValidationResult:
+    """Validate a client's batch, which may open its records. Any thread. Raises as the two steps do."""
+    header = parse_produced_batch(batch, produce_version)
+    return validate_batch(batch, header, config, now_ms, topic_partition=topic)
+
+
 def validate_batch(
     batch: WriteBuffer,
     header: RecordBatchHeader,

@@ -71,7 +71,7 @@ def _producers(topic: str, index: int, context: RequestContext) -> PartitionResp
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.transaction_first_offset,
             )
-            for producer in partition.log.active_producers()
+            for producer in partition.log.producer_state.producers.values()
         ]
     except Exception as error:  # noqa: BLE001 - one entry's error does not affect the others
         answer.error_code = context.services.unforeseen.refusal(

@@ -88,7 +88,7 @@ class Partition:
         """Apply the controller's request. Raises StorageError if this broker cannot, with nothing changed."""
         log = self.log
         if self.state.is_elected_by(told):
-            log.assign_leader_epoch(told.leader_epoch)
+            log.leader_epochs.assign(told.leader_epoch, log.log_end_offset)
         change = self.state.become_leader_or_follower(told, log.log_end_offset)
         self._lead(told, change, lead_followers)
         self._fail_commit_waiters_unless_leader(ErrorCode.NOT_LEADER_OR_FOLLOWER)

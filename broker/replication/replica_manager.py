@@ -25,7 +25,7 @@ from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import DiskFull, StorageError
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.validation import AppendOrigin, ExpensiveBatch, ValidationResult
+from barnabas.storage.validation import AppendOrigin, ExpensiveBatch, ValidationResult, validate_produced_batch
 from barnabas.turns import LOGS_PER_TURN, Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
@@ -550,7 +550,7 @@ class ReplicaManager:
         log = self._leader(topic, index, acks).log
         config, now_ms, header = log.config, self._clock.now_ms(), bytes(batch[:HEADER_SIZE])
         result = await self.read_records(
-            partial(log.validate, batch, config, now_ms=now_ms, produce_version=produce_version)
+            partial(validate_produced_batch, batch, config, topic, now_ms, produce_version)
         )
         return Validated(result, log, config, header)
 

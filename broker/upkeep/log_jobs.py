@@ -86,12 +86,12 @@ class LogJobs:
         turns = Turns()
         for partition in self._replicas.partitions():
             with self.set_aside.attempt(partition.log):
-                partition.log.remove_expired_producers(self._clock.now_ms())
+                partition.log.producers.remove_expired(self._clock.now_ms())
             await turns.after_one()
 
     def _bound_producers(self) -> None:
         logs = self.set_aside_bounds.ready([partition.log for partition in self._replicas.partitions()])
-        states = {log: state for log in logs if (state := log.remembered_producers) is not None}
+        states = {log: state for log in logs if (state := log.producers.state) is not None}
         counts = {log: len(state.producers) for log, state in states.items()}
         for log, surplus in beyond_their_share(counts).items():
             with self.set_aside_bounds.attempt(log):

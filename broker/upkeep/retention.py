@@ -8,6 +8,7 @@ from barnabas.set_aside import SetAside
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.retention import SEGMENTS_AT_ONCE
+from barnabas.storage.segment_removal import retain, times_for_retention
 from barnabas.turns import LOGS_PER_TURN, Turns
 
 
@@ -31,7 +32,7 @@ class Retention:
         turns = Turns(LOGS_PER_TURN)
         async for log, times in times_of_logs(
             self.set_aside.ready(self._log_manager.logs),
-            lambda log: log.times_for_retention(now_ms),
+            lambda log: times_for_retention(log, now_ms),
             lambda: self._is_stopping,
             self._log_manager.threads,
         ):
@@ -40,7 +41,7 @@ class Retention:
                     raise times.error
                 deleted = SEGMENTS_AT_ONCE
                 while deleted >= SEGMENTS_AT_ONCE and not self._is_stopping:
-                    deleted = self._log_manager.retain(log, now_ms, times)
+                    deleted = retain(log, now_ms, times)
                     if deleted:
                         partition = self._replicas.hosted(log)
                         if partition is not None:

@@ -2,7 +2,7 @@
 
 A pass reads the dirty section of a log (offsets that no pass has read yet) into a map of keys, then copies all segments
 below the end of the map's section without the records that the map supersedes. Segments that have become small are
-joined. The output is `.cleaned` files, flushed to the disk; `PartitionLog.replace_segments` takes them into the log.
+joined. The output is `.cleaned` files, flushed to the disk; `segment_removal.replace_segments` takes them into the log.
 
 A pass works on paths and numbers that were captured before (`CleaningJob`), so that it can run in a thread or in
 another process. It blocks. It may be cancelled at any point: `.cleaned` files have no meaning for the log.

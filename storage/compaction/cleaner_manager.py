@@ -25,6 +25,7 @@ from barnabas.storage.segment import (
     Segment,
     file_name,
 )
+from barnabas.storage.segment_removal import replace_segments
 from barnabas.storage.segment_times import SegmentTimes
 
 logger = logging.getLogger(__name__)
@@ -217,7 +218,7 @@ class SegmentSwap:
         new.has_txn_index = cleaned.has_txn_index
         new.max_timestamp, new.max_timestamp_offset = cleaned.max_timestamp, cleaned.max_timestamp_offset
         try:
-            self._log.replace_segments(old, new)
+            replace_segments(self._log, old, new)
         except StorageError:
             if self._log.failure is None:
                 self._take_back()
@@ -232,7 +233,7 @@ class SegmentSwap:
         if failure.passes:
             self._take_back()
         else:
-            self._log.fail(failure)
+            self._log.local.health.fail(failure)
         return failure
 
     def _take_back(self) -> None:
@@ -247,7 +248,7 @@ class SegmentSwap:
                 unlink_if_exists(self._files, self._path(suffix) + SWAP_SUFFIX)
             unlink_if_exists(self._files, path + CLEANED_SUFFIX)
         except OSError as error:
-            self._log.fail(StorageError(f"undoing the swap of {self._directory} failed: {error}"))
+            self._log.local.health.fail(StorageError(f"undoing the swap of {self._directory} failed: {error}"))
 
     def _path(self, suffix: str) -> str:
         return f"{self._directory}/{file_name(self._cleaned.base_offset, suffix)}"

@@ -10,18 +10,23 @@ damage cannot be a torn write, this module refuses to open the log, and Kafka wo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
-from barnabas.storage.checkpoints import LEADER_EPOCH_FILE, decode_leader_epochs, encode_leader_epochs
+from barnabas.storage.checkpoints import (
+    LEADER_EPOCH_FILE,
+    LogCheckpoints,
+    decode_leader_epochs,
+    encode_leader_epochs,
+)
 from barnabas.storage.config import LogConfig
 from barnabas.storage.descriptors import LogFile
 from barnabas.storage.errors import CorruptFile, CorruptLog, is_passing, refusal
 from barnabas.storage.files import TEMPORARY_SUFFIX, Buffer, read_file, replace_file, unlink_if_exists, write_file
 from barnabas.storage.leader_epochs import LeaderEpochs
-from barnabas.storage.log import PartitionLog
+from barnabas.storage.loaded_log import LoadedLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.producer_builder import ProducerBuilder, take_in
@@ -55,34 +60,16 @@ LARGE_SNAPSHOT_BYTES: Final = 128 * 1024
 """A snapshot of this size has 2,850 producers, which take 6 ms to read and to find in the log's tail."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogCheckpoints:
-    """The log directory's checkpoints for one log.
-
-    `may_have_gaps` says that offsets between its segments may be missing legitimately: it may have been compacted.
-    """
-
-    recovery_point: int = 0
-    log_start_offset: int = 0
-    high_watermark: int = 0
-    clean_offset: int | None = None
-    may_have_gaps: bool = False
-    txn_indexes: Mapping[int, TransactionIndexNote] = field(default_factory=dict)
-    """The notes of the transaction indexes, by the base offset of their segments."""
-
-
-def open_log(
+def load_log(
     context: LogContext,
-    topic: str,
-    partition: int,
     directory: str,
     config: LogConfig,
     checkpoints: LogCheckpoints,
     *,
     is_clean: bool,
     go_on: Callable[[], None] = lambda: None,
-) -> PartitionLog:
-    """Open the log of an existing directory. After a clean shutdown no file is opened unless the checkpoints are
+) -> LoadedLog:
+    """Load the log of an existing directory. After a clean shutdown no file is opened unless the checkpoints are
     inconclusive, or the log has very many producers. Recovery calls `go_on` before it reads each piece of a log: an
     exception from it ends the recovery, as a crash may, and is raised.
 
@@ -90,7 +77,7 @@ def open_log(
         CorruptLog: a batch is damaged in a way that no crash explains.
         StorageError: the disk failed.
     """
-    loader = _Loader(context, topic, partition, directory, config, checkpoints, go_on)
+    loader = _Loader(context, directory, config, checkpoints, go_on)
     try:
         return loader.load(is_clean=is_clean)
     except OSError as error:
@@ -103,8 +90,6 @@ class _Loader:
     def __init__(
         self,
         context: LogContext,
-        topic: str,
-        partition: int,
         directory: str,
         config: LogConfig,
         checkpoints: LogCheckpoints,
@@ -112,8 +97,6 @@ class _Loader:
     ) -> None:
         self.context = context
         self.files = context.cache.files
-        self.topic = topic
-        self.partition = partition
         self.directory = directory
         self.config = config
         self.checkpoints = checkpoints
@@ -123,7 +106,7 @@ class _Loader:
         self.snapshots: list[int] = []
         self.may_have_gaps = checkpoints.may_have_gaps or checkpoints.clean_offset is not None or config.is_compacted
 
-    def load(self, *, is_clean: bool) -> PartitionLog:
+    def load(self, *, is_clean: bool) -> LoadedLog:
         self._list(finish_interrupted_swaps(self.files, self.directory))
         end_offset = self._clean_end() if is_clean else -1
         self._require_what_there_was(end_offset)
@@ -135,7 +118,7 @@ class _Loader:
         self._remove_stray_snapshots()
         if is_clean and end_offset >= max(self.checkpoints.log_start_offset, 0):
             self._restore_txn_indexes(self.segments, end_offset)
-            return self._log(end_offset, end_offset, None, self._producers_if_many(end_offset))
+            return self._loaded(end_offset, end_offset, None, self._producers_if_many(end_offset))
         return self._recover()
 
     def _require_what_there_was(self, clean_end: int) -> None:
@@ -285,7 +268,7 @@ class _Loader:
 
     # --- after a crash
 
-    def _recover(self) -> PartitionLog:
+    def _recover(self) -> LoadedLog:
         """Check every batch from the recovery point on, rebuild the state that is derived from them, and flush it all
         to the disk (R7, R8, R9).
         """
@@ -319,7 +302,7 @@ class _Loader:
                 "%s ends at %d, though records up to %d had been committed: the machine lost what was not flushed",
                 self.directory, end_offset, self.checkpoints.high_watermark,
             )  # fmt: skip
-        return self._log(end_offset, end_offset, epochs, producers)
+        return self._loaded(end_offset, end_offset, epochs, producers)
 
     def _require_what_was_flushed(self, end_offset: int) -> None:
         """Refuse a log that ends before its recovery point. The recovery point is never beyond the flushed part, and is
@@ -476,7 +459,7 @@ class _Loader:
             remove_segment_files(self.files, later)
         del self.segments[number + 1 :]
 
-    def _start_anew(self, offset: int) -> PartitionLog:
+    def _start_anew(self, offset: int) -> LoadedLog:
         """Continue at the log start offset with an empty log, if nothing is at or after it."""
         if self.segments:
             logger.warning("%s ends before its log start offset %d: removing all segments", self.directory, offset)
@@ -495,7 +478,7 @@ class _Loader:
         epochs = LeaderEpochs()
         producers = ProducerState(offset, self.context.producer_id_expiration_ms)
         self._sync(epochs, producers, offset)
-        return self._log(offset, offset, epochs, producers)
+        return self._loaded(offset, offset, epochs, producers)
 
     def _sync(self, epochs: LeaderEpochs, producers: ProducerState, end_offset: int) -> None:
         """Flush epochs, producers and names to the disk."""
@@ -530,18 +513,14 @@ class _Loader:
             write_file(self.files, path, encode_snapshot(producers.producers.values()), sync=True)
             self.snapshots.append(offset)
 
-    def _log(
+    def _loaded(
         self, end_offset: int, recovery_point: int, epochs: LeaderEpochs | None, producers: ProducerState | None
-    ) -> PartitionLog:
+    ) -> LoadedLog:
         log_start_offset = max(self.checkpoints.log_start_offset, self.segments[0].base_offset)
         if producers is not None:
             producers.end_offset = end_offset
-        return PartitionLog(
-            self.context,
-            self.topic,
-            self.partition,
+        return LoadedLog(
             self.directory,
-            self.config,
             self.segments,
             log_start_offset=log_start_offset,
             log_end_offset=end_offset,

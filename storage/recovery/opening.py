@@ -9,12 +9,12 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from barnabas.storage.checkpoints import TopicPartition
+from barnabas.storage.checkpoints import LogCheckpoints, TopicPartition
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_directory import FoundLogs, LogDirectory
-from barnabas.storage.recovery.log_loader import LogCheckpoints, open_log
+from barnabas.storage.recovery.log_loader import load_log
 from barnabas.threads import Threads
 
 logger = logging.getLogger(__name__)
@@ -52,10 +52,8 @@ class LogOpener:
         topic, partition = key
         path, config = f"{directory.path}/{topic}-{partition}", self._config_of(topic)
         try:
-            return open_log(
-                directory.context, topic, partition, path, config, checkpoints,
-                is_clean=is_clean, go_on=self._go_on,
-            )  # fmt: skip
+            loaded = load_log(directory.context, path, config, checkpoints, is_clean=is_clean, go_on=self._go_on)
+            return PartitionLog(directory.context, key, config, loaded)
         except OpeningGivenUp:
             raise
         except StorageError as error:

@@ -10,6 +10,7 @@ import crc32c
 import pytest
 
 from barnabas.storage.log import PartitionLog
+from barnabas.storage.segment_removal import delete_old_segments
 from barnabas.wire.compression import CompressionType
 from barnabas.wire.record_batch import crc_is_valid, parse_header
 from barnabas.wire.records import Record, build_batch
@@ -145,8 +146,8 @@ def test_retention_goes_by_its_records(
     found.log.roll()
     if restarts:
         found.restart(without=without)
-    assert found.log.delete_old_segments(made.right + 1000) == 0
-    assert found.log.delete_old_segments(made.right + 1001) == 1
+    assert delete_old_segments(found.log, made.right + 1000) == 0
+    assert delete_old_segments(found.log, made.right + 1001) == 1
     assert found.log.log_start_offset == len(made.timestamps)
 
 
@@ -171,8 +172,8 @@ def test_times_are_looked_up_in_its_records_without_the_time_index(
     for restarts in (False, True):
         if restarts:
             found.restart(clean=clean, without=".timeindex" if clean or rolls else None)
-        looked_up = {time: found.log.offset_for_timestamp(time) for time in expected}
+        looked_up = {time: found.log.timestamp_lookup().first_at_or_after(time) for time in expected}
         assert {time: each and (each.timestamp, each.offset) for time, each in looked_up.items()} == expected
-        largest = found.log.max_timestamp_offset()
+        largest = found.log.timestamp_lookup().largest()
         assert largest is not None
         assert (largest.timestamp, largest.offset) == (made.right + 1000, count)

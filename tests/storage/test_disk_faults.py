@@ -11,9 +11,11 @@ from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
 from barnabas.storage.errors import StateUnknown, StorageError, is_passing
 from barnabas.storage.os_files import OsFiles
+from barnabas.storage.segment_removal import delete_old_segments, retain, times_for_retention
 from barnabas.storage.txn_index import ENTRY_SIZE
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from tests.storage.blocking import flush, run_flushes, run_retention, truncate
 
 FAILS, IS_FULL = errno.EIO, errno.ENOSPC
 
@@ -45,11 +47,11 @@ def touch_disk(logs, log, action):
         log.roll()
     elif action == "delete segments":
         log.increment_log_start_offset(log.log_end_offset)
-        log.delete_old_segments(logs.clock.now_ms())
+        delete_old_segments(log, logs.clock.now_ms())
     elif action == "truncate":
-        log.truncate_to(1)
+        truncate(log, 1)
     else:
-        log.flush()
+        flush(log)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_a_failing_disk_takes_the_log_offline_for_good(logs, tools, call, action
     if action == "delete segments":
         log.roll()
     if action != "flush":
-        log.flush()
+        flush(log)
     calls = refuse(logs.files, call, FAILS)
     with pytest.raises(StorageError):
         touch_disk(logs, log, action)
@@ -106,17 +108,17 @@ def test_a_full_disk_takes_the_records_later(logs, tools, call, action):
     heal(logs.files, call)
     log.roll()
     append(logs, log)
-    log.flush()
+    flush(log)
     assert not logs.failures
     logs.restart(clean=False)
     assert tools.read_all(logs.log()) == [0, 1, 2, 3]
-    assert logs.log().active_producers()[0].last_sequence == 3
+    assert next(iter(logs.log().producer_state.producers.values())).last_sequence == 3
 
 
 def test_leader_epochs_that_do_not_fit_are_written_by_a_later_flush(logs):
     log = logs.log(segment_bytes=300)
     logs.append(log, b"a", epoch=1)
-    log.flush()
+    flush(log)
     logs.append(log, b"b", epoch=2)
     log.roll()
     refuse(logs.files, "pwrite", IS_FULL)
@@ -126,10 +128,10 @@ def test_leader_epochs_that_do_not_fit_are_written_by_a_later_flush(logs):
         log.complete_flush(task)
         assert task.may_be_repeated
         assert log.recovery_point == 1
-        assert log.recovery_point_to_write == 0
+        assert log.local.durability.recovery_point_to_write == 0
     heal(logs.files, "pwrite")
-    log.flush()
-    assert log.recovery_point == log.recovery_point_to_write == 2
+    flush(log)
+    assert log.recovery_point == log.local.durability.recovery_point_to_write == 2
     assert not logs.failures
     assert (logs.path / "topic-0" / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n2 1\n"
 
@@ -149,14 +151,14 @@ def test_a_flush_without_a_descriptor_is_made_again(logs, tools, lacking):
             raise OSError(errno.EMFILE, "too many open files")
 
     logs.files.before[call] = scarce
-    logs.manager.run_flushes(logs.clock.now_ms())
+    run_flushes(logs.manager, logs.clock.now_ms())
     with pytest.raises(StorageError):
-        log.flush()
-    assert log.recovery_point == log.recovery_point_to_write == 0
+        flush(log)
+    assert log.recovery_point == log.local.durability.recovery_point_to_write == 0
     assert log.flush_is_due(logs.clock.now_ms())
     heal(logs.files, call)
-    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1
-    assert log.recovery_point == log.recovery_point_to_write == 2
+    assert run_flushes(logs.manager, logs.clock.now_ms()) == 1
+    assert log.recovery_point == log.local.durability.recovery_point_to_write == 2
     assert not logs.failures
     append(logs, log)
     logs.restart(clean=True)
@@ -168,7 +170,7 @@ def test_what_a_flush_trips_over_takes_the_log_offline(logs):
     append(logs, log)
     logs.files.before["sync"] = lambda _: 1 // 0
     with pytest.raises(StorageError, match="ZeroDivision"):
-        log.flush()
+        flush(log)
     assert len(logs.failures) == 1
 
 
@@ -187,7 +189,7 @@ def test_a_checkpoint_that_fails_is_a_failure_of_its_directory(logs, call):
 
 def test_a_checkpoint_that_does_not_fit_is_written_later(logs):
     append(logs, logs.log())
-    logs.log().flush()
+    flush(logs.log())
     refuse(logs.files, "pwrite", IS_FULL)
     logs.manager.checkpoint_high_watermarks()
     heal(logs.files, "pwrite")
@@ -279,10 +281,10 @@ def test_flushes_of_a_full_disk_leave_no_temporary_files(logs):
     append(logs, log)
     refuse(logs.files, "rename", errno.ENOSPC)
     with pytest.raises(StorageError):
-        log.flush()
+        flush(log)
     assert not list((logs.path / "topic-0").glob("*.tmp"))
     heal(logs.files, "rename")
-    log.flush()
+    flush(log)
     assert (logs.path / "topic-0" / "leader-epoch-checkpoint").exists()
     assert logs.failures == []
 
@@ -308,14 +310,14 @@ def test_retention_that_lacks_room_or_descriptors_comes_later(logs, tools, numbe
 
     logs.files.before[call] = scarce
     for _ in range(2):
-        logs.manager.run_retention(logs.clock.now_ms())
+        run_retention(logs.manager, logs.clock.now_ms())
         assert (log.log_start_offset, log.log_end_offset) == (0, 2)
     assert len(refusals) >= 2
     assert other.log_start_offset == 2, "the others go on"
     assert not logs.failures
     heal(logs.files, call)
     assert tools.read_all(log) == [0, 1]
-    logs.manager.run_retention(logs.clock.now_ms())
+    run_retention(logs.manager, logs.clock.now_ms())
     assert log.log_start_offset == 2
     append(logs, log)
     assert tools.read_all(log) == [2]
@@ -386,7 +388,7 @@ def test_a_sync_that_failed_for_want_of_room_is_final(logs, call):
     append(logs, log)
     logs.files.before[call] = refused
     with pytest.raises(StorageError, match="no space left"):
-        log.flush()
+        flush(log)
     assert len(logs.failures) == 1
 
 
@@ -452,10 +454,10 @@ def test_a_full_disk_does_not_keep_a_log_from_being_recovered(logs, tools):
         append(logs, log)
     heal(logs.files, "pwrite")
     append(logs, log)
-    log.flush()
+    flush(log)
     logs.restart(clean=False)
     assert tools.read_all(logs.log()) == [0, 1, 2, 3, 4]
-    assert logs.log().active_producers()[0].last_sequence == 4
+    assert next(iter(logs.log().producer_state.producers.values())).last_sequence == 4
     assert not logs.failures
 
 
@@ -464,7 +466,7 @@ def test_deleted_files_that_cannot_be_unlinked_are_unlinked_later(logs):
     append(logs, log)
     log.roll()
     log.increment_log_start_offset(1)
-    assert log.delete_old_segments(logs.clock.now_ms()) == 1
+    assert delete_old_segments(log, logs.clock.now_ms()) == 1
     refuse(logs.files, "unlink", IS_FULL)
     assert logs.manager.delete_due_files() == 0
     heal(logs.files, "unlink")
@@ -477,16 +479,16 @@ def test_a_segment_that_gets_another_name_while_retention_looks_at_it_is_looked_
     append(logs, logs.log(retention_ms=1000))
     logs.restart(clean=True)
     log, now_ms = logs.log(), logs.clock.now_ms() + 2000
-    times = log.times_for_retention(now_ms)
+    times = times_for_retention(log, now_ms)
     assert not times.is_known
     refuse(logs.files, "open", errno.ENOENT)
     times.read()
     times.take_in()
     heal(logs.files, "open")
     assert isinstance(times.error, FileNotFoundError)
-    assert logs.manager.retain(log, now_ms, times) == 0
+    assert retain(log, now_ms, times) == 0
     assert not logs.failures
-    assert logs.manager.run_retention(now_ms) == 1
+    assert run_retention(logs.manager, now_ms) == 1
 
 
 def test_a_segment_that_grows_while_retention_looks_at_it_is_looked_at_later(logs):
@@ -500,12 +502,12 @@ def test_a_segment_that_grows_while_retention_looks_at_it_is_looked_at_later(log
     append_at(logs.log(retention_ms=1000))
     logs.restart(clean=True)
     log, now_ms = logs.log(), logs.clock.now_ms() + 2000
-    times = log.times_for_retention(now_ms)
+    times = times_for_retention(log, now_ms)
     times.read()
     logs.clock.advance(2000)
     append_at(log)
     times.take_in()
     assert times.error is None
-    assert logs.manager.retain(log, now_ms, times) == 0
-    assert logs.manager.run_retention(now_ms) == 0
-    assert logs.manager.run_retention(now_ms + 2000) == 1
+    assert retain(log, now_ms, times) == 0
+    assert run_retention(logs.manager, now_ms) == 0
+    assert run_retention(logs.manager, now_ms + 2000) == 1

@@ -6,9 +6,11 @@ import pytest
 
 from barnabas.storage.errors import StorageError
 from barnabas.storage.segment_reader import ColdRead
+from barnabas.storage.segment_removal import delete_old_segments
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import parse_header
+from tests.storage.blocking import flush, run_flushes, truncate
 
 
 def error_of(raised):
@@ -198,14 +200,14 @@ def test_epochs_and_sequences_of_producers(logs):
         send(logs, log, 79, epoch=2)
     assert error_of(raised) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     send(logs, log, 0, epoch=2)
-    (producer,) = log.active_producers()
+    (producer,) = list(log.producer_state.producers.values())
     assert (producer.producer_id, producer.epoch, producer.last_sequence) == (9, 2, 0)
 
 
 def test_sequences_wrap_around(logs):
     log = logs.log()
     send(logs, log, 2**31 - 2, 3)
-    assert log.active_producers()[0].last_sequence == 0
+    assert next(iter(log.producer_state.producers.values())).last_sequence == 0
     send(logs, log, 1)
     assert send(logs, log, 2**31 - 2, 3).duplicate
 
@@ -214,8 +216,8 @@ def test_producers_expire(logs):
     log = logs.log()
     send(logs, log, 0)
     logs.clock.advance(86_400_000)
-    log.remove_expired_producers(logs.clock.now_ms())
-    assert log.active_producers() == []
+    log.producers.remove_expired(logs.clock.now_ms())
+    assert list(log.producer_state.producers.values()) == []
     assert not send(logs, log, 55).duplicate
 
 
@@ -275,29 +277,29 @@ def test_flush_messages_asks_for_a_flush_before_the_acknowledgement(logs):
     log = logs.log(flush_messages=2)
     assert not logs.append(log, b"a").flush_required
     assert logs.append(log, b"b").flush_required
-    log.flush()
+    flush(log)
     assert log.recovery_point == 2
     assert not logs.append(log, b"c").flush_required
 
 
 def test_a_duplicate_of_an_unflushed_batch_asks_for_the_flush_too(logs):
     log = logs.log(flush_messages=1)
-    for flush in (False, True):
-        if flush:
-            log.flush()
+    for flushes in (False, True):
+        if flushes:
+            flush(log)
         info = send(logs, log, 0)
-        assert (info.duplicate, info.flush_required) == (flush, not flush)
-        assert send(logs, log, 0).flush_required is (not flush)
+        assert (info.duplicate, info.flush_required) == (flushes, not flushes)
+        assert send(logs, log, 0).flush_required is (not flushes)
 
 
 def test_flush_ms_makes_a_log_due(logs):
     log = logs.log(flush_ms=500)
     logs.append(log, b"a")
-    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1, "the log is new"
+    assert run_flushes(logs.manager, logs.clock.now_ms()) == 1, "the log is new"
     logs.append(log, b"b")
     assert logs.manager.logs_to_flush(logs.clock.now_ms()) == []
     logs.clock.advance(500)
-    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1
+    assert run_flushes(logs.manager, logs.clock.now_ms()) == 1
     assert log.recovery_point == 2
 
 
@@ -305,11 +307,11 @@ def test_a_clock_that_is_set_back_puts_no_flush_off(logs):
     """By a day, say: `flush.ms` goes on from there."""
     log = logs.log(flush_ms=500)
     logs.append(log, b"a")
-    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1, "the log is new"
+    assert run_flushes(logs.manager, logs.clock.now_ms()) == 1, "the log is new"
     logs.append(log, b"b")
     day_before_ms = logs.clock.now_ms() - 86_400_000
-    assert logs.manager.run_flushes(day_before_ms) == 0
-    assert logs.manager.run_flushes(day_before_ms + 500) == 1
+    assert run_flushes(logs.manager, day_before_ms) == 0
+    assert run_flushes(logs.manager, day_before_ms + 500) == 1
     assert log.recovery_point == 2
 
 
@@ -317,20 +319,20 @@ def test_a_seal_and_an_epoch_leave_the_active_segment_to_the_kernel(logs):
     """A sync of it would hold up who appends to it; by `flush.ms` it comes to the disk all the same."""
     log = logs.log(flush_ms=500)
     logs.append(log, b"a")
-    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1, "the log is new"
+    assert run_flushes(logs.manager, logs.clock.now_ms()) == 1, "the log is new"
     logs.append(log, b"b")
     log.roll()
     logs.append(log, b"c", epoch=1)
     logs.files.synced.clear()
-    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1
+    assert run_flushes(logs.manager, logs.clock.now_ms()) == 1
     sealed, active = ((logs.path / "topic-0" / f"{offset:020}.log").as_posix() for offset in (0, 2))
     assert sealed in logs.files.synced
     assert active not in logs.files.synced
     assert (logs.path / "topic-0" / "leader-epoch-checkpoint").read_text().splitlines()[2:] == ["0 0", "1 2"]
     assert log.recovery_point == 2
-    assert logs.manager.run_flushes(logs.clock.now_ms()) == 0
+    assert run_flushes(logs.manager, logs.clock.now_ms()) == 0
     logs.clock.advance(500)
-    assert logs.manager.run_flushes(logs.clock.now_ms()) == 1
+    assert run_flushes(logs.manager, logs.clock.now_ms()) == 1
     assert active in logs.files.synced
     assert log.recovery_point == 3
 
@@ -350,12 +352,12 @@ def test_a_truncation_during_a_flush_limits_what_it_covers(logs):
     for value in (b"a", b"b", b"c"):
         logs.append(log, value)
     task = log.prepare_flush()
-    log.truncate_to(1)
+    truncate(log, 1)
     logs.append(log, b"d", epoch=1)
     task.run()
     log.complete_flush(task)
     assert log.recovery_point <= 1
-    log.flush()
+    flush(log)
     assert log.recovery_point == 2
 
 
@@ -373,14 +375,14 @@ def test_a_captured_read_survives_what_happens_to_the_log(logs, tools, event):
         log.read(0, 1 << 20, max_offset=3)
     logs.clock.advance(10_000)
     if event == "truncate":
-        log.truncate_to(3)
+        truncate(log, 3)
     elif event == "roll":
         log.roll()
     elif event == "delete topic":
         logs.manager.delete("topic", 0)
     else:
         log.update_high_watermark(5)
-        assert log.delete_old_segments(logs.clock.now_ms()) == 1
+        assert delete_old_segments(log, logs.clock.now_ms()) == 1
     if event == "unlink at once":
         logs.manager.delete_due_files()
         assert log.read(5, 100).records == b""
@@ -454,7 +456,7 @@ def test_a_log_that_is_cut_ends_behind_its_last_batch(logs, tools, offset):
     log.append_as_follower(tools.batch(b"x", base_offset=1 << 40, partition_leader_epoch=0), now_ms=0)
     assert len(log.segments) == 2
     log.high_watermark = 1
-    log.truncate_to(offset)
+    truncate(log, offset)
     assert log.log_end_offset == 1
     assert len(log.segments) == 1
 
@@ -463,17 +465,17 @@ def test_truncation_restores_epochs_producers_and_offsets(logs, tools):
     log = logs.log(segment_bytes=400)
     for sequence in range(10):
         send(logs, log, sequence, epoch=0)
-    log.assign_leader_epoch(7)
+    log.leader_epochs.assign(7, log.log_end_offset)
     logs.append(log, b"other", epoch=7)
-    assert log.truncate_to(4)
+    assert truncate(log, 4)
     assert (log.log_end_offset, log.high_watermark) == (4, 4)
     assert log.leader_epochs.entries == [(0, 0)]
     assert tools.read_all(log) == [0, 1, 2, 3]
-    assert log.active_producers()[0].last_sequence == 3
+    assert next(iter(log.producer_state.producers.values())).last_sequence == 3
     assert send(logs, log, 2).duplicate
     assert not send(logs, log, 4).duplicate
-    assert not log.truncate_to(99)
-    log.truncate_fully_and_start_at(50)
+    assert not truncate(log, 99)
+    truncate(log, 50, starts_anew=True)
     assert (log.log_start_offset, log.log_end_offset) == (50, 50)
     assert logs.append(log, b"x").base_offset == 50
     logs.restart(clean=False)
@@ -496,12 +498,12 @@ def test_what_was_appended_is_known_without_counting(logs, tools):
     append(20)
     assert len(log.segments) > 3
     assert log.appended == (20, 20 * size)
-    assert log.truncate_to(3)
+    assert truncate(log, 3)
     assert log.appended == (20, 20 * size)
     append(10)
     log.roll()
     assert log.appended == (30, 30 * size)
-    log.truncate_fully_and_start_at(100)
+    truncate(log, 100, starts_anew=True)
     append(7)
     assert log.appended == (appended, appended * size) == (37, 37 * size)
     logs.restart()
@@ -517,11 +519,11 @@ def test_after_a_truncation_the_old_index_file_is_not_asked(logs, tools):
     logs.append(log, b"")
     logs.restart()  # writes the index: the batch of offset 1 stands at byte 68
     log = logs.log(index_interval_bytes=0)
-    log.truncate_to(0)
+    truncate(log, 0)
     logs.append(log, b"", b"", b"")
     logs.append(log, b"")
     logs.files.opened.clear()
-    log.truncate_to(3)
+    truncate(log, 3)
     assert tools.base_offsets(tools.read(log, 1).records) == [0]
     assert not [path for path in logs.files.opened if path.endswith(".index")]
 
@@ -532,12 +534,12 @@ def test_after_a_truncation_times_are_looked_up_in_what_there_is(logs):
         logs.append(log, b"", timestamp=timestamp)
     logs.restart()
     log = logs.log(index_interval_bytes=0)
-    log.truncate_to(0)
+    truncate(log, 0)
     for timestamp in (250, 260, 270):
         logs.append(log, b"", timestamp=timestamp)
     for _ in range(2):
-        assert log.offset_for_timestamp(240).offset == 0
-        assert log.max_timestamp_offset().offset == 2
+        assert log.timestamp_lookup().first_at_or_after(240).offset == 0
+        assert log.timestamp_lookup().largest().offset == 2
         log.roll()
 
 
@@ -548,7 +550,7 @@ def test_an_index_entry_behind_which_no_batch_fits_is_wrong(logs, tools):
     logs.append(log, b"", b"", b"")
     log.segments[-1].offset_index.append(2, 68)
     log.increment_log_start_offset(1)
-    log.delete_old_segments(0)  # what was remembered of the latest batches is forgotten
+    delete_old_segments(log, 0)  # what was remembered of the latest batches is forgotten
     assert tools.base_offsets(tools.read(log, 2).records) == [1]
 
 
@@ -564,8 +566,8 @@ def test_truncating_below_the_first_segment_starts_there(logs):
     for _ in range(4):
         logs.append(log, b"x")
     log.increment_log_start_offset(2)
-    log.delete_old_segments(0)
-    log.truncate_to(1)
+    delete_old_segments(log, 0)
+    truncate(log, 1)
     assert (log.log_start_offset, log.log_end_offset) == (1, 1)
 
 
@@ -624,7 +626,7 @@ def test_a_crash_does_not_hide_transactions_that_were_committed_and_replicated(l
     )
     logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
     log.update_high_watermark(log.log_end_offset)
-    log.flush()  # the disk knows the segment's name from then on
+    flush(log)  # the disk knows the segment's name from then on
     logs.manager.checkpoint_high_watermarks()
 
     logs.restart(clean=False)
@@ -642,20 +644,20 @@ def test_offsets_are_found_by_timestamp(logs, tools):
         if restarted:
             logs.restart()
             log = logs.log()
-        assert log.offset_for_timestamp(0).offset == 0
+        assert log.timestamp_lookup().first_at_or_after(0).offset == 0
         for number in range(33):
-            assert log.offset_for_timestamp(start + 10 * number).offset == 2 * number
-            assert log.offset_for_timestamp(start + 10 * number + 1).offset == 2 * number + 2
-        found = log.offset_for_timestamp(start + 350)
+            assert log.timestamp_lookup().first_at_or_after(start + 10 * number).offset == 2 * number
+            assert log.timestamp_lookup().first_at_or_after(start + 10 * number + 1).offset == 2 * number + 2
+        found = log.timestamp_lookup().first_at_or_after(start + 350)
         assert (found.timestamp, found.offset, found.leader_epoch) == (start + 400, 66, 0)
-        assert log.offset_for_timestamp(start + 591) is None
-        assert log.max_timestamp_offset().offset == 118
+        assert log.timestamp_lookup().first_at_or_after(start + 591) is None
+        assert log.timestamp_lookup().largest().offset == 118
     log.update_high_watermark(log.log_end_offset)
     log.increment_log_start_offset(101)
-    assert log.offset_for_timestamp(0).offset == 101
+    assert log.timestamp_lookup().first_at_or_after(0).offset == 101
 
 
 def test_the_largest_timestamp_of_an_empty_log_is_nowhere(logs):
     log = logs.log()
-    assert log.max_timestamp_offset() is None
-    assert log.offset_for_timestamp(0) is None
+    assert log.timestamp_lookup().largest() is None
+    assert log.timestamp_lookup().first_at_or_after(0) is None

@@ -20,6 +20,7 @@ from barnabas.storage.log_manager import LogManager
 from barnabas.storage.os_files import OsFiles
 from barnabas.threads import OsThreads
 from barnabas.wire.errors import ApiError, ErrorCode
+from tests.storage.blocking import flush, run_flushes, run_retention, truncate_with_checkpoints
 from tests.support.reference_loop import assert_within, timed, work_s
 
 TOPIC_ID = bytes(range(1, 17))
@@ -56,7 +57,7 @@ def test_a_start_that_is_given_up_before_the_logs_are_loaded_changes_nothing(log
     log = logs.log()
     logs.append(log, b"a", b"b")
     log.increment_log_start_offset(1)
-    log.flush()
+    flush(log)
     logs.manager.checkpoint_high_watermarks()
     logs.manager.checkpoint_log_start_offsets()
     logs.manager.checkpoint_recovery_points()
@@ -200,7 +201,7 @@ def test_a_directory_with_a_failed_log_is_not_called_clean(logs):
     log = logs.log()
     logs.append(log, b"a")
     logs.files.fail_sync = True
-    logs.manager.run_flushes(logs.clock.now_ms())
+    run_flushes(logs.manager, logs.clock.now_ms())
     logs.files.fail_sync = False
     logs.stop()
     assert not (logs.path / ".kafka_cleanshutdown").exists()
@@ -241,7 +242,7 @@ def test_a_log_created_again_does_not_inherit_checkpoints(logs, tools):
     for _ in range(5):
         logs.append(log, b"old")
     log.increment_log_start_offset(4)
-    log.flush()
+    flush(log)
     logs.manager.checkpoint_recovery_points()
     logs.manager.checkpoint_log_start_offsets()
     logs.manager.checkpoint_high_watermarks()
@@ -343,14 +344,14 @@ def test_where_there_are_very_many_segments_small_ones_grow(logs, tools, caplog)
             return log
 
         logs.manager.bound_segments(1_000)
-        assert write(20).segment_count == 20
+        assert len(write(20).segments) == 20
         logs.manager.bound_segments(18)
         log = write(20)
-        assert log.segment_count == 20
+        assert len(log.segments) == 20
         assert "none of less than 1048576 bytes is sealed" in caplog.text
         assert tools.read_all(log) == list(range(40))
         logs.manager.bound_segments(1_000)
-        assert write(5).segment_count == 25
+        assert len(write(5).segments) == 25
         logs.restart()
         assert tools.read_all(logs.log(name, **config)) == list(range(45))
         logs.manager.delete(name, 0)
@@ -391,7 +392,7 @@ def test_a_flush_whose_log_could_not_move_away_writes_its_leader_epochs_the_next
     task.run()
     log.complete_flush(task)
     assert log.recovery_point == 0, "the next start has to look at the batches for their epochs"
-    log.flush()
+    flush(log)
     assert log.recovery_point == 1
     assert (logs.path / "topic-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n7 0\n"
 
@@ -442,7 +443,7 @@ def test_many_logs_work_with_few_descriptors(logs, tools):
         for log in found:
             assert logs.append(log, b"%d" % turn).base_offset == turn
     assert all(tools.read_all(log) == [0, 1, 2] for log in found)
-    logs.manager.run_flushes(logs.clock.now_ms())
+    run_flushes(logs.manager, logs.clock.now_ms())
     logs.restart()
     assert all(tools.read_all(logs.log(partition=partition)) == [0, 1, 2] for partition in range(30))
 
@@ -492,7 +493,7 @@ def test_expired_deletions_and_retention_run_over_all_logs(logs):
         for _ in range(3):
             logs.append(log, b"x")
     logs.clock.advance(2000)
-    assert logs.manager.run_retention(logs.clock.now_ms()) == 9
+    assert run_retention(logs.manager, logs.clock.now_ms()) == 9
     assert logs.manager.delete_due_files() == 9
     assert all(log.log_start_offset == 3 for log in logs.manager.logs)
 
@@ -535,9 +536,9 @@ def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_
     untouched, written, numbered = [manager.get_or_create("t", index, bytes(16), LogConfig()) for index in range(3)]
     for log in (untouched, written, numbered):
         logs.append(log, b"a")
-    manager.run_flushes(logs.clock.now_ms())
+    run_flushes(manager, logs.clock.now_ms())
     for log in (untouched, written, numbered):
-        log.flush()
+        flush(log)
     manager.close()
     manager = LogManager(
         files,
@@ -587,7 +588,7 @@ def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of
     manager.set_cluster_id("a-cluster")
     new = [manager.get_or_create("t", index, bytes([1] * 16), LogConfig()) for index in range(3)]
     for log in new:
-        log.assign_leader_epoch(0)
+        log.leader_epochs.assign(0, log.log_end_offset)
     logs.append(new[2], b"a")
     files.synced.clear()
     manager.close()
@@ -703,14 +704,14 @@ def test_index_files_beside_a_segment_without_records_are_not_believed(logs, cle
     [time_index] = logs.path.glob("topic-0/*.timeindex")
     content = time_index.read_bytes()
     logs.start()
-    logs.manager.truncate_to(logs.log(), 0)
+    truncate_with_checkpoints(logs.manager, logs.log(), 0)
     logs.stop(clean=clean)
     assert content
     time_index.write_bytes(content)
     logs.start()
-    assert logs.log().max_timestamp_offset() is None
+    assert logs.log().timestamp_lookup().largest() is None
     logs.append(logs.log(), b"b", timestamp=1_600_000_000_000)
-    assert logs.log().max_timestamp_offset().timestamp == 1_600_000_000_000
+    assert logs.log().timestamp_lookup().largest().timestamp == 1_600_000_000_000
 
 
 def test_files_that_are_created_count_against_the_limit_of_open_ones(logs):

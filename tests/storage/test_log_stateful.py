@@ -11,9 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from barnabas.storage.segment_removal import delete_old_segments
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from tests.storage.blocking import flush, truncate_with_checkpoints
 
 pytestmark = pytest.mark.slow
 
@@ -122,7 +124,7 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
         @rule()
         def new_leader(self):
             self.epoch += 1
-            self.log.assign_leader_epoch(self.epoch)
+            self.log.leader_epochs.assign(self.epoch, self.log.log_end_offset)
 
         @rule()
         def roll(self):
@@ -130,7 +132,7 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
 
         @rule()
         def flush(self):
-            self.log.flush()
+            flush(self.log)
             self.logs.manager.checkpoint_recovery_points()
             self.model.flushed = self.model.end
             assert self.log.recovery_point == self.model.end
@@ -139,7 +141,7 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
         @rule(data=st.data())
         def truncate(self, data):
             base_offset = data.draw(st.sampled_from(self.model.batches))[0]
-            self.logs.manager.truncate_to(self.log, base_offset)
+            truncate_with_checkpoints(self.logs.manager, self.log, base_offset)
             self.model.truncate(base_offset)
             self.epoch += 1
             # What producers have sent is forgotten with the batches: new ones take their place.
@@ -148,14 +150,15 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
 
         def _take_up_sequences(self):
             """Go on where the log expects it: anywhere, if it knows nothing of a producer."""
-            self.sequences |= {entry.producer_id: entry.last_sequence + 1 for entry in self.log.active_producers()}
+            producers = self.log.producer_state.producers
+            self.sequences |= {entry.producer_id: entry.last_sequence + 1 for entry in producers.values()}
 
         @rule(data=st.data())
         def delete_records(self, data):
             offset = data.draw(st.integers(self.model.start, self.model.end))
             self.log.increment_log_start_offset(offset)
             self.model.start = offset
-            self.log.delete_old_segments(0)
+            delete_old_segments(self.log, 0)
             self.logs.manager.delete_due_files()
 
         @rule(clean=st.booleans(), cached=st.booleans())

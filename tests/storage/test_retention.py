@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barnabas.storage import retention
+from barnabas.storage.segment_removal import delete_old_segments
 from barnabas.wire.errors import ApiError, ErrorCode
 
 
@@ -36,7 +37,7 @@ def names(logs, suffix):
 
 def test_by_size_with_the_settings_of_spark_s_tests(logs, tools):
     log = fill(logs, retention_bytes=40)
-    assert log.delete_old_segments(logs.clock.now_ms()) == 5
+    assert delete_old_segments(log, logs.clock.now_ms()) == 5
     assert (log.log_start_offset, tools.read_all(log)) == (5, [5])
     assert log.leader_epochs.entries == [(1, 5)]
     assert logs.manager.delete_due_files() == 5
@@ -50,11 +51,11 @@ def test_by_size_with_the_settings_of_spark_s_tests(logs, tools):
 
 def test_by_time_the_active_segment_too(logs, tools):
     log = fill(logs, retention_ms=2500)
-    assert log.delete_old_segments(logs.clock.now_ms()) == 4
+    assert delete_old_segments(log, logs.clock.now_ms()) == 4
     logs.clock.advance(10_000)
-    assert log.delete_old_segments(logs.clock.now_ms()) == 2
+    assert delete_old_segments(log, logs.clock.now_ms()) == 2
     assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (6, 6, 1)
-    assert log.delete_old_segments(logs.clock.now_ms()) == 0
+    assert delete_old_segments(log, logs.clock.now_ms()) == 0
     assert logs.append(log, b"y").base_offset == 6
     for clean in (True, False):
         logs.restart(clean=clean)
@@ -66,24 +67,24 @@ def test_by_time_of_the_file_where_batches_have_no_timestamp(logs):
     logs.append(log, b"x", timestamp=-1)
     log.roll()
     modified = int((logs.path / "topic-0" / "00000000000000000000.log").stat().st_mtime * 1000)
-    assert log.delete_old_segments(modified + 900) == 0
-    assert log.delete_old_segments(modified + 2000) == 1
+    assert delete_old_segments(log, modified + 900) == 0
+    assert delete_old_segments(log, modified + 2000) == 1
 
 
 def test_nothing_beyond_the_high_watermark_goes(logs):
     log = fill(logs, retention_ms=0)
     log.update_high_watermark(3)
     logs.clock.advance(1)
-    assert log.delete_old_segments(logs.clock.now_ms()) == 3
+    assert delete_old_segments(log, logs.clock.now_ms()) == 3
     assert log.log_start_offset == 3
 
 
 def test_compacted_topics_lose_only_what_was_deleted_explicitly(logs):
     log = fill(logs, retention_ms=0, retention_bytes=0)
     log.update_config(logs.config.__class__(cleanup_policy=frozenset({"compact"}), retention_ms=0, retention_bytes=0))
-    assert log.delete_old_segments(logs.clock.now_ms() + 10**9) == 0
+    assert delete_old_segments(log, logs.clock.now_ms() + 10**9) == 0
     log.increment_log_start_offset(3)
-    assert log.delete_old_segments(logs.clock.now_ms()) == 3
+    assert delete_old_segments(log, logs.clock.now_ms()) == 3
     assert [segment.base_offset for segment in log.segments] == [3, 4, 5]
 
 
@@ -102,13 +103,13 @@ def test_delete_records_moves_the_start_and_never_beyond_the_high_watermark(logs
 def test_retention_after_a_restart_reads_what_it_needs(logs):
     fill(logs, retention_ms=2500)
     logs.restart()
-    assert logs.log().delete_old_segments(logs.clock.now_ms()) == 4
+    assert delete_old_segments(logs.log(), logs.clock.now_ms()) == 4
 
 
 def test_deleted_files_wait_for_file_delete_delay(logs):
     log = fill(logs, retention_bytes=0)
     log.update_config(logs.config.__class__(retention_bytes=0, file_delete_delay_ms=100))
-    log.delete_old_segments(logs.clock.now_ms())
+    delete_old_segments(log, logs.clock.now_ms())
     assert len(names(logs, ".log.deleted")) == 6
     assert logs.manager.delete_due_files() == 0
     logs.clock.advance(100)
@@ -120,12 +121,12 @@ def test_files_of_a_deleted_log_are_not_those_of_the_next_one_of_its_name(logs):
     """Both have a segment that retention took; the next one's is still being flushed when the first one's is due."""
     log = fill(logs, retention_bytes=0)
     log.update_config(logs.config.__class__(retention_bytes=0, file_delete_delay_ms=100))
-    log.delete_old_segments(logs.clock.now_ms())
+    delete_old_segments(log, logs.clock.now_ms())
     logs.manager.delete("topic", 0)
     again = fill(logs, retention_bytes=0)
     again.update_config(logs.config.__class__(retention_bytes=0, file_delete_delay_ms=1000))
     flush = again.prepare_flush()
-    again.delete_old_segments(logs.clock.now_ms())
+    delete_old_segments(again, logs.clock.now_ms())
     logs.clock.advance(100)
     logs.manager.delete_due_files()
     flush.run()

@@ -13,6 +13,7 @@ from barnabas.storage.compaction.cleaner import PassEnd, run_pass
 from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clean, make_job
 from barnabas.wire.errors import ApiError
 from barnabas.wire.records import Record, build_batch
+from tests.storage.blocking import flush
 
 EXPIRATION_MS = 24 * 60 * 60 * 1000
 
@@ -75,7 +76,7 @@ class World:
 
     def compact(self):
         self.log.roll()
-        self.log.flush()
+        flush(self.log)
         now_ms = self.logs.clock.now_ms()
         found = log_to_clean(self.log, self.clean_offset, now_ms)
         if found is None:
@@ -95,7 +96,7 @@ class World:
 
     def restart(self):
         is_clean = self.chance.random() < 0.5
-        self.log.flush()
+        flush(self.log)
         self.logs.stop(clean=is_clean)
         for path in sorted((self.logs.path / "topic-0").glob("*.snapshot")):
             loss = self.chance.random()
@@ -141,8 +142,8 @@ def test_an_open_transaction_does_not_expire(logs):
     logs.append(log, b"done", producer_id=8, producer_epoch=0, base_sequence=0)
     log.roll()
     logs.clock.advance(10 * EXPIRATION_MS)
-    log.remove_expired_producers(logs.clock.now_ms())
-    assert [entry.producer_id for entry in log.active_producers()] == [7]
+    log.producers.remove_expired(logs.clock.now_ms())
+    assert [entry.producer_id for entry in log.producer_state.producers.values()] == [7]
     for is_clean, loses in ((True, False), (False, False), (True, True), (False, True)):
         logs.stop(clean=is_clean)
         if loses:
@@ -151,7 +152,7 @@ def test_an_open_transaction_does_not_expire(logs):
         logs.start()
         log = logs.manager.get("topic", 0)
         log.update_high_watermark(log.log_end_offset)
-        log.remove_expired_producers(logs.clock.now_ms())
+        log.producers.remove_expired(logs.clock.now_ms())
         assert log.last_stable_offset == 0
         info = logs.append(log, b"more", producer_id=7, producer_epoch=0, transactional=True,
                            base_sequence=log.producer_state.producers[7].last_sequence + 1)  # fmt: skip

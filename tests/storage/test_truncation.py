@@ -7,7 +7,10 @@ import errno
 import pytest
 
 from barnabas.storage.errors import LogBusy, LogDeleted, StorageError
+from barnabas.storage.log_closing import prepare_close
+from barnabas.storage.segment_removal import delete_old_segments
 from barnabas.storage.truncation import Cut
+from tests.storage.blocking import flush, truncate
 
 
 def fill(logs, names="abc", count=6, **settings):
@@ -16,7 +19,7 @@ def fill(logs, names="abc", count=6, **settings):
     for log in found:
         for number in range(count):
             logs.append(log, b"v%d" % number, epoch=number // 2, producer_id=7, producer_epoch=0, base_sequence=number)
-        log.flush()
+        flush(log)
     logs.manager.checkpoint_recovery_points()
     return found
 
@@ -51,10 +54,10 @@ def test_nothing_uses_a_log_while_it_is_cut(logs):
         lambda: log.append_as_follower(b"", now_ms=0),
         lambda: log.read(0, 100),
         log.prepare_flush,
-        log.prepare_close,
+        lambda: prepare_close(log),
         log.roll,
-        lambda: log.delete_old_segments(0),
-        lambda: log.truncate_to(1),
+        lambda: delete_old_segments(log, 0),
+        lambda: truncate(log, 1),
     ):
         with pytest.raises(LogBusy) as raised:
             use()
@@ -220,7 +223,7 @@ def test_a_mistake_before_or_after_takes_a_log_offline_too(logs):
     # Offsets that cannot be compared: there is no log of which to find the place, or to complete.
     truncations = logs.manager.truncations([Cut(first, "1"), Cut(second, 3), Cut(third, 3)])
     truncations.run()
-    truncations._tasks[second].last_segment = object()
+    truncations._begun[second].task.last_segment = object()
     truncations.complete()
     assert set(truncations.errors) == {first, second}
     for log in first, second:
@@ -260,7 +263,7 @@ def test_a_log_that_starts_anew_is_found_so_after_a_crash(logs, tools, offset):
     assert log.leader_epochs.entries == []
     assert not log.producer_state.producers
     logs.append(log, b"x", epoch=1)
-    log.flush()
+    flush(log)
     logs.restart(clean=False)
     log = logs.log("a")
     assert tools.read_all(log) == [offset]

@@ -313,7 +313,7 @@ def _check_timestamps(log: PartitionLog, served: Served) -> None:
             if record.timestamp > latest and record.offset >= log.log_start_offset:
                 # No earlier record is as late: a search must find this one.
                 latest = record.timestamp
-                found = log.offset_for_timestamp(latest)
+                found = log.timestamp_lookup().first_at_or_after(latest)
                 if not header.is_control and (found is None or found.offset != record.offset):
                     raise Untrue(f"{log} finds {found} at the time {latest}, and {record.offset} is the first")
     for segment in log.segments:

@@ -180,7 +180,7 @@ def test_producers_expire() -> None:
         assert producer.flush(PATIENCE_S) == 0
 
         async def known() -> int:
-            return len(broker.server.replicas.partition_or_error("t", 0).log.active_producers())
+            return len(broker.server.replicas.partition_or_error("t", 0).log.producer_state.producers)
 
         assert broker.call(known()) == 1
         broker.clock.advance(timedelta(minutes=2))
@@ -194,7 +194,7 @@ def test_producers_expire_as_their_config_says_now() -> None:
         assert producer.flush(PATIENCE_S) == 0
 
         async def known() -> int:
-            return len(broker.server.replicas.partition_or_error("t", 0).log.active_producers())
+            return len(broker.server.replicas.partition_or_error("t", 0).log.producer_state.producers)
 
         broker.clock.advance(timedelta(minutes=2))
         assert broker.call(known()) == 1

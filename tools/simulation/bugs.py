@@ -42,6 +42,7 @@ from barnabas.controller.operations import (
 )
 from barnabas.controller.operations.announcement import tell_states
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.truncation import Cut
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.names import TopicId
 from tools.simulation.run import simulate
@@ -90,7 +91,9 @@ def truncation_to_the_high_watermark() -> list[Change]:
         following = None if self.fetchers is None else self.fetchers.following(partition.topic_id, partition.index)
         is_new = following is None or following.leader_epoch != state.leader_epoch
         if is_new and not state.is_leader and state.leader >= 0 and log.high_watermark < log.log_end_offset:
-            self._log_manager.truncate_to(log, log.high_watermark)
+            truncations = self._log_manager.truncations([Cut(log, log.high_watermark)])
+            truncations.run()
+            truncations.complete()
         follow(self, partition)
 
     return [Change(ReplicaManager, "_follow_leader", cut_and_follow)]

@@ -21,6 +21,7 @@ from barnabas.broker.coordinators.groups.events import (
     TimerFired,
     TimerKey,
 )
+from barnabas.storage.segment_removal import retain
 from barnabas.testing.contents.roles import check_partition
 from barnabas.testing.contents.topic import Topic, topic_name
 from barnabas.testing.faults import elections
@@ -236,7 +237,7 @@ class StateFaults(FaultList):
                 now_ms = server.clock.now_ms() + milliseconds
                 for index in wanted:
                     hosted = server.replicas.partition(topic, index)
-                    if hosted is not None and server.log_manager.retain(hosted.log, now_ms):
+                    if hosted is not None and retain(hosted.log, now_ms):
                         hosted.notify()
 
         self._call(age())

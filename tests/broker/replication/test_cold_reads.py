@@ -18,6 +18,7 @@ from barnabas.storage.segment_reader import FetchData
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tests.storage.blocking import run_retention
 from tools.attack.hostile import ask, connect
 from tools.waiting import PATIENCE_S
 
@@ -145,7 +146,7 @@ def fetch_while(broker: Broker, disk: ThreadsThatHoldReads, change: Callable[[Br
 
 def delete_by_retention(broker: Broker) -> None:
     async def delete() -> None:
-        broker.server.log_manager.run_retention(ALL_EXPIRED_MS)
+        run_retention(broker.server.log_manager, ALL_EXPIRED_MS)
 
     broker.call(delete())
 

@@ -44,6 +44,7 @@ from barnabas.wire.names import TopicId
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
 from tests.broker.running import ENVIRONMENT, running
+from tests.storage.blocking import flush
 from tests.support.bugs import REASON, Bug
 from tests.support.refusing_files import RefusingFiles
 
@@ -527,12 +528,12 @@ async def test_what_is_not_on_the_disk_is_not_counted(tmp_path: Path) -> None:
     may_flush = asyncio.Event()
     flushed = []
 
-    async def flush(log: PartitionLog) -> None:
+    async def flush_later(log: PartitionLog) -> None:
         await may_flush.wait()
-        log.flush()
+        flush(log)
         flushed.append(log.recovery_point)
 
-    async with pair(tmp_path, flush=flush) as (leader, follower):
+    async with pair(tmp_path, flush=flush_later) as (leader, follower):
         await leader.lead()
         leader.append(3)
         log = follower.follow()
@@ -645,7 +646,7 @@ async def test_what_a_failed_truncation_held_is_held_no_longer(tmp_path: Path) -
         following = follower.manager.following(TOPIC_ID, 0)
         assert following is not None
         assert following.stage is Stage.BUSY
-        log.fail(StorageError("the disk"))
+        log.local.health.fail(StorageError("the disk"))
         threads.may_go_on.set()
         await follower.until(lambda: following.stage is Stage.WAITING)
 

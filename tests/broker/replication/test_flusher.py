@@ -7,6 +7,7 @@ import pytest
 from barnabas.broker.replication.flusher import FLUSHES_PER_DIRECTORY
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import LogBusy, LogDeleted, StorageError
+from barnabas.storage.truncation import LogTruncation
 from tests.broker.replication.conftest import Hosting, Storage, no_room, told
 
 
@@ -124,13 +125,13 @@ async def test_a_log_that_is_being_truncated_is_told_to_who_waits_and_is_no_fail
         await lead(hosting, storage)
         log = hosting.partition().log
         hosting.append(b"a")
-        truncation = log.prepare_truncation(0)
+        truncation = LogTruncation.begin(log, 0)
         assert truncation is not None
         with pytest.raises(LogBusy):
             await hosting.replicas.flusher.flush(log)
         assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
         truncation.run()
-        log.complete_truncation(truncation)
+        truncation.complete()
         await hosting.replicas.flusher.flush(log)
 
 

@@ -10,6 +10,7 @@ import pytest
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.clock import SystemClock
+from barnabas.storage.errors import LogDeleted
 from barnabas.storage.log import PartitionLog
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
@@ -29,6 +30,7 @@ from tests.broker.replication.test_fetcher_manager import (
     open_logs,
     pair,
 )
+from tests.storage.blocking import flush
 
 
 class Told:
@@ -117,7 +119,7 @@ async def test_a_replica_that_is_stopped_is_not_fetched_for(tmp_path: Path, *, d
         assert broker.is_following, "an old word ends nothing"
         await broker.stop(6, delete=delete)
         assert not broker.is_following
-        assert log.is_deleted is delete
+        assert isinstance(log.failure, LogDeleted) is delete
 
 
 def make_damaged_log(data_dir: Path) -> None:
@@ -126,7 +128,7 @@ def make_damaged_log(data_dir: Path) -> None:
     log = logs.get_or_create("t", 0, TOPIC_ID, CONFIG)
     for _ in range(3):
         log.append_as_leader(build_batch([Record(0, 1, None, b"value")]), leader_epoch=5, now_ms=1)
-    log.flush()
+    flush(log)
     logs.checkpoint_recovery_points()
     path = Path(log.segments[0].file.path)
     data = bytearray(path.read_bytes())

@@ -9,6 +9,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ApiError, ErrorCode
 from tests.broker.replication.conftest import OTHER_ID, Storage, append, no_room, tell, told
+from tests.storage.blocking import flush
 
 
 class Listener:
@@ -73,7 +74,7 @@ async def test_with_flush_before_ack_only_what_is_flushed_is_committed(storage: 
     committed = partition.committed(1)
     assert committed is not None
     assert not committed.done()
-    partition.log.flush()
+    flush(partition.log)
     partition.advance()
     assert committed.done()
     assert partition.log.high_watermark == 1
@@ -93,7 +94,7 @@ async def test_a_failed_flush_fails_producers_and_a_failed_log_everybody(storage
     assert not coordinator.done()
     storage.files.sync_error = OSError(5, "broken disk")
     with pytest.raises(StorageError) as failed:
-        partition.log.flush()
+        flush(partition.log)
     partition.flush_failed(failed.value)
     assert coordinator.exception() is failed.value
     storage.files.sync_error = None
@@ -128,7 +129,7 @@ async def test_nobody_is_told_of_a_commit_twice(storage: Storage) -> None:
     committed = partition.committed(1)
     assert committed is not None
     committed.cancel()
-    partition.log.flush()
+    flush(partition.log)
     partition.advance()
     partition.stop(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     await asyncio.sleep(0)

@@ -89,9 +89,6 @@ class Disk(ModelLog):
         records = super().read(offset, RECORDS_MAX)
         return FetchData(records, offset, offset + len(records), 0, 0)
 
-    def assign_leader_epoch(self, epoch: int) -> None:
-        self.leader_epochs.assign(epoch, self.log_end_offset)
-
     def update_high_watermark(self, offset: int) -> int:
         self.high_watermark = max(self.log_start_offset, min(offset, self.log_end_offset))
         return self.high_watermark

@@ -30,7 +30,9 @@ from barnabas.controller.channel import Command
 from barnabas.controller.operations.creation import CreateTopics
 from barnabas.controller.requests import FULL, INCREMENTAL, VERSIONS
 from barnabas.set_aside import SetAside
+from barnabas.storage import log_directory, segment_removal
 from barnabas.storage.log import PartitionLog
+from barnabas.storage.log_producers import LogProducers
 from barnabas.storage.producer_state import VERIFICATIONS_OF_ALL_LOGS_MAX, ProducerState
 from barnabas.storage.recovery import opening as opening_of_logs
 from barnabas.testing import Broker
@@ -72,7 +74,7 @@ async def _now(call: Callable[[], Any]) -> Any:
 
 
 def test_retention(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    bug = Bug(monkeypatch, PartitionLog, "delete_old_segments", is_bad_log)
+    bug = Bug(monkeypatch, segment_removal, "delete_old_segments", is_bad_log)
     with Broker() as broker:
         # The bad one comes first, and last.
         names = ["a-good", "bad", "good"]
@@ -114,8 +116,11 @@ def test_flushing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixt
 
 
 def test_expiry_of_producers(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    bug = Bug(monkeypatch, PartitionLog, "remove_expired_producers", is_bad_log)
-    good = Bug(monkeypatch, PartitionLog, "remove_expired_producers", lambda log, *_: log.topic == "good")
+    def of_log(name: str) -> Callable[..., bool]:
+        return lambda producers, *_: producers._local.directory.endswith(f"/{name}-0")
+
+    bug = Bug(monkeypatch, LogProducers, "remove_expired", of_log("bad"))
+    good = Bug(monkeypatch, LogProducers, "remove_expired", of_log("good"))
     good.is_there = False
     with Broker() as broker:
         for name in ("bad", "good"):
@@ -183,8 +188,8 @@ def test_opening_and_closing_logs(
     with Broker(data_dir=tmp_path) as broker:
         for name in ("a-good", "bad", "good"):
             broker.create_topic(name).produce("x")
-        closing = Bug(monkeypatch, PartitionLog, "prepare_close", is_bad_log)
-        opening = Bug(monkeypatch, opening_of_logs, "open_log", lambda _context, topic, *_: topic == "bad")
+        closing = Bug(monkeypatch, log_directory, "prepare_close", is_bad_log)
+        opening = Bug(monkeypatch, opening_of_logs, "load_log", lambda _context, directory, *_: "/bad-" in directory)
         broker.restart()
         assert closing.tries == opening.tries == 1
         assert not (tmp_path / ".kafka_cleanshutdown").exists()
@@ -523,7 +528,7 @@ def test_bounding_producers(caplog: pytest.LogCaptureFixture) -> None:
     clock, nobody = ManualClock(), cast("Any", None)
     states = [Remembering(60_000) for _ in range(3)]
     states[0].is_bad = True
-    partitions = [SimpleNamespace(log=Named(remembered_producers=state)) for state in states]
+    partitions = [SimpleNamespace(log=Named(producers=SimpleNamespace(state=state))) for state in states]
     replicas = cast("Any", SimpleNamespace(partitions=lambda: iter(partitions)))
     jobs = LogJobs(nobody, replicas, nobody, nobody, nobody, clock)
     jobs._bound_producers()
@@ -546,7 +551,7 @@ def test_bounding_who_is_about_to_begin_a_transaction() -> None:
             state.begin_verification(producer_id, 0, 0, 0, bumps_epoch=False)
     # Twelve logs more of that size.
     states += [deepcopy(states[0]) for _ in range(12)]
-    partitions = [SimpleNamespace(log=Named(remembered_producers=state)) for state in states]
+    partitions = [SimpleNamespace(log=Named(producers=SimpleNamespace(state=state))) for state in states]
     nobody, replicas = cast("Any", None), cast("Any", SimpleNamespace(partitions=lambda: iter(partitions)))
     LogJobs(nobody, replicas, nobody, nobody, nobody, ManualClock())._bound_producers()
     counts = [len(state.verifications) for state in states]

@@ -27,6 +27,7 @@ from barnabas.storage.compaction.offset_map import KeyMap
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptLog, StorageError
 from barnabas.storage.segment_reader import ColdRead
+from barnabas.storage.segment_removal import delete_old_segments
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.record_batch import CompressionType, crc_is_valid, iter_headers, parse_header, patch
 from barnabas.wire.records import (
@@ -39,6 +40,7 @@ from barnabas.wire.records import (
     iter_records,
 )
 from barnabas.wire.varint import encode_varint
+from tests.storage.blocking import flush, truncate_with_checkpoints
 
 DAY_MS = 86_400_000
 
@@ -61,7 +63,7 @@ def append(logs, log, *pairs, control=None, **fields):
 
 def cleanable(log, clean_offset, now_ms):
     """What a pass would look at, with all of the log on the disk."""
-    log.flush()
+    flush(log)
     return log_to_clean(log, clean_offset, now_ms)
 
 
@@ -147,7 +149,7 @@ def test_a_group_of_segments_that_leaves_nothing_is_passed_over(logs, tools):
         (0, False), (1, False), (2, False), (3, True), (4, True)]  # fmt: skip
     for again in range(2):
         assert [tools.read(log, start).records[7] for start in range(5)] == [3, 3, 3, 3, 4]
-        assert log.offset_for_timestamp(0).offset == 3
+        assert log.timestamp_lookup().first_at_or_after(0).offset == 3
         assert (log.log_start_offset, log.log_end_offset) == (0, 5)
         logs.restart(clean=again == 0)
         log = logs.manager.get("topic", 0)
@@ -318,9 +320,9 @@ def test_what_is_not_on_the_disk_is_not_cleaned(logs):
         append(logs, log, (b"a", b"%d" % number))
         log.roll()
         if number == 0:
-            log.flush()
+            flush(log)
     assert log_to_clean(log, None, 0).first_uncleanable_offset == 1
-    log.flush()
+    flush(log)
     assert log_to_clean(log, None, 0).first_uncleanable_offset == 3
 
 
@@ -470,7 +472,7 @@ def test_a_log_that_changed_meanwhile_refuses_the_swap(logs):
     assert swap.begin()
     log.update_high_watermark(log.log_end_offset)
     log.increment_log_start_offset(2)
-    assert log.delete_old_segments(logs.clock.now_ms()) == 2
+    assert delete_old_segments(log, logs.clock.now_ms()) == 2
     assert not swap.finish()
     assert not SegmentSwap(log, job, cleaned).begin()
     remove_cleaned_files(logs.files, log.directory)
@@ -522,7 +524,7 @@ def test_what_was_lost_or_truncated_is_not_clean(logs, clean):
     for _ in range(4):
         append(logs, log, (b"a", b"1"))
     logs.manager.checkpoint_clean_offset(log, 4)
-    logs.manager.truncate_to(log, 3)
+    truncate_with_checkpoints(logs.manager, log, 3)
     assert log.clean_offset == 3
     append(logs, log, (b"a", b"1"))
     logs.restart(clean=clean)

@@ -20,6 +20,7 @@ from barnabas.wire.records import (
     build_end_txn_marker,
     iter_records,
 )
+from tests.storage.blocking import flush
 from tests.support.log_history import check_derived, read_log
 
 pytestmark = pytest.mark.slow
@@ -66,7 +67,7 @@ def fill(logs, *, checkpoints):
             outcome = ControlRecordType.ABORT if number % 12 else ControlRecordType.COMMIT
             marker = build_end_txn_marker(EndTxnMarker(outcome, 0), timestamp_ms=now_ms, **producer)
             logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
-    log.flush()
+    flush(log)
     if checkpoints:
         logs.manager.checkpoint_recovery_points()
         logs.manager.checkpoint_high_watermarks()

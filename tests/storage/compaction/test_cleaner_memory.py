@@ -9,6 +9,7 @@ from barnabas.storage.compaction.cleaner import PassEnd, run_pass
 from barnabas.storage.compaction.cleaner_manager import log_to_clean, make_job
 from barnabas.storage.compaction.offset_map import ENTRY_BYTES, KeyMap
 from barnabas.wire.records import Record, build_batch
+from tests.storage.blocking import flush
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ def peak_of_a_pass(logs, topic, records, map_bytes):
         found = [Record(each - start, now_ms, b"key %8d" % each, b"v" * 20) for each in numbers]
         logs.append_raw(log, build_batch(found))
     log.roll()
-    log.flush()
+    flush(log)
     job = make_job(log_to_clean(log, None, now_ms), now_ms, map_bytes=map_bytes, map_load_factor=0.9)
     tracemalloc.start()
     try:

@@ -23,6 +23,7 @@ from barnabas.wire.records import (
     build_end_txn_marker,
     iter_records,
 )
+from tests.storage.blocking import flush
 
 RETENTION_MS = 1000
 
@@ -118,14 +119,14 @@ class World:
         self.logs.clock.advance(count)
 
     def restart(self, is_clean):
-        self.log.flush()
+        flush(self.log)
         self.logs.manager.checkpoint_recovery_points()
         self.logs.manager.checkpoint_high_watermarks()
         self.logs.restart(clean=is_clean)
         self.log = self.logs.manager.get("topic", 0)
 
     def clean(self, map_slots, from_start):
-        self.log.flush()
+        flush(self.log)
         now_ms = self.logs.clock.now_ms()
         to_clean = log_to_clean(self.log, 0 if from_start else self.model.clean_offset, now_ms)
         if to_clean is None:

@@ -16,6 +16,7 @@ from barnabas.storage.compaction.cleaner import CleanedSegment, run_pass
 from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clean, make_job
 from barnabas.wire.record_batch import DELETE_HORIZON_MASK, iter_headers
 from barnabas.wire.records import iter_records
+from tests.storage.blocking import flush
 from tools.foreign.kafka import KafkaServer, dump_log_segments
 from tools.waiting import PATIENCE_S, wait_until
 
@@ -112,7 +113,7 @@ def take_over(logs, folder: Path):
 
 
 def clean(log) -> None:
-    log.flush()
+    flush(log)
     now_ms = log.context.clock.now_ms()
     job = make_job(log_to_clean(log, None, now_ms), now_ms, map_bytes=1 << 20, map_load_factor=0.9)
     for result in run_pass(log.context.cache.files, job, lambda _: None):

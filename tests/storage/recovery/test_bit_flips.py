@@ -26,6 +26,7 @@ from barnabas.threads import OneThread
 from barnabas.wire.errors import ApiError
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, crc_is_valid, iter_headers
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
+from tests.storage.blocking import flush
 from tests.support.log_history import Untrue, check_derived
 from tools.simulation.world.disk import SimulatedDisk
 
@@ -79,7 +80,7 @@ def directory(request):
             data = build_end_txn_marker(marker, timestamp_ms=clock.now_ms(), producer_id=1, producer_epoch=0)
             append(data, number // 5, AppendOrigin.COORDINATOR)
     if request.param != "unflushed":
-        log.flush()
+        flush(log)
     manager.checkpoint_recovery_points()
     manager.checkpoint_log_start_offsets()
     manager.checkpoint_high_watermarks()

@@ -17,6 +17,7 @@ from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.compaction.cleaner import PassEnd, _Pass, run_pass
 from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clean, make_job
 from barnabas.storage.config import LogConfig
+from barnabas.storage.durability import Durability
 from barnabas.storage.errors import StorageError
 from barnabas.storage.files import unlink_if_exists, write_file
 from barnabas.storage.flush import FlushTask
@@ -33,11 +34,13 @@ from barnabas.storage.segment import (
     SWAP_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
+from barnabas.storage.segment_removal import delete_old_segments
 from barnabas.storage.truncation import Cut
 from barnabas.storage.validation import AppendOrigin
 from barnabas.threads import OneThread
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
+from tests.storage.blocking import flush, run_flushes, run_retention, truncate_with_checkpoints
 from tests.support.log_history import LogHistory, Untrue, check_log, committed_records, read_log
 from tools.simulation.world.disk import SimulatedDisk
 
@@ -116,9 +119,9 @@ class Scene:
 
     def flush(self):
         """What the broker does every second."""
-        self.manager.run_flushes(self.clock.now_ms())
+        run_flushes(self.manager, self.clock.now_ms())
         for log in self.manager.logs:
-            log.flush()
+            flush(log)
         self.flushed()
 
     def flushed(self):
@@ -197,13 +200,13 @@ def checkpoints_and_deletion(scene):
     history.may_start_at(7)
     log.increment_log_start_offset(7)
     scene.checkpoint()
-    scene.manager.run_retention(scene.clock.now_ms())
+    run_retention(scene.manager, scene.clock.now_ms())
     scene.manager.delete_due_files()
     scene.append(log, 2)
     scene.flush()
     history.may_start_at(log.log_end_offset)
     log.increment_log_start_offset(log.log_end_offset)
-    scene.manager.run_retention(scene.clock.now_ms())
+    run_retention(scene.manager, scene.clock.now_ms())
     scene.checkpoint()
     scene.manager.delete_due_files()
     scene.append(log, 1)
@@ -218,7 +221,7 @@ def truncation(scene):
             scene.flush()
             scene.checkpoint()
         scene.history(log).cuts(scene.moment, offset - offset % 2)  # batches have two records
-        scene.manager.truncate_to(log, offset)
+        truncate_with_checkpoints(scene.manager, log, offset)
         scene.history(log).cut(scene.moment, offset)
         for producer in range(number + 1):
             entry = log.producer_state.producers.get(producer)
@@ -363,7 +366,7 @@ def compaction_refused(scene):
     start_offset = log.segments[1].base_offset
     history.may_start_at(start_offset)
     log.increment_log_start_offset(start_offset)
-    log.delete_old_segments(now_ms)
+    delete_old_segments(log, now_ms)
     assert not swap.finish()
     scene.manager.delete_due_files()
     scene.append(log, 1, key=b"key-0")
@@ -526,7 +529,7 @@ def check_cleaning_goes_on(scene, disk):
             log.append_as_leader(build_batch([Record(0, now_ms, b"more", b"")]), leader_epoch=0, now_ms=now_ms)
             log.update_high_watermark(log.log_end_offset)
             log.roll()
-            log.flush()
+            flush(log)
             assert compact(log, manager, now_ms)
             now_ms += scene.config.delete_retention_ms + 1
         found = [record for record in committed_records(log, read_log(log)) if record.offset < end_offset]
@@ -701,7 +704,7 @@ def clean_marker_too_early(patch):
 
 
 def recovery_point_passes_unsynced_indexes(patch):
-    patch.setattr(PartitionLog, "recovery_point_to_write", property(lambda log: log.recovery_point))
+    patch.setattr(Durability, "recovery_point_to_write", property(lambda durability: durability.recovery_point))
 
 
 def deletion_not_synced(patch):

@@ -17,6 +17,7 @@ from barnabas.storage.recovery.opening import OpeningGivenUp
 from barnabas.storage.scan import SECTOR_BYTES
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from tests.storage.blocking import flush, run_flushes, truncate, truncate_with_checkpoints
 
 
 def copy(logs, tmp_path, name):
@@ -58,7 +59,7 @@ def test_a_log_without_its_segments_is_no_empty_one(logs, what, clean):
     the high watermark's checkpoint alone says, where nothing was flushed but the names."""
     for _ in range(5):
         logs.append(logs.log(), b"v")
-    logs.manager.run_flushes(logs.clock.now_ms())
+    run_flushes(logs.manager, logs.clock.now_ms())
     logs.append(logs.log(), b"v")
     logs.manager.checkpoint_high_watermarks()
     logs.stop(clean=clean)
@@ -76,7 +77,7 @@ def test_a_log_that_was_killed_and_has_lost_what_was_flushed_is_no_shorter_one(l
     log = logs.log(segment_bytes=200)
     for _ in range(8):
         logs.append(log, b"value")
-    log.flush()
+    flush(log)
     logs.manager.checkpoint_recovery_points()
     logs.manager.checkpoint_high_watermarks()
     logs.stop(clean=False)
@@ -100,7 +101,7 @@ def test_a_log_that_was_killed_and_has_lost_what_was_flushed_is_no_shorter_one(l
 def test_after_a_kill_a_checkpoint_alone_does_not_say_that_a_log_was_longer(logs, tools, name):
     log = logs.log()
     logs.append(log, b"v")
-    log.flush()
+    flush(log)
     logs.stop(clean=False)
     (logs.path / name).write_text("0\n1\ntopic 0 9\n")
     logs.start()
@@ -161,7 +162,7 @@ def test_the_high_watermark_of_a_log_whose_names_the_disk_may_not_know_is_not_wr
     checkpoint = logs.path / "replication-offset-checkpoint"
     logs.manager.checkpoint_high_watermarks()
     assert checkpoint.read_text() == "0\n1\ntopic 0 0\n"
-    log.flush()
+    flush(log)
     logs.manager.checkpoint_high_watermarks()
     assert checkpoint.read_text() == "0\n1\ntopic 0 1\n"
 
@@ -206,7 +207,7 @@ def test_a_torn_tail_is_cut_at_every_byte_of_the_last_three_batches(logs, tools,
         assert log.log_end_offset == kept
         assert segment_file(crashed).stat().st_size == ends[kept]
         assert tools.read_all(log) == list(range(kept))
-        assert log.active_producers()[0].last_sequence == kept - 1
+        assert next(iter(log.producer_state.producers.values())).last_sequence == kept - 1
         logs.stop(clean=False)
 
 
@@ -311,7 +312,7 @@ def test_damage_below_the_recovery_point_is_refused_even_at_the_end(logs):
     log = logs.log()
     logs.append(log, b"a")
     logs.append(log, b"b")
-    log.flush()
+    flush(log)
     logs.manager.checkpoint_recovery_points()
     logs.stop(clean=False)
     path = segment_file(logs.path)
@@ -325,7 +326,7 @@ def test_segments_below_the_recovery_point_are_not_read(logs, tools):
     log = logs.log(segment_bytes=250)
     for _ in range(9):
         logs.append(log, b"value")
-    log.flush()
+    flush(log)
     logs.manager.checkpoint_recovery_points()
     logs.append(log, b"value")
     logs.stop(clean=False)
@@ -342,11 +343,11 @@ def test_many_producers_are_read_before_the_event_loop_would_wait_for_them(logs,
     log = logs.log()
     for producer_id in range(count):
         logs.append(log, b"v", producer_id=producer_id, producer_epoch=3, base_sequence=0)
-    known = [(entry.producer_id, entry.epoch, entry.batches) for entry in log.active_producers()]
+    known = [(entry.producer_id, entry.epoch, entry.batches) for entry in log.producer_state.producers.values()]
     logs.restart(clean=True)
     log = logs.log()
-    assert (log.remembered_producers is not None) is is_read
-    assert [(entry.producer_id, entry.epoch, entry.batches) for entry in log.active_producers()] == known
+    assert (log.producers.state is not None) is is_read
+    assert [(entry.producer_id, entry.epoch, entry.batches) for entry in log.producer_state.producers.values()] == known
 
 
 def test_an_empty_segment_created_before_the_crash_does_not_make_a_torn_tail_corruption(logs, tools):
@@ -429,7 +430,7 @@ def test_damaged_indexes_are_rebuilt(logs, tools, damage, clean, caplog):
         assert tools.base_offsets(tools.read(log, offset, 1).records) == [offset]
     logs.append(log, b"more")
     assert tools.read_all(log) == [*expected, 60]
-    assert log.offset_for_timestamp(0).offset == 0
+    assert log.timestamp_lookup().first_at_or_after(0).offset == 0
     if clean:
         assert "anew" in caplog.text
 
@@ -468,9 +469,9 @@ def test_no_damaged_index_has_a_look_up_go_astray(logs, tools, step, is_sorted):
             path.write_bytes(damaged)
             logs.start()
             log = logs.log()
-            found = {time: log.offset_for_timestamp(time) for time in expected}
+            found = {time: log.timestamp_lookup().first_at_or_after(time) for time in expected}
             assert {time: at and at.offset for time, at in found.items()} == expected, damage
-            assert log.max_timestamp_offset().offset == times.index(max(times)), damage
+            assert log.timestamp_lookup().largest().offset == times.index(max(times)), damage
             assert [segment.largest_timestamp(log.context.cache) for segment in log.segments] == largest, damage
             for offset in range(16):
                 assert tools.base_offsets(tools.read(log, offset, 1).records) == [offset], damage
@@ -495,7 +496,7 @@ def test_damaged_transaction_indexes_are_rebuilt(logs, damage, clean, recovery, 
     expected = log.aborted_transactions(0, log.log_end_offset)
     assert len(expected) == 6
     if recovery == "from the last segment":
-        log.flush()
+        flush(log)
         logs.manager.checkpoint_recovery_points()
     for turn in range(2):
         logs.stop(clean=clean)
@@ -595,7 +596,7 @@ def test_unusable_checkpoints_do_not_keep_a_log_from_starting(logs, tools, conte
 def test_an_epoch_without_batches_is_forgotten_by_a_restart(logs):
     log = logs.log()
     logs.append(log, b"a", epoch=3)
-    log.assign_leader_epoch(4)
+    log.leader_epochs.assign(4, log.log_end_offset)
     for clean in (True, False):
         logs.restart(clean=clean)
         assert logs.log().leader_epochs.entries == [(3, 0)]
@@ -612,7 +613,7 @@ def test_unusable_producer_snapshots_are_replaced_by_the_log(logs, damage, clean
         path.unlink() if damage is None else path.write_bytes(damage)
     logs.start()
     log = logs.log()
-    assert log.active_producers()[0].last_sequence == 11
+    assert next(iter(log.producer_state.producers.values())).last_sequence == 11
     assert logs.append(log, b"v", producer_id=3, producer_epoch=0, base_sequence=7).duplicate
 
 
@@ -689,10 +690,10 @@ def test_producers_known_by_deleted_records_alone_are_forgotten_by_a_crash(logs,
     log.increment_log_start_offset(1)
     logs.manager.checkpoint_log_start_offsets()
     if truncated:
-        logs.manager.truncate_to(log, 2)
-        assert [entry.producer_id for entry in log.active_producers()] == [2]
+        truncate_with_checkpoints(logs.manager, log, 2)
+        assert [entry.producer_id for entry in log.producer_state.producers.values()] == [2]
     logs.restart(clean=False)
-    assert [entry.producer_id for entry in logs.log().active_producers()] == [2]
+    assert [entry.producer_id for entry in logs.log().producer_state.producers.values()] == [2]
 
 
 def test_files_of_interrupted_deletions_and_compactions_are_put_in_order(logs, tools):
@@ -742,7 +743,7 @@ def test_a_clean_marker_with_a_doubtful_checkpoint_is_checked_against_the_log(lo
         logs.start()
         assert logs.log().log_end_offset == 30
         logs.append(logs.log(), b"b")
-        logs.log().truncate_to(30)
+        truncate(logs.log(), 30)
         logs.stop(clean=True)
 
 
@@ -775,7 +776,7 @@ def test_snapshots_that_the_log_start_has_passed_go_at_the_next_start(logs, clea
 def test_records_lost_with_the_machine_are_reported_and_the_log_goes_on(logs, caplog):
     log = logs.log()
     logs.append(log, b"a")
-    log.flush()
+    flush(log)
     logs.append(log, b"b")
     logs.manager.checkpoint_high_watermarks()
     logs.stop(clean=False)
@@ -798,7 +799,7 @@ def test_a_log_start_offset_that_cannot_be_removes_nothing(logs, tools, start, w
     log = logs.log()
     assert (log.log_start_offset, log.log_end_offset) == (0, 3)
     assert tools.read_all(log) == [0, 1, 2]
-    assert [entry.last_sequence for entry in log.active_producers()] == ([2] if with_snapshot else [])
+    assert [entry.last_sequence for entry in log.producer_state.producers.values()] == ([2] if with_snapshot else [])
     logs.append(log, b"v")
     logs.restart()
     assert tools.read_all(logs.log()) == [0, 1, 2, 3]

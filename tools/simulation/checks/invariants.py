@@ -205,7 +205,7 @@ class Invariants:
                             complete[transaction.producer_id] = transaction.transactional_id
             for hosted in server.replicas.partitions():
                 partition = self._leads(node_id, server, (hosted.topic, hosted.index))
-                producers = None if partition is None else partition.log._producers.state
+                producers = None if partition is None else partition.log.producers.state
                 if partition is not None and producers is not None:
                     is_open += [(producer_id, partition) for producer_id in producers.ongoing.values()]
         for producer_id, partition in is_open:
