@@ -71,7 +71,7 @@ from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.operations.topics import NewTopic, TopicDefaults, TopicOutcome
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.set_aside import SetAside
-from barnabas.storage.log_manager import LogManager
+from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.recovery.opening import OpeningGivenUp
 from barnabas.timers import time_limit
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
@@ -221,18 +221,22 @@ class Broker:
         process was killed, its metadata session is ended before, so that other replicas can take over its partitions.
         """
         self.log_manager = LogManager(
-            self.environment.files,
-            self.config.log_dirs,
-            lambda topic: log_config(self.config, {}, {}),  # until the controller has sent the topics
-            self.clock,
-            self._threads,
-            node_id=self.node_id,
-            cluster_id=self.config.cluster_id,
-            on_failure=self._fail,
-            producer_id_expiration_ms=self.config.producer_id_expiration_ms,
-            random_below=self.environment.random_below,
-            new_id=self.environment.random_id,
-            threads_per_directory=self.config.num_recovery_threads_per_data_dir,
+            LogEnvironment(
+                self.environment.files,
+                self.clock,
+                self._threads,
+                self.environment.random_id,
+                random_below=self.environment.random_below,
+                on_failure=self._fail,
+            ),
+            LogManagerSettings(
+                self.config.log_dirs,
+                lambda topic: log_config(self.config, {}, {}),  # until the controller has sent the topics
+                node_id=self.node_id,
+                cluster_id=self.config.cluster_id,
+                producer_id_expiration_ms=self.config.producer_id_expiration_ms,
+                threads_per_directory=self.config.num_recovery_threads_per_data_dir,
+            ),
         )
         self._stops.push_async_callback(self._end_logs)
         self._stop_later(self.timers.close)

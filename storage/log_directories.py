@@ -13,7 +13,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from barnabas.storage.checkpoints import LOG_DIRECTORIES_FILE
+from barnabas.storage.checkpoints import LOG_DIRECTORIES_FILE, TopicPartition
+from barnabas.storage.errors import DirectoryMismatch
 from barnabas.storage.files import Files, make_durable_directory
 from barnabas.storage.known_directories import KnownDirectories, MissingDirectory, identify
 from barnabas.storage.log_context import LogContext
@@ -56,6 +57,8 @@ class LogDirectories:
         self._noted: set[str] = set()
         """Paths of directories with a note, which shows that they were in use beside others."""
         self._known = KnownDirectories({}, {})
+        self.by_log: dict[TopicPartition, LogDirectory] = {}
+        """The directory that contains each log, also those that could not be opened."""
         self.has_new = False
         """Whether a directory in use names no owner: it is new, or replaces a lost one."""
         self.cluster_id: str | None = None
@@ -63,6 +66,11 @@ class LogDirectories:
 
     def __iter__(self) -> Iterator[LogDirectory]:
         return iter(self._in_use.values())
+
+    @property
+    def first_path(self) -> str:
+        """The first of the directories in use: it has the files that a broker needs once."""
+        return next(iter(self)).path
 
     @property
     def missing(self) -> dict[str, str]:
@@ -114,9 +122,10 @@ class LogDirectories:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def find_logs(self) -> dict[LogDirectory, FoundLogs]:
-        """The logs of each directory. Removes the clean-shutdown files. Blocking.
+        """The logs of each directory, for `by_log` too. Removes the clean-shutdown files. Blocking.
 
         Raises:
+            DirectoryMismatch: two directories contain the same partition.
             OSError: the disk refused; a directory that was in use beside others is left out instead.
         """
         found = {}
@@ -125,10 +134,16 @@ class LogDirectories:
                 found[directory] = directory.find_logs()
             except OSError as error:
                 self.leave_out(directory, error)
+        for directory, logs in found.items():
+            for key in logs.logs:
+                other = self.by_log.setdefault(key, directory)
+                if other is not directory:
+                    raise DirectoryMismatch(f"both {directory.path} and {other.path} hold {key[0]}-{key[1]}")
         return found
 
     def leave_out(self, directory: LogDirectory, error: OSError) -> None:
-        """Treat a directory whose disk refused during the start as missing. None of its logs is in use yet.
+        """Treat a directory whose disk refused during the start as missing, with its logs: none of them is in use yet,
+        though they may be open.
 
         Raises:
             OSError: it is the only one, or one that was never in use.
@@ -140,6 +155,10 @@ class LogDirectories:
                 _tell(directory_id, missed)
         del self._in_use[path]
         directory.unlock()
+        for log in directory.logs.values():
+            log.local.close_files()
+        for key in [key for key, found in self.by_log.items() if found is directory]:
+            del self.by_log[key]
 
     def _leave_out(self, path: str, error: OSError) -> None:
         problem = error.strerror or str(error)

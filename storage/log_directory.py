@@ -167,6 +167,10 @@ class LogDirectory:
         if read_note(self._files, self.path) != note:
             replace_file(self._files, f"{self.path}/{LOG_DIRECTORIES_FILE}", note.encode())
 
+    def sync(self) -> None:
+        """Flush the names of logs to the disk. Blocking, any thread. Raises OSError."""
+        self._files.sync_directory(self.path)
+
     # --- its contents
 
     def find_logs(self) -> FoundLogs:

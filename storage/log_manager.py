@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,15 +17,12 @@ from typing import Final
 from barnabas.clock import Clock
 from barnabas.storage.checkpoints import (
     CLEANER_OFFSET_FILE,
-    HIGH_WATERMARK_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
     TopicPartition,
 )
 from barnabas.storage.config import LogConfig
 from barnabas.storage.deletions import DELETE_SUFFIX, STRAY_SUFFIX, Deletions
 from barnabas.storage.descriptors import DescriptorCache
-from barnabas.storage.errors import CorruptLog, DirectoryMismatch, StorageError, is_passing
+from barnabas.storage.errors import CorruptLog, StorageError, is_passing
 from barnabas.storage.files import Files
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.leader_epochs import LeaderEpochs
@@ -32,11 +30,11 @@ from barnabas.storage.loaded_log import LoadedLog
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.log_directories import LogDirectories
-from barnabas.storage.log_directory import HELD_LOGS_FILES, OFFSET_CHECKPOINTS, FoundLogs, LogDirectory
+from barnabas.storage.log_directory import HELD_LOGS_FILES, LogDirectory
 from barnabas.storage.lost_logs import LostLogs
 from barnabas.storage.offset_index import OffsetIndexCache
 from barnabas.storage.producer_state import ProducerState
-from barnabas.storage.recovery.opening import LogOpener, follow_moves
+from barnabas.storage.recovery.opening import LogOpener, follow_moves, make_durable
 from barnabas.storage.segment import Segment
 from barnabas.storage.truncation import Cut, Truncations
 from barnabas.threads import Threads
@@ -51,64 +49,75 @@ accept a smaller `segment.bytes`: KIP-1030.) Each segment costs 1 KB of memory, 
 """
 
 
-class LogManager:
-    """All logs of a broker.
+@dataclass(frozen=True, slots=True)
+class LogEnvironment:
+    """What the logs of a broker take from outside.
 
-    Ownership: the event loop, except for methods marked "any thread". Methods marked "blocking" wait for the disk.
-
-    Args:
+    Attributes:
         files: the disk.
-        directories: `log.dirs`; created if missing.
-        config_of: returns a topic's settings, for logs that are found at the start.
         clock: for segment ages and delayed deletions.
         threads: run blocking disk work.
+        new_id: draws the unique id of a new log directory.
+        random_below: draws the jitter of `segment.jitter.ms`: a number from 0 to below its argument.
+        on_failure: called once per log that goes offline, from any thread, with the reason.
+    """
+
+    files: Files
+    clock: Clock
+    threads: Threads
+    new_id: Callable[[], str]
+    random_below: Callable[[int], int] = lambda _limit: 0
+    on_failure: Callable[[str], None] = lambda _reason: None
+
+
+@dataclass(frozen=True, slots=True)
+class LogManagerSettings:
+    """The settings of a broker's logs at its start.
+
+    Attributes:
+        directories: `log.dirs`; created if missing.
+        config_of: returns a topic's settings, for logs that are found.
         node_id: `broker.id`.
         cluster_id: None if it is known only later; then `set_cluster_id` checks it.
-        on_failure: called once per log that goes offline, from any thread, with the reason.
         producer_id_expiration_ms: `producer.id.expiration.ms`.
-        random_below: draws the jitter of `segment.jitter.ms`: a number from 0 to below its argument.
-        new_id: draws the unique id of a new log directory.
         threads_per_directory: `num.recovery.threads.per.data.dir`: the number of threads that open and close each
             directory's logs.
     """
 
-    def __init__(
-        self,
-        files: Files,
-        directories: Sequence[Path | str],
-        config_of: Callable[[str], LogConfig],
-        clock: Clock,
-        threads: Threads,
-        *,
-        node_id: int,
-        cluster_id: str | None = None,
-        on_failure: Callable[[str], None] = lambda _reason: None,
-        producer_id_expiration_ms: int = 86_400_000,
-        new_id: Callable[[], str],
-        random_below: Callable[[int], int] = lambda _limit: 0,
-        threads_per_directory: int = 1,
-    ) -> None:
-        self._files = files
-        self._clock = clock
-        self._threads = threads
-        self._threads_per_directory = threads_per_directory
-        self._cluster_id = cluster_id
-        self._on_failure = on_failure
-        self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._random_below = random_below
-        self._opener = LogOpener(config_of)
-        self._cache = DescriptorCache(files, threads)
+    directories: Sequence[Path | str]
+    config_of: Callable[[str], LogConfig]
+    node_id: int
+    cluster_id: str | None = None
+    producer_id_expiration_ms: int = 86_400_000
+    threads_per_directory: int = 1
+
+
+class LogManager:
+    """All logs of a broker.
+
+    Ownership: the event loop, except for methods marked "any thread". Methods marked "blocking" wait for the disk.
+    """
+
+    def __init__(self, environment: LogEnvironment, settings: LogManagerSettings) -> None:
+        self.files = files = environment.files
+        self.threads = environment.threads
+        self._environment = environment
+        self._threads_per_directory = settings.threads_per_directory
+        self._cluster_id = settings.cluster_id
+        self._producer_id_expiration_ms = settings.producer_id_expiration_ms
+        self._opener = LogOpener(settings.config_of)
+        self._cache = DescriptorCache(files, environment.threads)
         self._indexes = OffsetIndexCache()
-        self._deletions = Deletions(self._cache, clock)
-        paths = [str(directory) for directory in directories]
-        self._directories = LogDirectories(files, paths, self._make_context, node_id, new_id)
+        self._deletions = Deletions(self._cache, environment.clock)
+        paths = [str(directory) for directory in settings.directories]
+        self._directories = LogDirectories(files, paths, self._make_context, settings.node_id, environment.new_id)
         self._out_of_reach: set[TopicPartition] = set()
         """Logs that only a missing directory can contain."""
-        self.lost = LostLogs()
+        self.lost = LostLogs(files, self._directories)
         self._noting = threading.Lock()
         self._unnoted_cluster_id: str | None = None
         """The cluster's id, while some directory does not name it."""
-        self._by_log: dict[TopicPartition, LogDirectory] = {}
+        self._by_log = self._directories.by_log
         self.previous_broker_epoch = -1
         """The broker epoch of the last clean shutdown; -1 if a directory has no clean-shutdown file, or if they differ
         (LogManager.readBrokerEpochFromCleanShutdownFiles).
@@ -152,19 +161,13 @@ class LogManager:
             broker_epochs = {logs.broker_epoch for logs in found.values()}
             self.previous_broker_epoch = broker_epochs.pop() if len(broker_epochs) == 1 else -1
             self.was_closed = all(logs.is_clean for logs in found.values())
-            self._place(found)
-            self._look_for_lost(found)
-            self._opener.open_all(found, moves, self._threads, self._threads_per_directory)
-            self._make_durable(found, moves)
+            self.lost.find(frozenset().union(*(logs.held for logs in found.values())))
+            self._opener.open_all(found, moves, self.threads, self._threads_per_directory)
+            make_durable(self._directories, found, moves)
             self._is_loaded = True
         except BaseException:
             self._directories.close()
             raise
-
-    def open(self) -> None:
-        """`lock` and `load`."""
-        self.lock()
-        self.load()
 
     def give_up_opening(self) -> None:
         """Cancel a `load` that recovers logs after a crash; after a clean shutdown it is fast anyway. Any thread."""
@@ -174,62 +177,15 @@ class LogManager:
         return LogContext(
             self._cache,
             self._indexes,
-            self._clock,
-            reads_cached=self._files.reads_cached(path),
+            self._environment.clock,
+            reads_cached=self.files.reads_cached(path),
             producer_id_expiration_ms=self._producer_id_expiration_ms,
-            random_below=self._random_below,
+            random_below=self._environment.random_below,
             on_failure=self._log_failed,
         )
 
     def _log_failed(self, directory: str, error: StorageError) -> None:
-        self._on_failure(f"{directory}: {error.message}")
-
-    def _place(self, found: Mapping[LogDirectory, FoundLogs]) -> None:
-        for directory, logs in found.items():
-            for key in logs.logs:
-                other = self._by_log.setdefault(key, directory)
-                if other is not directory:
-                    raise DirectoryMismatch(f"both {directory.path} and {other.path} hold {key[0]}-{key[1]}")
-
-    def _look_for_lost(self, found: Mapping[LogDirectory, FoundLogs]) -> None:
-        """Determine the lost logs: checkpoints name them, and no directory contains them. If a directory is new or
-        missing, others may be lost too.
-        """
-        held = frozenset().union(*(logs.held for logs in found.values()))
-        self.lost.may_be_any = self._directories.has_new or bool(self.missing_directories)
-        self.lost.named = set(held - self._by_log.keys())
-        self.lost.read(self._files, self._first_path)
-
-    @property
-    def _first_path(self) -> str:
-        return next(iter(self._directories)).path
-
-    def _make_durable(self, found: Mapping[LogDirectory, FoundLogs], moves: Mapping[TopicPartition, FoundLogs]) -> None:
-        """Flush the changes of the start to the disk. `moves` contains the logs that come from another directory."""
-        for directory, logs in found.items():
-            if not logs.is_clean:
-                # A killed process may have left names that are not on the disk: the served ones have to be.
-                try:
-                    self._files.sync_directory(directory.path)
-                except OSError as error:
-                    if moves:  # a log and its checkpoints must stay together
-                        raise
-                    self._leave_out(directory, error)
-        in_use = {directory: found[directory] for directory in self._directories}
-        for directory, logs in in_use.items():
-            if not moves.keys().isdisjoint(logs.logs):
-                # First the new directory: the old one drops their checkpoints.
-                directory.checkpoint(*OFFSET_CHECKPOINTS)
-        for directory, logs in in_use.items():
-            if stale := directory.stale_checkpoints(logs):
-                directory.checkpoint(*stale)
-
-    def _leave_out(self, directory: LogDirectory, error: OSError) -> None:
-        """Treat a directory whose logs are open already as missing: see `LogDirectories.leave_out`."""
-        self._directories.leave_out(directory, error)
-        for log in directory.logs.values():
-            log.local.close_files()
-        self._by_log = {key: other for key, other in self._by_log.items() if other is not directory}
+        self._environment.on_failure(f"{directory}: {error.message}")
 
     @property
     def missing_directories(self) -> dict[str, str]:
@@ -257,7 +213,8 @@ class LogManager:
         except OSError as error:
             if not is_passing(error):
                 raise
-            logger.warning("which logs are lost, and whose %s is, is written down later: %s", self._first_path, error)
+            path = self._directories.first_path
+            logger.warning("which logs are lost, and whose %s is, is written down later: %s", path, error)
 
     def set_threads_per_directory(self, count: int) -> None:
         """Set the number of threads that open and close the logs of each directory."""
@@ -270,16 +227,6 @@ class LogManager:
             directory.context.producer_id_expiration_ms = expiration_ms
 
     # --- finding and making logs
-
-    @property
-    def files(self) -> Files:
-        """The disk."""
-        return self._files
-
-    @property
-    def threads(self) -> Threads:
-        """The threads for blocking disk work of logs."""
-        return self._threads
 
     @property
     def directories(self) -> list[Path]:
@@ -303,13 +250,9 @@ class LogManager:
                 logger.warning("the producers of %s cannot be read: %r", log.directory, error)
         return found
 
-    def parent_directory(self, log: PartitionLog) -> Path:
-        """The log directory that contains a log."""
-        return Path(log.directory).parent
-
     def space(self, directory: Path | str) -> tuple[int, int]:
         """Total and free bytes of the file system of a log directory. Blocking, any thread."""
-        return self._files.total_bytes(str(directory)), self._files.free_bytes(str(directory))
+        return self.files.total_bytes(str(directory)), self.files.free_bytes(str(directory))
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """A partition's log, None if there is none.
@@ -325,31 +268,11 @@ class LogManager:
             raise StorageError(failed[0].message, passes=failed[0].passes)
         return directory.logs[topic, partition]
 
-    def is_lost(self, topic: str, partition: int) -> bool:
-        """Whether a partition that is not new may have had a log that is gone. (The log of a missing directory is not
-        lost but out of reach: see `get_or_create`.)
-        """
-        key = (topic, partition)
-        return key in self.lost and key not in self._by_log and not self.missing_directories
-
-    @property
-    def may_lack_logs(self) -> bool:
-        """Whether `is_lost` may be true for some partition, or `barnabas-lost-logs` is outdated."""
-        return self.lost.may_be_any or bool(self.lost.named) or not self.lost.is_written
-
-    def settle_lost_logs(self, claimed: Collection[TopicPartition]) -> None:
-        """Limit the lost logs to the partitions in `claimed`, which are all partitions of this broker according to the
-        controller. `write_lost_logs` makes it durable.
-        """
-        if not self.missing_directories:
-            self.lost.settle([key for key in claimed if key not in self._by_log])
-
     def write_lost_logs(self) -> None:
         """Write the lost logs for the next start: before a checkpoint drops them, and while a new directory makes any
         log count as lost. Blocking, any thread. Raises OSError.
         """
-        if not self.lost.is_written:
-            self.lost.write(self._files, self._first_path)
+        self.lost.write()
         with self._noting:
             if self._unnoted_cluster_id is not None:
                 self._directories.note(self._unnoted_cluster_id)
@@ -419,10 +342,10 @@ class LogManager:
         context = directory.context
         path = f"{directory.path}/{topic}-{partition}"
         try:
-            self._files.make_directory(path)
+            self.files.make_directory(path)
         except FileExistsError as error:  # the disk works: a file of that name exists
             raise StorageError(f"{path} is in the way of a new log: move it away", passes=True) from error
-        segment = Segment.create(self._cache, path, 0, self._clock.now_ms(), context.jitter(config))
+        segment = Segment.create(self._cache, path, 0, self._environment.clock.now_ms(), context.jitter(config))
         created = LoadedLog(path, [segment], log_start_offset=0, log_end_offset=0, recovery_point=0)
         created.leader_epochs = LeaderEpochs()
         created.producers = ProducerState(0, context.producer_id_expiration_ms)
@@ -493,7 +416,7 @@ class LogManager:
                 log.local.move_to(new_path)
                 log.local.close_files()
             else:
-                self._files.rename(old_path, new_path)
+                self.files.rename(old_path, new_path)
         except OSError as error:
             raise directory.refused(f"deleting {old_path}", error) from error
         del self._by_log[key]
@@ -516,7 +439,7 @@ class LogManager:
             if directory.has_unsynced_deletions:
                 directory.has_unsynced_deletions = False
                 try:
-                    self._files.sync_directory(directory.path)
+                    directory.sync()
                 except OSError as error:
                     directory.has_unsynced_deletions = True
                     raise directory.refused(f"deleting logs of {directory.path}", error) from error
@@ -561,17 +484,12 @@ class LogManager:
         """Logs with something to flush: new names, a sealed segment, a new leader epoch, or flush.ms has passed."""
         return [log for log in self.logs if log.failure is None and log.flush_is_due(now_ms)]
 
-    def checkpoint_recovery_points(self) -> None:
-        """Checkpoint the recovery points. Blocking, any thread."""
-        self._checkpoint(RECOVERY_POINT_FILE)
-
-    def checkpoint_log_start_offsets(self) -> None:
-        """Checkpoint the log start offsets that are above 0. Blocking, any thread."""
-        self._checkpoint(LOG_START_FILE)
-
-    def checkpoint_high_watermarks(self) -> None:
-        """Checkpoint the high watermarks. Blocking, any thread."""
-        self._checkpoint(HIGH_WATERMARK_FILE)
+    def checkpoint(self, name: str) -> None:
+        """Write one of the checkpoint files of every log directory: RECOVERY_POINT_FILE, LOG_START_FILE or
+        HIGH_WATERMARK_FILE. Blocking, any thread.
+        """
+        for directory in self._directories:
+            directory.checkpoint(name)
 
     def checkpoint_clean_offset(self, log: PartitionLog, offset: int, cut_count: int | None = None) -> None:
         """Checkpoint the end of a log's clean section, before the first swap: from then on offsets may be missing, and
@@ -595,10 +513,6 @@ class LogManager:
             directory.refused(f"writing {CLEANER_OFFSET_FILE}", error)
             raise
 
-    def _checkpoint(self, name: str) -> None:
-        for directory in self._directories:
-            directory.checkpoint(name)
-
     # --- closing
 
     def close(self, broker_epoch: int = -1) -> None:
@@ -609,7 +523,7 @@ class LogManager:
         """
         if self._is_loaded:
             closing = [(directory, directory.prepare_close()) for directory in self._directories]
-            self._threads.run([[partial(self._close, *found, broker_epoch)] for found in closing], 1, "closing")
+            self.threads.run([[partial(self._close, *found, broker_epoch)] for found in closing], 1, "closing")
         self._let_go()
 
     def _let_go(self) -> None:
@@ -621,9 +535,9 @@ class LogManager:
     def _close(
         self, directory: LogDirectory, flushes: Sequence[tuple[PartitionLog, FlushTask]], broker_epoch: int
     ) -> None:
-        self._threads.run([[task.run for _, task in flushes]], self._threads_per_directory, "logs")
+        self.threads.run([[task.run for _, task in flushes]], self._threads_per_directory, "logs")
         directory.complete_close(flushes, broker_epoch)
 
     def abandon(self) -> None:
-        """Release everything, including the locks, and write nothing, as after a crash: for tests of recovery."""
+        """Release everything, including the locks, and write nothing, as after a crash."""
         self._let_go()

@@ -28,7 +28,7 @@ async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> De
     by_directory: dict[str, list[Partition]] = {str(directory): [] for directory in logs.directories}
     for partition in context.services.replicas.partitions():
         if wanted(partition):
-            by_directory[str(logs.parent_directory(partition.log))].append(partition)
+            by_directory[partition.log.directory.rpartition("/")[0]].append(partition)
     response = DescribeLogDirsResponse()
     for directory, partitions in by_directory.items():
         result = DescribeLogDirsResult(log_dir=directory, topics=_topics(partitions))

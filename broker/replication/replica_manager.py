@@ -175,8 +175,8 @@ class ReplicaManager:
             if not self._knows_claims:
                 self._knows_claims = True
                 await self._set_unclaimed_aside(claimed)
-            if self._log_manager.may_lack_logs:
-                self._log_manager.settle_lost_logs(claimed)
+            if self._log_manager.lost.may_be_some:
+                self._log_manager.lost.settle(claimed)
         await self._reopen(request)
         for topic in request.topic_states:
             errors = LeaderAndIsrTopicError(topic_id=topic.topic_id)
@@ -190,7 +190,7 @@ class ReplicaManager:
                 errors.partition_errors.append(answer)
                 await turns.after_one()
             response.topics.append(errors)
-        if self._log_manager.may_lack_logs:
+        if self._log_manager.lost.may_be_some:
             await self.threads.call(self._write_lost_logs)
         return response
 
@@ -298,7 +298,7 @@ class ReplicaManager:
 
         Raises: StorageError.
         """
-        if not self._log_manager.is_lost(topic, index):
+        if not self._log_manager.lost.is_lost(topic, index):
             return
         if all(replica == self.node_id for replica in told.replicas):
             logger.warning("%s-%d is not new, has no log, and nobody else has one: it begins empty", topic, index)

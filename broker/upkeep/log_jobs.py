@@ -13,6 +13,7 @@ from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.broker.upkeep.retention import Retention
 from barnabas.clock import REPEAT_MIN_MS, Clock
 from barnabas.set_aside import SetAside
+from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import VERIFICATIONS_OF_ALL_LOGS_MAX, beyond_their_share
@@ -62,17 +63,17 @@ class LogJobs:
         every(
             "writing the recovery point checkpoint",
             config.log_flush_offset_checkpoint_interval_ms,
-            self._in_thread(logs.checkpoint_recovery_points),
+            self._in_thread(partial(logs.checkpoint, RECOVERY_POINT_FILE)),
         )
         every(
             "writing the log start offset checkpoint",
             config.log_flush_start_offset_checkpoint_interval_ms,
-            self._in_thread(logs.checkpoint_log_start_offsets),
+            self._in_thread(partial(logs.checkpoint, LOG_START_FILE)),
         )
         every(
             "writing the high watermark checkpoint",
             config.replica_high_watermark_checkpoint_interval_ms,
-            self._in_thread(logs.checkpoint_high_watermarks),
+            self._in_thread(partial(logs.checkpoint, HIGH_WATERMARK_FILE)),
         )
         every("bounding what is remembered of producers", PRODUCERS_CHECK_INTERVAL_MS, self._bound_producers)
         every("bounding the segments", SEGMENTS_CHECK_INTERVAL_MS, logs.bound_segments)

@@ -13,7 +13,8 @@ from barnabas.storage.checkpoints import LogCheckpoints, TopicPartition
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log import PartitionLog
-from barnabas.storage.log_directory import FoundLogs, LogDirectory
+from barnabas.storage.log_directories import LogDirectories
+from barnabas.storage.log_directory import OFFSET_CHECKPOINTS, FoundLogs, LogDirectory
 from barnabas.storage.recovery.log_loader import load_log
 from barnabas.threads import Threads
 
@@ -108,3 +109,30 @@ def follow_moves(
                     known[key], moves[key] = origin.named[key], origin
         followed[directory] = logs._replace(logs=known)
     return followed, moves
+
+
+def make_durable(
+    directories: LogDirectories, found: Mapping[LogDirectory, FoundLogs], moves: Mapping[TopicPartition, FoundLogs]
+) -> None:
+    """Flush the changes of the start to the disk. Blocking. `moves` contains the logs that come from another directory.
+
+    Raises:
+        OSError: a disk refused; if possible its directory is left out instead.
+    """
+    for directory, logs in found.items():
+        if not logs.is_clean:
+            # A killed process may have left names that are not on the disk: the served ones have to be.
+            try:
+                directory.sync()
+            except OSError as error:
+                if moves:  # a log and its checkpoints must stay together
+                    raise
+                directories.leave_out(directory, error)
+    in_use = {directory: found[directory] for directory in directories}
+    for directory, logs in in_use.items():
+        if not moves.keys().isdisjoint(logs.logs):
+            # First the new directory: the old one drops their checkpoints.
+            directory.checkpoint(*OFFSET_CHECKPOINTS)
+    for directory, logs in in_use.items():
+        if stale := directory.stale_checkpoints(logs):
+            directory.checkpoint(*stale)

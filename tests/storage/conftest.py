@@ -16,7 +16,7 @@ from barnabas.clock import ManualClock
 from barnabas.storage.config import LogConfig
 from barnabas.storage.files import Buffer
 from barnabas.storage.log import LogAppendInfo, PartitionLog
-from barnabas.storage.log_manager import LogManager
+from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.validation import AppendOrigin
@@ -123,18 +123,12 @@ class Logs:
     ) -> LogManager:
         self.path = path or self.path
         self.manager = LogManager(
-            self.files,
-            [self.path],
-            lambda _topic: self.config,
-            self.clock,
-            OsThreads(),
-            node_id=1,
-            new_id=self.new_id,
-            cluster_id="a-cluster",
-            on_failure=self.failures.append,
+            LogEnvironment(self.files, self.clock, OsThreads(), self.new_id, on_failure=self.failures.append),
+            LogManagerSettings([self.path], lambda _topic: self.config, node_id=1, cluster_id="a-cluster"),
         )
         before_opening(self.manager)
-        self.manager.open()
+        self.manager.lock()
+        self.manager.load()
         self.manager.set_cluster_id("a-cluster")
         return self.manager
 

@@ -9,6 +9,7 @@ import pytest
 
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
+from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE
 from barnabas.storage.errors import StateUnknown, StorageError, is_passing
 from barnabas.storage.os_files import OsFiles
 from barnabas.storage.segment_removal import delete_old_segments, retain, times_for_retention
@@ -178,7 +179,7 @@ def test_what_a_flush_trips_over_takes_the_log_offline(logs):
 def test_a_checkpoint_that_fails_is_a_failure_of_its_directory(logs, call):
     append(logs, logs.log())
     refuse(logs.files, call, FAILS)
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     heal(logs.files, call)
     assert len(logs.failures) == 1
     logs.stop(clean=True)
@@ -191,9 +192,9 @@ def test_a_checkpoint_that_does_not_fit_is_written_later(logs):
     append(logs, logs.log())
     flush(logs.log())
     refuse(logs.files, "pwrite", IS_FULL)
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     heal(logs.files, "pwrite")
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     assert not logs.failures
     assert (logs.path / "replication-offset-checkpoint").read_text() == "0\n1\ntopic 0 1\n"
 

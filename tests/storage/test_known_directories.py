@@ -12,7 +12,7 @@ import pytest
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import CorruptFile, DirectoryMismatch, StorageError
 from barnabas.storage.known_directories import DirectoryNote, SeenDirectory, identify
-from barnabas.storage.log_manager import LogManager
+from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.threads import OsThreads
 from barnabas.wire.names import ZERO_TOPIC_ID
 from tools.waiting import PATIENCE_S
@@ -129,15 +129,11 @@ class Directories:
 
     def open(self, *paths):
         manager = LogManager(
-            self.logs.files,
-            paths or self.paths,
-            lambda _topic: LogConfig(),
-            self.logs.clock,
-            OsThreads(),
-            node_id=1,
-            new_id=self.logs.new_id,
+            LogEnvironment(self.logs.files, self.logs.clock, OsThreads(), self.logs.new_id),
+            LogManagerSettings(paths or self.paths, lambda _topic: LogConfig(), node_id=1),
         )
-        manager.open()
+        manager.lock()
+        manager.load()
         manager.set_cluster_id("a-cluster")
         return manager
 

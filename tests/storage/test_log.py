@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE
 from barnabas.storage.errors import StorageError
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.storage.segment_removal import delete_old_segments
@@ -245,7 +246,7 @@ def test_a_failed_roll_back_takes_the_log_offline(logs):
         logs.append(log, b"b")
     logs.files.write_limit, logs.files.fail_truncate = None, False
     assert len(logs.failures) == 1
-    for attempt in (lambda: logs.append(log, b"c"), lambda: log.read(0, 100), log.flush):
+    for attempt in (lambda: logs.append(log, b"c"), lambda: log.read(0, 100), lambda: flush(log)):
         with pytest.raises(StorageError):
             attempt()
 
@@ -627,7 +628,7 @@ def test_a_crash_does_not_hide_transactions_that_were_committed_and_replicated(l
     logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
     log.update_high_watermark(log.log_end_offset)
     flush(log)  # the disk knows the segment's name from then on
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
 
     logs.restart(clean=False)
 

@@ -11,12 +11,12 @@ from collections import Counter
 
 import pytest
 
-from barnabas.storage.checkpoints import LOST_LOGS_FILE
+from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE, LOST_LOGS_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch, StorageError
 from barnabas.storage.flush import SharedSync
 from barnabas.storage.log_directory import parse_log_name
-from barnabas.storage.log_manager import LogManager
+from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.os_files import OsFiles
 from barnabas.threads import OsThreads
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -28,16 +28,11 @@ TOPIC_ID = bytes(range(1, 17))
 
 def open_manager(logs, paths, node_id=1, cluster_id="a-cluster"):
     manager = LogManager(
-        logs.files,
-        paths,
-        lambda _topic: LogConfig(),
-        logs.clock,
-        OsThreads(),
-        node_id=node_id,
-        cluster_id=cluster_id,
-        new_id=logs.new_id,
+        LogEnvironment(logs.files, logs.clock, OsThreads(), logs.new_id),
+        LogManagerSettings(paths, lambda _topic: LogConfig(), node_id=node_id, cluster_id=cluster_id),
     )
-    manager.open()
+    manager.lock()
+    manager.load()
     if cluster_id is not None:
         manager.set_cluster_id(cluster_id)
     return manager
@@ -58,9 +53,9 @@ def test_a_start_that_is_given_up_before_the_logs_are_loaded_changes_nothing(log
     logs.append(log, b"a", b"b")
     log.increment_log_start_offset(1)
     flush(log)
-    logs.manager.checkpoint_high_watermarks()
-    logs.manager.checkpoint_log_start_offsets()
-    logs.manager.checkpoint_recovery_points()
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
+    logs.manager.checkpoint(LOG_START_FILE)
+    logs.manager.checkpoint(RECOVERY_POINT_FILE)
     logs.stop(clean=clean)
 
     def files():
@@ -82,10 +77,11 @@ def test_a_start_that_is_given_up_before_the_logs_are_loaded_changes_nothing(log
 def test_another_process_is_kept_out(logs):
     code = (
         "import sys; from barnabas.clock import SystemClock; from barnabas.storage.config import LogConfig;"
-        "from barnabas.storage.os_files import OsFiles; from barnabas.storage.log_manager import LogManager;"
-        "from barnabas.threads import OneThread;"
-        "LogManager(OsFiles(), [sys.argv[1]], lambda _: LogConfig(), SystemClock(), OneThread(), node_id=1,"
-        " new_id=lambda: 'the-only-one').open()"
+        "from barnabas.storage.os_files import OsFiles; from barnabas.threads import OneThread;"
+        "from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings;"
+        "environment = LogEnvironment(OsFiles(), SystemClock(), OneThread(), lambda: 'the-only-one');"
+        "manager = LogManager(environment, LogManagerSettings([sys.argv[1]], lambda _: LogConfig(), node_id=1));"
+        "manager.lock(); manager.load()"
     )
     refused = subprocess.run([sys.executable, "-c", code, logs.path], capture_output=True, text=True, check=False)
     assert refused.returncode != 0
@@ -142,7 +138,8 @@ def test_new_logs_go_where_there_are_fewest(logs, tmp_path):
         manager.get_or_create("t", partition, bytes(16), LogConfig())
     counts = sorted(len(list(path.glob("t-*"))) for path in paths)
     assert counts == [2, 3]
-    assert {manager.parent_directory(log) for log in manager.logs} == set(paths) == set(manager.directories)
+    assert {log.directory.rpartition("/")[0] for log in manager.logs} == set(map(str, paths))
+    assert set(manager.directories) == set(paths)
     manager.close()
     manager = open_manager(logs, paths)
     assert len(manager.logs) == 5
@@ -243,9 +240,9 @@ def test_a_log_created_again_does_not_inherit_checkpoints(logs, tools):
         logs.append(log, b"old")
     log.increment_log_start_offset(4)
     flush(log)
-    logs.manager.checkpoint_recovery_points()
-    logs.manager.checkpoint_log_start_offsets()
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(RECOVERY_POINT_FILE)
+    logs.manager.checkpoint(LOG_START_FILE)
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     for restart in (False, True):
         logs.manager.delete("topic", 0)
         if restart:
@@ -259,28 +256,28 @@ def test_a_log_that_was_deleted_is_not_missed(logs):
     """Or nobody leads a new topic of its name, where its brokers died before they had made its logs."""
     for lost_before in (False, True):
         logs.append(logs.log(), b"a")
-        logs.manager.settle_lost_logs([])
-        logs.manager.checkpoint_recovery_points()
-        logs.manager.checkpoint_high_watermarks()
+        logs.manager.lost.settle([])
+        logs.manager.checkpoint(RECOVERY_POINT_FILE)
+        logs.manager.checkpoint(HIGH_WATERMARK_FILE)
         if lost_before:
             shutil.rmtree(logs.path / "topic-0")
             logs.restart(clean=False)
-            logs.manager.settle_lost_logs([("topic", 0)])
+            logs.manager.lost.settle([("topic", 0)])
             logs.manager.write_lost_logs()
-            assert logs.manager.is_lost("topic", 0)
+            assert logs.manager.lost.is_lost("topic", 0)
         logs.manager.delete("topic", 0)
         logs.manager.sync_deletions()
         logs.restart(clean=False)
-        assert not logs.manager.is_lost("topic", 0)
+        assert not logs.manager.lost.is_lost("topic", 0)
 
 
 def test_lost_logs_are_remembered_through_a_start_on_a_full_disk(logs, tmp_path):
     """Until there is room to write them down nothing is written that would hide them."""
     logs.append(logs.log(), b"a")
     logs.append(logs.log("kept"), b"a")
-    logs.manager.settle_lost_logs([])
-    logs.manager.checkpoint_recovery_points()
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.lost.settle([])
+    logs.manager.checkpoint(RECOVERY_POINT_FILE)
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     shutil.rmtree(logs.path / "topic-0")
 
     def refuse(path, **_):
@@ -290,25 +287,25 @@ def test_lost_logs_are_remembered_through_a_start_on_a_full_disk(logs, tmp_path)
     logs.files.before["open"] = refuse
     for clean in (False, True, False):
         logs.restart(clean=clean)
-        assert logs.manager.is_lost("topic", 0)
-        assert not logs.manager.is_lost("kept", 0)
-        logs.manager.checkpoint_recovery_points()
-        logs.manager.checkpoint_high_watermarks()
+        assert logs.manager.lost.is_lost("topic", 0)
+        assert not logs.manager.lost.is_lost("kept", 0)
+        logs.manager.checkpoint(RECOVERY_POINT_FILE)
+        logs.manager.checkpoint(HIGH_WATERMARK_FILE)
         with pytest.raises(StorageError, match="No space left") as raised:
             logs.log()
         assert raised.value.passes
         logs.append(logs.log("new"), b"a")
     logs.files.before.clear()
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     assert (logs.path / LOST_LOGS_FILE).read_text() == "0\n1\ntopic 0\n"
     logs.restart(clean=False)
-    assert logs.manager.is_lost("topic", 0)
+    assert logs.manager.lost.is_lost("topic", 0)
     assert logs.failures == []
 
 
 def test_a_new_directory_looks_like_one_until_lost_logs_are_written_down(logs, tmp_path):
     logs.append(logs.log(), b"a")
-    logs.manager.settle_lost_logs([])
+    logs.manager.lost.settle([])
     logs.manager.write_lost_logs()
     logs.stop(clean=False)
     paths = [logs.path, tmp_path / "new"]
@@ -320,7 +317,7 @@ def test_a_new_directory_looks_like_one_until_lost_logs_are_written_down(logs, t
     logs.files.before["open"] = refuse
     for _ in range(2):
         manager = open_manager(logs, paths)
-        assert manager.is_lost("any", 0)
+        assert manager.lost.is_lost("any", 0)
         manager.abandon()
     assert not (tmp_path / "new" / "meta.properties").exists()
     logs.files.before.clear()
@@ -523,16 +520,11 @@ def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_
     files = CountingFiles()
     root = tmp_path / "counted"
     manager = LogManager(
-        files,
-        [root],
-        lambda _topic: LogConfig(),
-        logs.clock,
-        OsThreads(),
-        node_id=1,
-        new_id=logs.new_id,
-        cluster_id="a-cluster",
+        LogEnvironment(files, logs.clock, OsThreads(), logs.new_id),
+        LogManagerSettings([root], lambda _topic: LogConfig(), node_id=1, cluster_id="a-cluster"),
     )
-    manager.open()
+    manager.lock()
+    manager.load()
     untouched, written, numbered = [manager.get_or_create("t", index, bytes(16), LogConfig()) for index in range(3)]
     for log in (untouched, written, numbered):
         logs.append(log, b"a")
@@ -541,16 +533,11 @@ def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_
         flush(log)
     manager.close()
     manager = LogManager(
-        files,
-        [root],
-        lambda _topic: LogConfig(),
-        logs.clock,
-        OsThreads(),
-        node_id=1,
-        new_id=logs.new_id,
-        cluster_id="a-cluster",
+        LogEnvironment(files, logs.clock, OsThreads(), logs.new_id),
+        LogManagerSettings([root], lambda _topic: LogConfig(), node_id=1, cluster_id="a-cluster"),
     )
-    manager.open()
+    manager.lock()
+    manager.load()
     logs.append(manager.get("t", 1), b"b")
     logs.append(manager.get("t", 2), b"b", producer_id=7, producer_epoch=0, base_sequence=0)
     files.synced.clear()
@@ -575,16 +562,11 @@ def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of
     files = CountingFiles()
     root = tmp_path / "counted"
     manager = LogManager(
-        files,
-        [root],
-        lambda _topic: LogConfig(),
-        logs.clock,
-        OsThreads(),
-        node_id=1,
-        new_id=logs.new_id,
-        cluster_id="a-cluster",
+        LogEnvironment(files, logs.clock, OsThreads(), logs.new_id),
+        LogManagerSettings([root], lambda _topic: LogConfig(), node_id=1, cluster_id="a-cluster"),
     )
-    manager.open()
+    manager.lock()
+    manager.load()
     manager.set_cluster_id("a-cluster")
     new = [manager.get_or_create("t", index, bytes([1] * 16), LogConfig()) for index in range(3)]
     for log in new:
@@ -657,16 +639,11 @@ def test_several_threads_open_and_close_the_same_logs(logs, tools, tmp_path, thr
 
     def opened():
         manager = LogManager(
-            logs.files,
-            roots,
-            lambda _topic: LogConfig(),
-            logs.clock,
-            OsThreads(),
-            node_id=1,
-            new_id=logs.new_id,
-            threads_per_directory=threads,
+            LogEnvironment(logs.files, logs.clock, OsThreads(), logs.new_id),
+            LogManagerSettings(roots, lambda _topic: LogConfig(), node_id=1, threads_per_directory=threads),
         )
-        manager.open()
+        manager.lock()
+        manager.load()
         return manager
 
     manager = opened()

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from barnabas.storage.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.segment_removal import delete_old_segments
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.record_batch import iter_headers
@@ -133,7 +134,7 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
         @rule()
         def flush(self):
             flush(self.log)
-            self.logs.manager.checkpoint_recovery_points()
+            self.logs.manager.checkpoint(RECOVERY_POINT_FILE)
             self.model.flushed = self.model.end
             assert self.log.recovery_point == self.model.end
 
@@ -163,7 +164,7 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
 
         @rule(clean=st.booleans(), cached=st.booleans())
         def restart(self, clean, cached):
-            self.logs.manager.checkpoint_log_start_offsets()
+            self.logs.manager.checkpoint(LOG_START_FILE)
             self.logs.files.cached = cached
             self.logs.restart(clean=clean)
             self.log = self.logs.log(**self.settings)

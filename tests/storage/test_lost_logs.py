@@ -4,6 +4,8 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,17 +17,22 @@ from tools.waiting import PATIENCE_S
 FILES = OsFiles()
 
 
+def lost_logs(folder: Path, files: OsFiles = FILES) -> LostLogs:
+    """Those of a broker without logs."""
+    return LostLogs(files, cast("Any", SimpleNamespace(first_path=str(folder), by_log={}, missing={}, has_new=False)))
+
+
 def read(folder: Path) -> LostLogs:
-    found = LostLogs()
-    found.read(FILES, str(folder))
+    found = lost_logs(folder)
+    found.find(())
     return found
 
 
 def test_nothing_is_lost_and_nothing_written(tmp_path: Path) -> None:
     lost = read(tmp_path)
     assert lost.is_written
-    assert ("w", 0) not in lost
-    lost.write(FILES, str(tmp_path))
+    assert not lost.is_lost("w", 0)
+    lost.write()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -38,34 +45,34 @@ def test_nothing_is_lost_and_nothing_written(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_written_is_read(tmp_path: Path, may_be_any: bool, named: set[tuple[str, int]], text: str) -> None:
-    lost = LostLogs()
+    lost = lost_logs(tmp_path)
     lost.may_be_any, lost.named = may_be_any, named
     assert not lost.is_written
-    lost.write(FILES, str(tmp_path))
+    lost.write()
     assert lost.is_written
     assert (tmp_path / LOST_LOGS_FILE).read_text() == text
     again = read(tmp_path)
     assert again.is_written
-    assert (("w", 1) in again, ("other", 0) in again) == (True, may_be_any)
+    assert (again.is_lost("w", 1), again.is_lost("other", 0)) == (True, may_be_any)
 
 
 def test_two_threads_may_write_at_the_same_time(tmp_path: Path) -> None:
     """The start, and the first command of a controller."""
-    lost = LostLogs()
     waits: list[threading.Event] = [threading.Event(), threading.Event()]
 
     class Slow(OsFiles):
         def rename(self, old: str, new: str) -> None:
-            waits[0].set()
-            # Real time: nothing comes while the lock is held. On a busy machine nothing does all the same.
-            assert waits[1].wait(0.2) is False, "the other one has come in between"
+            if not waits[0].is_set():
+                waits[0].set()
+                # Real time: nothing comes while the lock is held. On a busy machine nothing does all the same.
+                assert waits[1].wait(0.2) is False, "the other one has come in between"
             super().rename(old, new)
 
+    lost = lost_logs(tmp_path, Slow())
     lost.named = {("w", 1)}
-    files = Slow()
 
     def write() -> None:
-        lost.write(files, str(tmp_path))
+        lost.write()
         waits[1].set()
 
     with ThreadPoolExecutor(2) as threads:
@@ -73,22 +80,22 @@ def test_two_threads_may_write_at_the_same_time(tmp_path: Path) -> None:
         assert waits[0].wait(PATIENCE_S)
         lost.named = {("w", 2)}
         waits[1].clear()
-        second = threads.submit(lost.write, FILES, str(tmp_path))
+        second = threads.submit(write)
         first.result(PATIENCE_S)
         second.result(PATIENCE_S)
     assert (tmp_path / LOST_LOGS_FILE).read_text() == "0\n1\nw 2\n"
 
 
 def test_when_all_partitions_are_known_those_without_a_log_are_lost_by_name(tmp_path: Path) -> None:
-    lost = LostLogs()
+    lost = lost_logs(tmp_path)
     lost.may_be_any = True
-    lost.write(FILES, str(tmp_path))
+    lost.write()
     lost.settle([("w", 1)])
     assert (lost.named, lost.may_be_any, lost.is_written) == ({("w", 1)}, False, False)
     lost.settle([("w", 1), ("never lost", 0)])
     assert lost.named == {("w", 1)}
     lost.settle([])
-    lost.write(FILES, str(tmp_path))
+    lost.write()
     assert list(tmp_path.iterdir()) == [], "the file goes with the last of them"
 
 

@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.errors import LogBusy, LogDeleted, StorageError
 from barnabas.storage.log_closing import prepare_close
 from barnabas.storage.segment_removal import delete_old_segments
@@ -20,7 +21,7 @@ def fill(logs, names="abc", count=6, **settings):
         for number in range(count):
             logs.append(log, b"v%d" % number, epoch=number // 2, producer_id=7, producer_epoch=0, base_sequence=number)
         flush(log)
-    logs.manager.checkpoint_recovery_points()
+    logs.manager.checkpoint(RECOVERY_POINT_FILE)
     return found
 
 
@@ -256,8 +257,8 @@ def test_a_log_that_starts_anew_is_found_so_after_a_crash(logs, tools, offset):
     """Earlier than its log start offset too, which its checkpoint would otherwise delete what comes by."""
     (log,) = fill(logs, "a", 8, segment_bytes=200)
     log.increment_log_start_offset(5)
-    logs.manager.checkpoint_log_start_offsets()
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(LOG_START_FILE)
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     assert not cut(logs, (log, offset, True))
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (offset, offset, offset)
     assert log.leader_epochs.entries == []

@@ -21,7 +21,7 @@ from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.storage.config import LogConfig
 from barnabas.storage.log import LogAppendInfo
-from barnabas.storage.log_manager import LogManager
+from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.threads import OsThreads
 from barnabas.wire.errors import ErrorCode
@@ -107,17 +107,12 @@ class Storage:
 
     def _open(self) -> LogManager:
         manager = LogManager(
-            self.files,
-            [self._path],
-            lambda _topic: self.config,
-            self.clock,
-            OsThreads(),
-            node_id=NODE_ID,
-            cluster_id="a-cluster",
-            new_id=lambda: "the-only-one",
+            LogEnvironment(self.files, self.clock, OsThreads(), lambda: "the-only-one"),
+            LogManagerSettings([self._path], lambda _topic: self.config, node_id=NODE_ID, cluster_id="a-cluster"),
         )
-        manager.open()
-        manager.settle_lost_logs(())  # as if a controller had told of no partition
+        manager.lock()
+        manager.load()
+        manager.lost.settle(())  # as if a controller had told of no partition
         manager.set_cluster_id("a-cluster")
         return manager
 

@@ -24,7 +24,7 @@ from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import LogBusy, LogDeleted, StorageError
 from barnabas.storage.files import Files
 from barnabas.storage.log import PartitionLog
-from barnabas.storage.log_manager import LogManager
+from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.threads import OneThread, OsThreads, Threads
@@ -93,10 +93,11 @@ class HeldThreads(OneThread):
 
 def open_logs(data_dir: Path, threads: Threads | None = None, files: Files | None = None) -> LogManager:
     logs = LogManager(
-        files or UnsyncedFiles(), [data_dir], lambda _topic: CONFIG, SystemClock(), threads or OsThreads(),
-        node_id=FOLLOWER, cluster_id="c", new_id=lambda: "the-only-one",
-    )  # fmt: skip
-    logs.open()
+        LogEnvironment(files or UnsyncedFiles(), SystemClock(), threads or OsThreads(), lambda: "the-only-one"),
+        LogManagerSettings([data_dir], lambda _topic: CONFIG, node_id=FOLLOWER, cluster_id="c"),
+    )
+    logs.lock()
+    logs.load()
     return logs
 
 

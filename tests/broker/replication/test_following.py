@@ -10,6 +10,7 @@ import pytest
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.clock import SystemClock
+from barnabas.storage.checkpoints import RECOVERY_POINT_FILE
 from barnabas.storage.errors import LogDeleted
 from barnabas.storage.log import PartitionLog
 from barnabas.wire.errors import ErrorCode
@@ -129,7 +130,7 @@ def make_damaged_log(data_dir: Path) -> None:
     for _ in range(3):
         log.append_as_leader(build_batch([Record(0, 1, None, b"value")]), leader_epoch=5, now_ms=1)
     flush(log)
-    logs.checkpoint_recovery_points()
+    logs.checkpoint(RECOVERY_POINT_FILE)
     path = Path(log.segments[0].file.path)
     data = bytearray(path.read_bytes())
     data[100] ^= 1

@@ -25,7 +25,7 @@ from barnabas.storage.compaction.cleaner_manager import log_to_clean
 from barnabas.storage.config import LogConfig
 from barnabas.storage.files import Buffer, FileStat
 from barnabas.storage.log import PartitionLog
-from barnabas.storage.log_manager import LogManager
+from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.storage.retention import SEGMENTS_AT_ONCE
 from barnabas.threads import OsThreads
@@ -106,15 +106,11 @@ class Bench:
 
     def _open(self, folder: Path, config: LogConfig) -> LogManager:
         manager = LogManager(
-            self.files,
-            [folder],
-            lambda _topic: config,
-            self.clock,
-            OsThreads(),
-            node_id=1,
-            new_id=lambda: "the-only-one",
+            LogEnvironment(self.files, self.clock, OsThreads(), lambda: "the-only-one"),
+            LogManagerSettings([folder], lambda _topic: config, node_id=1),
         )
-        manager.open()
+        manager.lock()
+        manager.load()
         return manager
 
     def log(self, number: int) -> PartitionLog:

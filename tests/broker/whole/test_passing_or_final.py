@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from barnabas.clock import ManualClock
+from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.log import PartitionLog
 from barnabas.testing import ApiError, Broker
 from barnabas.testing.contents.requests import ask
@@ -269,8 +270,8 @@ def to_flush(bench: Bench) -> None:
 
 
 def write_checkpoints(bench: Bench) -> None:
-    bench.broker.server.log_manager.checkpoint_high_watermarks()
-    bench.broker.server.log_manager.checkpoint_recovery_points()
+    bench.broker.server.log_manager.checkpoint(HIGH_WATERMARK_FILE)
+    bench.broker.server.log_manager.checkpoint(RECOVERY_POINT_FILE)
 
 
 def sealed_and_restarted(bench: Bench) -> None:

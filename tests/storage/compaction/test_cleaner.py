@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.upkeep.cleaner_process import decode_job, encode_job
+from barnabas.storage.checkpoints import RECOVERY_POINT_FILE
 from barnabas.storage.compaction.cleaner import (
     CleanedSegment,
     LastRecord,
@@ -556,7 +557,7 @@ def test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage(lo
     a checkpoint all logs may have been compacted, and where Kafka was killed, which writes it after the swap.
     """
     log = logs.log(**compacted(segment_bytes=250))
-    logs.manager.checkpoint_recovery_points()
+    logs.manager.checkpoint(RECOVERY_POINT_FILE)
     append(logs, log, (b"b", bytes(100)))
     append(logs, log, (b"a", b"old"))
     log.roll()
@@ -632,7 +633,7 @@ def test_notes_of_our_own_follow_the_checkpoint_that_they_make_believed(logs, fu
     assert ("topic 0 0" in checkpoint.read_text()) == (full != "cleaner-offset-checkpoint")
     assert not (logs.path / "barnabas-transaction-indexes").exists()
     logs.files.before.clear()
-    logs.manager.checkpoint_recovery_points()
+    logs.manager.checkpoint(RECOVERY_POINT_FILE)
     assert "topic 0 0" in checkpoint.read_text()
     logs.restart(clean=False)
     assert logs.manager.get("topic", 0).clean_offset == 0

@@ -7,6 +7,7 @@ import itertools
 
 import pytest
 
+from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.compaction.cleaner import PassEnd, remove_cleaned_files, run_pass
 from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clean, make_job
 from barnabas.storage.errors import StorageError
@@ -69,8 +70,8 @@ def fill(logs, *, checkpoints):
             logs.append_raw(log, marker, AppendOrigin.COORDINATOR)
     flush(log)
     if checkpoints:
-        logs.manager.checkpoint_recovery_points()
-        logs.manager.checkpoint_high_watermarks()
+        logs.manager.checkpoint(RECOVERY_POINT_FILE)
+        logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     return log
 
 

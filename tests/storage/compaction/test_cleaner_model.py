@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.compaction.cleaner import PassEnd, run_pass
 from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clean, make_job
 from barnabas.storage.validation import AppendOrigin
@@ -120,8 +121,8 @@ class World:
 
     def restart(self, is_clean):
         flush(self.log)
-        self.logs.manager.checkpoint_recovery_points()
-        self.logs.manager.checkpoint_high_watermarks()
+        self.logs.manager.checkpoint(RECOVERY_POINT_FILE)
+        self.logs.manager.checkpoint(HIGH_WATERMARK_FILE)
         self.logs.restart(clean=is_clean)
         self.log = self.logs.manager.get("topic", 0)
 

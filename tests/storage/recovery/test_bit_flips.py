@@ -16,10 +16,10 @@ import pytest
 from barnabas.clock import ManualClock
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
-from barnabas.storage.checkpoints import LEADER_EPOCH_FILE
+from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, LEADER_EPOCH_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.config import LogConfig
 from barnabas.storage.errors import DirectoryMismatch, StorageError
-from barnabas.storage.log_manager import LogManager
+from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.storage.validation import AppendOrigin
 from barnabas.threads import OneThread
@@ -44,16 +44,11 @@ UNCHECKED = frozenset({"another offset", "another epoch", "an index wrong"})
 
 def open_manager(disk, clock):
     manager = LogManager(
-        disk,
-        [ROOT],
-        lambda _topic: CONFIG,
-        clock,
-        OneThread(),
-        node_id=1,
-        cluster_id="a-cluster",
-        new_id=lambda: "the-only-one",
+        LogEnvironment(disk, clock, OneThread(), lambda: "the-only-one"),
+        LogManagerSettings([ROOT], lambda _topic: CONFIG, node_id=1, cluster_id="a-cluster"),
     )
-    manager.open()
+    manager.lock()
+    manager.load()
     return manager
 
 
@@ -81,9 +76,9 @@ def directory(request):
             append(data, number // 5, AppendOrigin.COORDINATOR)
     if request.param != "unflushed":
         flush(log)
-    manager.checkpoint_recovery_points()
-    manager.checkpoint_log_start_offsets()
-    manager.checkpoint_high_watermarks()
+    manager.checkpoint(RECOVERY_POINT_FILE)
+    manager.checkpoint(LOG_START_FILE)
+    manager.checkpoint(HIGH_WATERMARK_FILE)
     manager.close() if request.param == "closed" else manager.abandon()
     return request.param, disk, written
 

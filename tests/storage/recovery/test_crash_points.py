@@ -13,7 +13,7 @@ import pytest
 from barnabas.clock import ManualClock
 from barnabas.storage import checkpoints, local_log, log_directory
 from barnabas.storage import truncation as storage_truncation
-from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.compaction.cleaner import PassEnd, _Pass, run_pass
 from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clean, make_job
 from barnabas.storage.config import LogConfig
@@ -23,7 +23,7 @@ from barnabas.storage.files import unlink_if_exists, write_file
 from barnabas.storage.flush import FlushTask
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_directory import LogDirectory
-from barnabas.storage.log_manager import LogManager
+from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.recovery import log_loader as recovery
 from barnabas.storage.recovery import swaps
 from barnabas.storage.segment import (
@@ -67,16 +67,11 @@ class Scene:
 
     def open(self, root=ROOT):
         self.manager = LogManager(
-            self.files,
-            [root],
-            lambda _topic: self.config,
-            self.clock,
-            OneThread(),
-            node_id=1,
-            cluster_id="a-cluster",
-            new_id=lambda: "the-only-one",
+            LogEnvironment(self.files, self.clock, OneThread(), lambda: "the-only-one"),
+            LogManagerSettings([root], lambda _topic: self.config, node_id=1, cluster_id="a-cluster"),
         )
-        self.manager.open()
+        self.manager.lock()
+        self.manager.load()
         self.manager.set_cluster_id("a-cluster")
         self.started_at = self.started_at or self.moment
 
@@ -133,9 +128,9 @@ class Scene:
 
     def checkpoint(self):
         """What the broker does every few seconds."""
-        self.manager.checkpoint_recovery_points()
-        self.manager.checkpoint_log_start_offsets()
-        self.manager.checkpoint_high_watermarks()
+        self.manager.checkpoint(RECOVERY_POINT_FILE)
+        self.manager.checkpoint(LOG_START_FILE)
+        self.manager.checkpoint(HIGH_WATERMARK_FILE)
         for log in self.manager.logs:
             self.history(log).starts_at(self.moment, log.log_start_offset)
 
@@ -542,10 +537,12 @@ def check_cleaning_goes_on(scene, disk):
 def open_manager(scene, disk, on_failure=lambda _: None):
     """Start as a broker does, which does not know yet which topics are compacted."""
     config = replace(scene.config, cleanup_policy=frozenset({"delete"}))
-    manager = LogManager(disk, [ROOT], lambda _topic: config, scene.clock, OneThread(), node_id=1,
-                         cluster_id="a-cluster", new_id=lambda: "the-only-one",
-                         on_failure=on_failure)  # fmt: skip
-    manager.open()
+    manager = LogManager(
+        LogEnvironment(disk, scene.clock, OneThread(), lambda: "the-only-one", on_failure=on_failure),
+        LogManagerSettings([ROOT], lambda _topic: config, node_id=1, cluster_id="a-cluster"),
+    )
+    manager.lock()
+    manager.load()
     manager.set_cluster_id("a-cluster")
     return manager
 

@@ -9,6 +9,7 @@ import pytest
 
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
+from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.os_files import OsFiles
@@ -61,7 +62,7 @@ def test_a_log_without_its_segments_is_no_empty_one(logs, what, clean):
         logs.append(logs.log(), b"v")
     run_flushes(logs.manager, logs.clock.now_ms())
     logs.append(logs.log(), b"v")
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     logs.stop(clean=clean)
     for found in (logs.path / "topic-0").glob(what):
         found.unlink()
@@ -78,8 +79,8 @@ def test_a_log_that_was_killed_and_has_lost_what_was_flushed_is_no_shorter_one(l
     for _ in range(8):
         logs.append(log, b"value")
     flush(log)
-    logs.manager.checkpoint_recovery_points()
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(RECOVERY_POINT_FILE)
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     logs.stop(clean=False)
     segments = sorted((logs.path / "topic-0").glob("*.log"))
     assert len(segments) > 3
@@ -160,10 +161,10 @@ def test_the_high_watermark_of_a_log_whose_names_the_disk_may_not_know_is_not_wr
     log = logs.log()
     logs.append(log, b"v")
     checkpoint = logs.path / "replication-offset-checkpoint"
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     assert checkpoint.read_text() == "0\n1\ntopic 0 0\n"
     flush(log)
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     assert checkpoint.read_text() == "0\n1\ntopic 0 1\n"
 
 
@@ -195,7 +196,7 @@ def test_a_torn_tail_is_cut_at_every_byte_of_the_last_three_batches(logs, tools,
     for number in range(5):
         logs.append(log, b"v" * (1 + number), producer_id=1, producer_epoch=0, base_sequence=number)
         ends.append(log.size_in_bytes)
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     crashed = copy(logs, tmp_path, "crashed")
     logs.stop(clean=False)
     whole = segment_file(crashed).read_bytes()
@@ -313,7 +314,7 @@ def test_damage_below_the_recovery_point_is_refused_even_at_the_end(logs):
     logs.append(log, b"a")
     logs.append(log, b"b")
     flush(log)
-    logs.manager.checkpoint_recovery_points()
+    logs.manager.checkpoint(RECOVERY_POINT_FILE)
     logs.stop(clean=False)
     path = segment_file(logs.path)
     path.write_bytes(path.read_bytes()[:-1])
@@ -327,7 +328,7 @@ def test_segments_below_the_recovery_point_are_not_read(logs, tools):
     for _ in range(9):
         logs.append(log, b"value")
     flush(log)
-    logs.manager.checkpoint_recovery_points()
+    logs.manager.checkpoint(RECOVERY_POINT_FILE)
     logs.append(log, b"value")
     logs.stop(clean=False)
     logs.files.opened.clear()
@@ -497,7 +498,7 @@ def test_damaged_transaction_indexes_are_rebuilt(logs, damage, clean, recovery, 
     assert len(expected) == 6
     if recovery == "from the last segment":
         flush(log)
-        logs.manager.checkpoint_recovery_points()
+        logs.manager.checkpoint(RECOVERY_POINT_FILE)
     for turn in range(2):
         logs.stop(clean=clean)
         paths = sorted((logs.path / "topic-0").glob("*.txnindex"))
@@ -671,7 +672,7 @@ def test_deleted_records_stay_deleted_after_a_crash(logs, tools):
     for _ in range(5):
         logs.append(log, b"a")
     log.increment_log_start_offset(3)
-    logs.manager.checkpoint_log_start_offsets()
+    logs.manager.checkpoint(LOG_START_FILE)
     for clean in (False, True):
         logs.restart(clean=clean)
         log = logs.log()
@@ -688,7 +689,7 @@ def test_producers_known_by_deleted_records_alone_are_forgotten_by_a_crash(logs,
     logs.append(log, b"b", producer_id=2, producer_epoch=0, base_sequence=0)
     logs.append(log, b"c")
     log.increment_log_start_offset(1)
-    logs.manager.checkpoint_log_start_offsets()
+    logs.manager.checkpoint(LOG_START_FILE)
     if truncated:
         truncate_with_checkpoints(logs.manager, log, 2)
         assert [entry.producer_id for entry in log.producer_state.producers.values()] == [2]
@@ -764,7 +765,7 @@ def test_snapshots_that_the_log_start_has_passed_go_at_the_next_start(logs, clea
     for sequence in range(12):
         logs.append(log, b"value", producer_id=4, producer_epoch=1, base_sequence=sequence)
     log.increment_log_start_offset(7)
-    logs.manager.checkpoint_log_start_offsets()
+    logs.manager.checkpoint(LOG_START_FILE)
     before = sorted(int(path.stem) for path in (logs.path / "topic-0").glob("*.snapshot"))
     assert before[0] <= 7
     logs.restart(clean=clean)
@@ -778,7 +779,7 @@ def test_records_lost_with_the_machine_are_reported_and_the_log_goes_on(logs, ca
     logs.append(log, b"a")
     flush(log)
     logs.append(log, b"b")
-    logs.manager.checkpoint_high_watermarks()
+    logs.manager.checkpoint(HIGH_WATERMARK_FILE)
     logs.stop(clean=False)
     segment_file(logs.path).write_bytes(segment_file(logs.path).read_bytes()[:-1])
     logs.start()
