@@ -11,7 +11,8 @@ from barnabas.storage.files import write_file
 from barnabas.storage.local_log import LocalLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.producer_builder import ProducerBuilder
-from barnabas.storage.producer_state import ProducerState, encode_snapshot
+from barnabas.storage.producer_snapshot import encode_snapshot
+from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.segment import SNAPSHOT_SUFFIX, Segment, file_name
 
 _NEVER_MS = 1 << 63

@@ -23,10 +23,12 @@ class OffsetIndex:
 
     The file is a row of entries, big-endian, sorted by both fields:
 
-    ======== ===== ================================================================== offset   bytes meaning ========
-    ===== ================================================================== 0        4     last offset of a batch,
-    relative to the segment's base offset 4        4     byte position where that batch starts ======== =====
-    ==================================================================
+    ======== ===== ==================================================================
+    offset   bytes meaning
+    ======== ===== ==================================================================
+    0        4     last offset of a batch, relative to the segment's base offset
+    4        4     byte position where that batch starts
+    ======== ===== ==================================================================
 
     An entry is added before the first batch that starts more than `index.interval.bytes` after the previous entry's
     batch; the first batch of a segment has none. The index is a hint: its users check that the batch at an entry's

@@ -14,7 +14,8 @@ from typing import Final
 from barnabas.storage.errors import CorruptFile, CorruptLog
 from barnabas.storage.files import Buffer, Files, read_file, unlink_if_exists
 from barnabas.storage.offset_index import OffsetIndex
-from barnabas.storage.producer_state import ProducerState, decode_snapshot
+from barnabas.storage.producer_snapshot import decode_snapshot
+from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.scan import OpenSegment
 from barnabas.storage.segment import OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
 from barnabas.storage.segment_reader import IndexMismatch, file_headers

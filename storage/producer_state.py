@@ -1,4 +1,4 @@
-"""The state of one log's producers: duplicates, sequences, transactions. Pure; snapshots are bytes.
+"""The state of one log's producers: duplicates, sequences, transactions. Pure.
 
 Source: org.apache.kafka.storage.internals.log.ProducerStateManager, ProducerAppendInfo, ProducerStateEntry (KIP-98,
 KIP-360).
@@ -6,7 +6,6 @@ KIP-360).
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping
@@ -14,10 +13,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from barnabas.storage.errors import CorruptFile
 from barnabas.storage.txn_index import AbortedTransaction
 from barnabas.storage.validation import AppendOrigin
-from barnabas.wire.crc import crc32c
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.primitives import new_tuple
 from barnabas.wire.record_batch import TRANSACTIONAL_MASK, RecordBatchHeader
@@ -47,16 +44,11 @@ VERIFICATIONS_OF_ALL_LOGS_MAX: Final = 100_000
 """The same for all logs of a broker together, enforced every few seconds."""
 
 NO_OFFSET: Final = -1
-_SEQUENCE_MASK: Final = 0x7FFFFFFF
+SEQUENCE_MASK: Final = 0x7FFFFFFF
 _NO_EPOCH: Final = -1
 _COMMIT: Final = 1
 _EPOCH_MAX: Final = 0x7FFF
 _EPOCH_BUMP_VERSION: Final = 2
-
-_SNAPSHOT_VERSION: Final = 1
-_SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
-_SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
-_CRC_END: Final = 6
 
 
 class BatchMetadata(NamedTuple):
@@ -101,7 +93,7 @@ class ProducerEntry:
     @property
     def next_sequence(self) -> int:
         """The sequence that follows the last batch; 0 if no batch is known."""
-        return (self.batches[-1].last_sequence + 1) & _SEQUENCE_MASK if self.batches else 0
+        return (self.batches[-1].last_sequence + 1) & SEQUENCE_MASK if self.batches else 0
 
     def add(self, epoch: int, batch: BatchMetadata) -> None:
         """Add an appended batch."""
@@ -451,7 +443,7 @@ class ProducerState:
             if not batches or len(batches) == BATCHES_RETAINED:
                 continue
             last_offset = header.base_offset + header.last_offset_delta
-            is_next = (header.last_sequence + 1) & _SEQUENCE_MASK == batches[0].first_sequence
+            is_next = (header.last_sequence + 1) & SEQUENCE_MASK == batches[0].first_sequence
             if is_next and last_offset < batches[0].first_offset:
                 batches.insert(
                     0,
@@ -467,74 +459,6 @@ class ProducerState:
             len(entry.batches) in (0, BATCHES_RETAINED) or entry.batches[0].first_sequence == 0
             for entry in self.producers.values()
         )
-
-
-def encode_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
-    """A producer snapshot, `NNNNNNNNNNNNNNNNNNNN.snapshot`: the state up to the offset in its name.
-
-    ======== ===== ====================================================================
-    offset   bytes meaning
-    ======== ===== ====================================================================
-    0        2     version: 1
-    2        4     CRC-32C of everything from byte 6 on
-    6        4     number of producers; then for each:
-    +0       8     producer id
-    +8       2     epoch
-    +10      4     last sequence of its last batch, or -1
-    +14      8     last offset of its last batch, or -1
-    +22      4     last offset - first offset of that batch
-    +26      8     timestamp of its last batch or marker (ms)
-    +34      4     epoch of the coordinator that wrote its last marker, or -1
-    +38      8     first offset of its open transaction, or -1
-    ======== ===== ====================================================================
-
-    It contains only the last batch: the loader finds the four before it in the log.
-
-    Source: message/ProducerSnapshot.json of Kafka.
-    """
-    parts = []
-    for entry in producers:
-        last = entry.batches[-1] if entry.batches else None
-        parts.append(
-            _SNAPSHOT_ENTRY.pack(
-                entry.producer_id,
-                entry.epoch,
-                last.last_sequence if last else -1,
-                last.last_offset if last else NO_OFFSET,
-                last.offset_delta if last else 0,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                entry.transaction_first_offset,
-            )
-        )
-    body = struct.pack(">i", len(parts)) + b"".join(parts)
-    return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(body)) + body
-
-
-def decode_snapshot(data: bytes) -> list[ProducerEntry]:
-    """Read a producer snapshot.
-
-    Raises:
-        CorruptFile: empty, cut off, of another version, or with a wrong CRC.
-    """
-    if len(data) < _SNAPSHOT_HEADER.size:
-        raise CorruptFile("a producer snapshot without a whole header")
-    version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
-    if version != _SNAPSHOT_VERSION:
-        raise CorruptFile(f"a producer snapshot of version {version}")
-    if len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptFile(f"a producer snapshot of {len(data)} bytes cannot have {count} producers")
-    if crc32c(data[_CRC_END:]) != crc:
-        raise CorruptFile("a producer snapshot with a wrong CRC")
-    entries = []
-    for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEADER.size :]):
-        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first = fields
-        entry = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, first if first >= 0 else NO_OFFSET)
-        if last_offset >= 0:
-            first_sequence = last_sequence if last_sequence < 0 else (last_sequence - offset_delta) & _SEQUENCE_MASK
-            entry.batches.append(BatchMetadata(first_sequence, last_sequence, last_offset, offset_delta, timestamp))
-        entries.append(entry)
-    return entries
 
 
 def beyond_their_share(counts: Mapping[Log, int], most: int = PRODUCERS_OF_ALL_LOGS_MAX) -> dict[Log, int]:

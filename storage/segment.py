@@ -3,13 +3,15 @@
 A segment file consists only of record batches of magic 2, in ascending order of offsets. All files of a segment are
 named after its base offset, in twenty digits:
 
-================================ ===================================================================== name
-content ================================ =====================================================================
-00000000000000000000.log         the batches 00000000000000000000.index       `offset_index.OffsetIndex`
-00000000000000000000.timeindex   `time_index.TimeIndex` 00000000000000000000.txnindex    `txn_index.TransactionIndex`;
-only if a transaction was aborted in it 00000000000000000000.snapshot    `producer_state.encode_snapshot`: state of the
-producers at that offset ================================
-=====================================================================
+================================ ===========================================================================
+name                             content
+================================ ===========================================================================
+00000000000000000000.log         the batches
+00000000000000000000.index       `offset_index.OffsetIndex`
+00000000000000000000.timeindex   `time_index.TimeIndex`
+00000000000000000000.txnindex    `txn_index.TransactionIndex`; only if a transaction was aborted in it
+00000000000000000000.snapshot    `producer_snapshot.encode_snapshot`: state of the producers at that offset
+================================ ===========================================================================
 
 Source: org.apache.kafka.storage.internals.log.LogSegment, LogFileUtils.
 """

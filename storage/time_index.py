@@ -21,11 +21,12 @@ class TimeIndex:
 
     The file is a row of entries, big-endian, sorted by both fields:
 
-    ======== ===== ================================================================================ offset   bytes
-    meaning ======== ===== ================================================================================ 0        8
-    largest timestamp (ms) of all records up to that offset 8        4     last offset of the batch that has it,
-    relative to the segment's base offset ======== =====
-    ================================================================================
+    ======== ===== ================================================================================
+    offset   bytes meaning
+    ======== ===== ================================================================================
+    0        8     largest timestamp (ms) of all records up to that offset
+    8        4     last offset of the batch that has it, relative to the segment's base offset
+    ======== ===== ================================================================================
 
     An entry is added together with one of the offset index, if the largest timestamp has grown since the last; when a
     segment is rolled or closed its largest timestamp becomes the last entry, so that retention need not read the

@@ -23,7 +23,7 @@ from typing import Any, Final
 import pytest
 
 from barnabas.storage.checkpoints import decode_offsets
-from barnabas.storage.producer_state import decode_snapshot, encode_snapshot
+from barnabas.storage.producer_snapshot import decode_snapshot, encode_snapshot
 from barnabas.wire.record_batch import CompressionType, crc_is_valid, iter_headers
 from compat_tests.conftest import create_topic
 from compat_tests.semantics.client import Connection, batch_of, produce_batch

@@ -22,7 +22,7 @@ from barnabas.storage.errors import CorruptFile
 from barnabas.storage.files import TEMPORARY_SUFFIX, DirectoryEntry, Files
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.partition_metadata import is_somebody_elses
-from barnabas.storage.producer_state import decode_snapshot
+from barnabas.storage.producer_snapshot import decode_snapshot
 from barnabas.wire.names import topic_id_to_text
 
 __all__ = ["Finding", "Level", "Report", "check_directory", "is_log_directory"]

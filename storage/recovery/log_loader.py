@@ -30,7 +30,8 @@ from barnabas.storage.loaded_log import LoadedLog
 from barnabas.storage.log_context import LogContext
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.producer_builder import ProducerBuilder, take_in
-from barnabas.storage.producer_state import ProducerState, encode_snapshot
+from barnabas.storage.producer_snapshot import encode_snapshot
+from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.recovery.swaps import FILE_NAME, finish_interrupted_swaps, remove_segment_files
 from barnabas.storage.scan import (
     SECTOR_BYTES,

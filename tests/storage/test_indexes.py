@@ -23,7 +23,8 @@ from barnabas.storage.descriptors import LogFile
 from barnabas.storage.errors import CorruptFile
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
-from barnabas.storage.producer_state import BatchMetadata, ProducerEntry, decode_snapshot, encode_snapshot
+from barnabas.storage.producer_snapshot import decode_snapshot, encode_snapshot
+from barnabas.storage.producer_state import BatchMetadata, ProducerEntry
 from barnabas.storage.time_index import TimeIndex
 from barnabas.storage.txn_index import AbortedTransaction, TransactionIndex, collect_aborted
 

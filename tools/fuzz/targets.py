@@ -25,7 +25,7 @@ from barnabas.broker.coordinators.groups.records import UnknownRecordType, decod
 from barnabas.broker.coordinators.groups.subscriptions import parse_topics
 from barnabas.broker.coordinators.transactions import records as transaction_records
 from barnabas.controller import znodes
-from barnabas.storage import checkpoints, producer_state
+from barnabas.storage import checkpoints, producer_snapshot, producer_state
 from barnabas.storage.config import LogConfig
 from barnabas.storage.descriptors import LogFile
 from barnabas.storage.errors import CorruptFile, CorruptLog
@@ -400,12 +400,12 @@ def _snapshot(data: bytes) -> None:
     if len(fixed) > 6 and fixed[-1] % 2:
         struct.pack_into(">I", fixed, 2, crc32c.crc32c(fixed[6:]))
     try:
-        entries = producer_state.decode_snapshot(bytes(fixed))
+        entries = producer_snapshot.decode_snapshot(bytes(fixed))
     except CorruptFile:
         return
     state = producer_state.ProducerState()
     state.load(entries, 100, NOW_MS)
-    producer_state.encode_snapshot(state.producers.values())
+    producer_snapshot.encode_snapshot(state.producers.values())
 
 
 def _file(read: Callable[[bytes], object], *errors: type[Exception]) -> Run:
@@ -470,7 +470,7 @@ def _znode(data: bytes) -> None:
 def _snapshot_seeds() -> list[bytes]:
     entries = [producer_state.ProducerEntry(index, 1, 2, NOW_MS, index) for index in range(5)]
     entries[0].add(1, producer_state.BatchMetadata(0, 4, 10, 4, NOW_MS))
-    return [producer_state.encode_snapshot(entries), producer_state.encode_snapshot([])]
+    return [producer_snapshot.encode_snapshot(entries), producer_snapshot.encode_snapshot([])]
 
 
 def _znode_seeds() -> list[bytes]:

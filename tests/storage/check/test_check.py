@@ -27,7 +27,8 @@ from barnabas.storage.checkpoints import (
 )
 from barnabas.storage.files import Buffer
 from barnabas.storage.os_files import OsFiles
-from barnabas.storage.producer_state import BatchMetadata, ProducerEntry, encode_snapshot
+from barnabas.storage.producer_snapshot import encode_snapshot
+from barnabas.storage.producer_state import BatchMetadata, ProducerEntry
 from barnabas.storage.txn_index import AbortedTransaction, encode_entry
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.compression import CompressionType

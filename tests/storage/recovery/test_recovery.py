@@ -13,7 +13,7 @@ from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, LOG_START_FILE, RE
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.os_files import OsFiles
-from barnabas.storage.producer_state import decode_snapshot
+from barnabas.storage.producer_snapshot import decode_snapshot
 from barnabas.storage.recovery.opening import OpeningGivenUp
 from barnabas.storage.scan import SECTOR_BYTES
 from barnabas.storage.validation import AppendOrigin
