@@ -30,7 +30,7 @@ from barnabas.broker.security.sasl_plain import Credentials
 from barnabas.clock import Clock, interval_ms
 from barnabas.controller.context import ALLOCATION_TIMEOUT_MS
 from barnabas.controller.controller import Controller
-from barnabas.controller.operations.topics import NewTopic, TopicOutcome
+from barnabas.controller.topics import NewTopic, TopicOutcome
 from barnabas.network import Network
 from barnabas.storage.log_manager import LogManager
 from barnabas.timers import Timers

@@ -68,8 +68,8 @@ from barnabas.broker.upkeep.log_jobs import LogJobs
 from barnabas.broker.upkeep.retention import Retention
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
-from barnabas.controller.operations.topics import NewTopic, TopicDefaults, TopicOutcome
 from barnabas.controller.state import BrokerRegistration, EndPoint
+from barnabas.controller.topics import NewTopic, TopicDefaults, TopicOutcome
 from barnabas.set_aside import SetAside
 from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.recovery.opening import OpeningGivenUp

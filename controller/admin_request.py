@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Generic, TypeVar
 
+from barnabas.controller.state import TopicPartition
 from barnabas.timers import Timers
 from barnabas.wire.errors import ApiError, ErrorCode
 
@@ -11,6 +13,18 @@ Answer = TypeVar("Answer")
 
 Results = dict[str, ApiError | None]
 """The response to a request that names topics: an error for each name, None for success."""
+
+PartitionResults = dict[TopicPartition, ApiError | None]
+"""The response to a request that names partitions: an error for each one, None for success."""
+
+
+class ElectionType(Enum):
+    """The type of an election; the value is Kafka's number on the wire."""
+
+    PREFERRED = 0
+    """Elects the first replica of the assignment."""
+    UNCLEAN = 1
+    """Elects any live replica, if there is no leader: acknowledged records that it lacks are lost."""
 
 
 class AdminRequest(Generic[Answer]):

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from barnabas.controller import requests
 from barnabas.controller.admin_request import AdminRequest
@@ -14,19 +14,16 @@ from barnabas.controller.controller_election import ControllerElection
 from barnabas.controller.coordination.interface import CoordinationStore
 from barnabas.controller.deletions import Deletions
 from barnabas.controller.event_queue import EventQueue, Work
-from barnabas.controller.operations.plan import TRANSACTION_BYTES_MAX, Plan
-from barnabas.controller.operations.topics import PARTITIONS_MAX, TopicDefaults, is_valid_topic_name
 from barnabas.controller.partition_fsm import PartitionStateMachine, PartitionStatus
+from barnabas.controller.plan import TRANSACTION_BYTES_MAX, Plan
 from barnabas.controller.refusals import Refusals
 from barnabas.controller.sessions import StoreSessions
 from barnabas.controller.state import ClusterState, LogEnd, TopicPartition
+from barnabas.controller.topics import PARTITIONS_MAX, TopicDefaults, is_valid_topic_name
 from barnabas.controller.znodes import DEFAULT_ENTITY
 from barnabas.timers import Timers
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import random_topic_id
-
-if TYPE_CHECKING:
-    from barnabas.controller.operations.preferred_election import LeaderBalance
 
 Answer = TypeVar("Answer")
 
@@ -55,6 +52,14 @@ class ControllerSettings(NamedTuple):
     transaction_bytes_max: int = TRANSACTION_BYTES_MAX
     allocation_timeout_ms: int = ALLOCATION_TIMEOUT_MS
     stop_patience_ms: int = STOP_PATIENCE_MS
+
+
+class PeriodicWork(Protocol):
+    """Work that is repeated from `begin` on until `stop`."""
+
+    def begin(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class ControllerContext:
@@ -95,8 +100,8 @@ class ControllerContext:
         """The reports of replicas, by broker, for partitions whose states are lost."""
         self.left_out: frozenset[str] = frozenset()
         """Topics whose znode cannot be read."""
-        self.leader_balance: LeaderBalance | None = None
-        """Created when the cluster has several brokers."""
+        self.leader_balance: PeriodicWork | None = None
+        """Leads partitions back to their preferred leaders; created when the cluster has several brokers."""
 
     @property
     def store(self) -> CoordinationStore:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.clock import Clock
-from barnabas.controller.admin_request import AdminRequest, Results
+from barnabas.controller.admin_request import AdminRequest, ElectionType, PartitionResults, Results
 from barnabas.controller.bootstrap import prepare_store
 from barnabas.controller.broker_commands import BrokerCommands
 from barnabas.controller.channel import BrokerChannel
@@ -35,7 +35,7 @@ from barnabas.controller.coordination.interface import (
     SessionExpired,
 )
 from barnabas.controller.event_queue import Event, EventQueue
-from barnabas.controller.operations.broker_changes import BrokerChanges, Registrations
+from barnabas.controller.operations.broker_changes import BrokerChanges
 from barnabas.controller.operations.creation import CreateTopics
 from barnabas.controller.operations.deletion import DeleteTopics
 from barnabas.controller.operations.elections import UncleanElections
@@ -46,16 +46,14 @@ from barnabas.controller.operations.topic_changes import TopicChanges
 from barnabas.controller.refusals import Refusals
 from barnabas.controller.registration import Registration
 from barnabas.controller.sessions import StoreSessions
-from barnabas.controller.state import BrokerRegistration, ClusterState, TopicPartition
+from barnabas.controller.state import BrokerRegistration, ClusterState, Registrations, TopicPartition
+from barnabas.controller.topics import NewPartitions
 from barnabas.set_aside import SetAside
 from barnabas.timers import Timers, time_limit
 from barnabas.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.controller.broker_queue import Answer
-    from barnabas.controller.operations.elect_leaders import ElectionResults, ElectionType
-    from barnabas.controller.operations.reassignment import ReassignmentResults
-    from barnabas.controller.operations.topics import NewPartitions
     from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
     from barnabas.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
     from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
@@ -228,7 +226,7 @@ class Controller:
     # -- requests of clients and other brokers
 
     async def create_partitions(
-        self, expansions: "Sequence[NewPartitions]", *, validate_only: bool = False, timeout_ms: int = 30_000
+        self, expansions: Sequence[NewPartitions], *, validate_only: bool = False, timeout_ms: int = 30_000
     ) -> Results:
         """Add partitions to topics; see `operations/expansion.py`. Raises: ApiError."""
         from barnabas.controller.operations.expansion import CreatePartitions
@@ -251,8 +249,8 @@ class Controller:
         return await relieve(self._context, request)
 
     async def elect_leaders(
-        self, partitions: Collection[TopicPartition] | None, election_type: "ElectionType", timeout_ms: int
-    ) -> "ElectionResults":
+        self, partitions: Collection[TopicPartition] | None, election_type: ElectionType, timeout_ms: int
+    ) -> PartitionResults:
         """Elect leaders for an admin client; see `operations/elect_leaders.py`. Raises: ApiError."""
         from barnabas.controller.operations.elect_leaders import elect_leaders
 
@@ -264,7 +262,7 @@ class Controller:
         timeout_ms: int,
         *,
         allow_replication_factor_change: bool = True,
-    ) -> "ReassignmentResults":
+    ) -> PartitionResults:
         """Reassign partitions, or (None) cancel; see `operations/reassignment.py`. Raises: ApiError."""
         from barnabas.controller.operations.reassignment import alter_reassignments
 

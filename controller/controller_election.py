@@ -19,7 +19,7 @@ from barnabas.controller.coordination.interface import (
     Operation,
     SetData,
 )
-from barnabas.controller.operations.plan import OperationGroup, transactions
+from barnabas.controller.plan import OperationGroup, transactions
 from barnabas.controller.sessions import StoreSessions
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from barnabas.controller import znodes
 from barnabas.controller.coordination.interface import CoordinationStore, Delete, SetData, Stat, Watcher
-from barnabas.controller.operations.broker_changes import registered
-from barnabas.controller.operations.plan import OperationGroup, parent_paths, state_creations, state_update
+from barnabas.controller.plan import OperationGroup, parent_paths, state_creations, state_update
 from barnabas.controller.state import (
     NO_ZNODE,
     NOBODY,
@@ -124,6 +123,15 @@ async def _brokers(store: CoordinationStore) -> list[BrokerRegistration]:
     found = await _children_with_data(store, znodes.BROKER_IDS)
     ids = {name: broker_id for name, _, _ in found if (broker_id := znodes.broker_id_of(name)) is not None}
     return [registered(ids[name], payload, stat) for name, payload, stat in found if name in ids]
+
+
+def registered(broker_id: int, payload: bytes, stat: Stat) -> BrokerRegistration:
+    """A broker's registration; if it cannot be read, one without details."""
+    try:
+        return znodes.decode_broker(broker_id, payload, stat.czxid)
+    except znodes.DamagedZnode as error:
+        logger.error("the registration of broker %d cannot be read: %s", broker_id, error)
+        return BrokerRegistration(broker_id, (), epoch=stat.czxid)
 
 
 async def with_states(

@@ -89,6 +89,15 @@ class BrokerRegistration(NamedTuple):
         return self.may_lack_records or partition in self.damaged
 
 
+class Registrations(NamedTuple):
+    """The live brokers. `zxid` is that of the last change among them; every broker that reads these registrations reads
+    the same zxid.
+    """
+
+    brokers: tuple[BrokerRegistration, ...]
+    zxid: int
+
+
 class ReplicaAssignment(NamedTuple):
     """The brokers with replicas of a partition, the preferred leader first; the last two fields belong to a
     reassignment under way.

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.controller.coordination.interface import Create, Operation, SetData
-from barnabas.controller.operations.topics import check_topic_name
 from barnabas.controller.state import (
     NO_LEADER,
     NO_ZNODE,
@@ -27,6 +26,7 @@ from barnabas.controller.state import (
     SupportedFeature,
     TopicPartition,
 )
+from barnabas.controller.topics import check_topic_name
 from barnabas.wire.errors import ApiError
 from barnabas.wire.names import topic_id_from_text, topic_id_to_text
 

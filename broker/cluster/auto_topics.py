@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from barnabas.clock import Clock
-from barnabas.controller.operations.topics import NewTopic, TopicOutcome
+from barnabas.controller.topics import NewTopic, TopicOutcome
 from barnabas.set_aside import SetAside
 from barnabas.wire.errors import ApiError, ErrorCode
 

@@ -5,7 +5,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from barnabas.controller.operations.topics import NewTopic, TopicOutcome
+from barnabas.controller.topics import NewTopic, TopicOutcome
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopic,

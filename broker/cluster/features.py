@@ -8,8 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from barnabas.controller.operations.broker_changes import Registrations
-from barnabas.controller.state import BrokerRegistration, SupportedFeature
+from barnabas.controller.state import BrokerRegistration, Registrations, SupportedFeature
 
 logger = logging.getLogger(__name__)
 

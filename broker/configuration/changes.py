@@ -24,7 +24,7 @@ from barnabas.broker.configuration.definitions import (
 from barnabas.broker.configuration.keys import BROKER_KEYS, SECURITY_KEYS
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY, TOPIC_KEYS, TopicConfigs
 from barnabas.controller.configs import stored_bytes
-from barnabas.controller.operations.topics import check_topic_name
+from barnabas.controller.topics import check_topic_name
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache, TopicMetadata
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.topics import NewTopic
 
 if TYPE_CHECKING:
     from barnabas.broker.configuration.config import BrokerConfig

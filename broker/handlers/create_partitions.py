@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
-from barnabas.controller.operations.topics import NewPartitions
+from barnabas.controller.topics import NewPartitions
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_partitions import (
     CreatePartitionsRequest,

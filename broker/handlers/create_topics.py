@@ -21,7 +21,7 @@ from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.cluster.metadata import INTERNAL_TOPICS
 from barnabas.broker.configuration.changes import check_room
-from barnabas.controller.operations.topics import NewTopic, TopicOutcome
+from barnabas.controller.topics import NewTopic, TopicOutcome
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.create_topics import (

@@ -24,7 +24,7 @@ from barnabas.broker.configuration.topics import (
     ConfigEntry,
     broker_synonyms,
 )
-from barnabas.controller.operations.topics import check_topic_name
+from barnabas.controller.topics import check_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_configs import (
     DescribeConfigsRequest,

@@ -7,7 +7,7 @@ POLICY_VIOLATION (a response of more than 32 MiB).
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom
-from barnabas.controller.operations.topics import is_valid_topic_name
+from barnabas.controller.topics import is_valid_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_producers import (
     DescribeProducersRequest,

@@ -14,7 +14,7 @@ from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionMetadata
 from barnabas.broker.security.operations import TOPIC_OPERATIONS
-from barnabas.controller.operations.topics import is_valid_topic_name
+from barnabas.controller.topics import is_valid_topic_name
 from barnabas.turns import InPieces, Turns, in_turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_topic_partitions import (

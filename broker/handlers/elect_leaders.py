@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
-from barnabas.controller.operations.elect_leaders import ElectionResults, ElectionType
+from barnabas.controller.admin_request import ElectionType, PartitionResults
 from barnabas.controller.state import TopicPartition
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -33,7 +33,7 @@ async def handle(request: ElectLeadersRequest, context: RequestContext) -> Elect
     if asked is not None and not asked:
         return ElectLeadersResponse()
     partitions = None if asked is None else [(each.topic, index) for each in asked for index in each.partitions]
-    code, results = ErrorCode.NONE, ElectionResults()
+    code, results = ErrorCode.NONE, PartitionResults()
     try:
         results = await context.services.controller.elect_leaders(
             partitions, _election_type(request.election_type), request.timeout_ms
@@ -74,7 +74,7 @@ def _election_type(number: int) -> ElectionType:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {number}") from None
 
 
-async def _by_topic(results: ElectionResults) -> list[ReplicaElectionResult]:
+async def _by_topic(results: PartitionResults) -> list[ReplicaElectionResult]:
     topics: dict[str, ReplicaElectionResult] = {}
     turns = Turns()
     for (name, index), error in results.items():

@@ -34,7 +34,7 @@ from barnabas.broker.replication.fetch_sessions import (
     PartitionKey,
 )
 from barnabas.broker.replication.followers import UNKNOWN_BROKER_EPOCH
-from barnabas.controller.operations.topics import PARTITIONS_MAX
+from barnabas.controller.topics import PARTITIONS_MAX
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (

@@ -23,7 +23,7 @@ from barnabas.broker.cluster.metadata import (
     TopicMetadata,
 )
 from barnabas.broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from barnabas.controller.operations.topics import is_valid_topic_name
+from barnabas.controller.topics import is_valid_topic_name
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import (
     MetadataRequest,

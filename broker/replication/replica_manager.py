@@ -17,8 +17,8 @@ from barnabas.broker.replication.isr import RoleChange
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.waiting_fetches import WaitingFetches
 from barnabas.clock import Clock
-from barnabas.controller.operations.topics import check_topic_name
 from barnabas.controller.requests import FULL
+from barnabas.controller.topics import check_topic_name
 from barnabas.set_aside import SetAside
 from barnabas.storage.checkpoints import LOST_LOGS_FILE, TopicPartition
 from barnabas.storage.config import LogConfig

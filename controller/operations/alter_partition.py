@@ -9,7 +9,7 @@ from barnabas.controller.admin_request import AdminRequest
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell_states
 from barnabas.controller.operations.leadership import CommitsAlone, marked_if_alone
-from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import ClusterState, PartitionState, RecoveryState, TopicPartition
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.alter_partition import (

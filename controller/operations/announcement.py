@@ -10,7 +10,7 @@ from barnabas.controller.operations.leadership import (
     marked_if_alone,
     replicas_of,
 )
-from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import ClusterState, PartitionState, TopicPartition
 
 

@@ -5,24 +5,15 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from barnabas.controller import znodes
 from barnabas.controller.context import ControllerContext
-from barnabas.controller.coordination.interface import CoordinationStore, Stat, WatchedEvent
+from barnabas.controller.coordination.interface import CoordinationStore, WatchedEvent
+from barnabas.controller.loading import registered
 from barnabas.controller.registration import Registration
-from barnabas.controller.state import BrokerRegistration
+from barnabas.controller.state import BrokerRegistration, Registrations
 
 logger = logging.getLogger(__name__)
-
-
-class Registrations(NamedTuple):
-    """The live brokers. `zxid` is that of the last change among them; every broker that reads these registrations reads
-    the same zxid.
-    """
-
-    brokers: tuple[BrokerRegistration, ...]
-    zxid: int
 
 
 class RegistrationWatch:
@@ -59,15 +50,6 @@ class RegistrationWatch:
         return Registrations(
             tuple(registered(*each) for each in found), max(after.pzxid, *(stat.mzxid for _, _, stat in found), 0)
         )
-
-
-def registered(broker_id: int, payload: bytes, stat: Stat) -> BrokerRegistration:
-    """A broker's registration; if it cannot be read, one without details."""
-    try:
-        return znodes.decode_broker(broker_id, payload, stat.czxid)
-    except znodes.DamagedZnode as error:
-        logger.error("the registration of broker %d cannot be read: %s", broker_id, error)
-        return BrokerRegistration(broker_id, (), epoch=stat.czxid)
 
 
 def _secret_digests(brokers: Iterable[BrokerRegistration]) -> dict[int, str]:

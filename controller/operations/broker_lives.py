@@ -21,10 +21,10 @@ from barnabas.controller.operations.leadership import (
     replicas_of,
     without_replica,
 )
-from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
 from barnabas.controller.operations.preferred_election import keep_balance
 from barnabas.controller.operations.reassignment import advance
 from barnabas.controller.partition_fsm import PartitionStatus
+from barnabas.controller.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import NO_LEADER, BrokerRegistration, ClusterState, PartitionState, TopicPartition
 
 logger = logging.getLogger(__name__)

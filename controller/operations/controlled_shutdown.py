@@ -18,7 +18,7 @@ from barnabas.controller.operations.leadership import (
     replicas_of,
     without_replica,
 )
-from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.plan import OperationGroup, Plan, state_update
 from barnabas.controller.requests import UNKNOWN_BROKER_EPOCH
 from barnabas.controller.state import NO_LEADER, ClusterState, PartitionState, TopicPartition
 from barnabas.wire.errors import ApiError, ErrorCode

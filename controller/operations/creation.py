@@ -10,10 +10,11 @@ from barnabas.controller.context import ControllerContext
 from barnabas.controller.coordination.interface import Create, SetData
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.leadership import first_states
-from barnabas.controller.operations.plan import OperationGroup, Plan, state_creation
-from barnabas.controller.operations.topics import Creation, NewTopic, TopicOutcome, check_creations
+from barnabas.controller.operations.topic_checks import Creation, check_creations
 from barnabas.controller.partition_fsm import PartitionStatus
+from barnabas.controller.plan import OperationGroup, Plan, state_creation
 from barnabas.controller.state import ClusterState, TopicPartition, TopicState
+from barnabas.controller.topics import NewTopic, TopicOutcome
 from barnabas.turns import ENTRIES_PER_TURN
 from barnabas.wire.errors import ErrorCode
 

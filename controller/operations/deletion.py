@@ -14,8 +14,8 @@ from barnabas.controller import znodes
 from barnabas.controller.admin_request import AdminRequest, Results, timed_out
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.coordination.interface import Create, Delete
-from barnabas.controller.operations.plan import OperationGroup, Plan
 from barnabas.controller.partition_fsm import PartitionStatus
+from barnabas.controller.plan import OperationGroup, Plan
 from barnabas.controller.state import ClusterState
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -163,9 +163,9 @@ async def _forget_moves(context: ControllerContext, names: Collection[str]) -> N
         if assignment.is_being_reassigned
     ]
     if moving:
-        from barnabas.controller.operations.znode_requests import forget_reassignments
+        from barnabas.controller.operations import reassignment_znode
 
-        await forget_reassignments(context, moving)
+        await reassignment_znode.forget(context, moving)
 
 
 async def _znodes_of(context: ControllerContext, name: str) -> list[str]:

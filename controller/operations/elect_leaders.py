@@ -6,10 +6,9 @@
 
 import logging
 from collections.abc import Collection
-from enum import Enum
 from types import MappingProxyType
 
-from barnabas.controller.admin_request import AdminRequest
+from barnabas.controller.admin_request import AdminRequest, ElectionType, PartitionResults
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.elections import LogEnds
@@ -20,24 +19,12 @@ from barnabas.controller.operations.leadership import (
     preferred_leader,
     replicas_of,
 )
-from barnabas.controller.operations.plan import Plan, parent_paths, state_writes, without_znode
+from barnabas.controller.plan import Plan, parent_paths, state_writes, without_znode
 from barnabas.controller.state import NO_LEADER, ClusterState, PartitionState, TopicPartition
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
-
-ElectionResults = dict[TopicPartition, ApiError | None]
-"""The result of each partition: None if another broker leads it now."""
-
-
-class ElectionType(Enum):
-    """The type of an election; the value is Kafka's number on the wire."""
-
-    PREFERRED = 0
-    """Elects the first replica of the assignment."""
-    UNCLEAN = 1
-    """Elects any live replica, if there is no leader: acknowledged records that it lacks are lost."""
 
 
 def elected(
@@ -87,7 +74,7 @@ async def elect_leaders(
     partitions: Collection[TopicPartition] | None,
     election_type: ElectionType,
     timeout_ms: int,
-) -> ElectionResults:
+) -> PartitionResults:
     """Elect leaders of these partitions, or of all (None; then partitions that need no election are left out); responds
     when the own broker knows the leaders, or after `timeout_ms`. Called by the task that serves a client, executed in
     the controller's task.
@@ -95,7 +82,7 @@ async def elect_leaders(
     Raises: ApiError, as `ControllerContext.ask`; REQUEST_TIMED_OUT if all partitions are meant, and there was no
     decision in time.
     """
-    request = AdminRequest[ElectionResults | None](
+    request = AdminRequest[PartitionResults | None](
         context.timers, timeout_ms, lambda decided: _timed_out(partitions, decided)
     )
 
@@ -124,11 +111,11 @@ async def elect_leaders(
 
 async def decide(
     context: ControllerContext, partitions: Collection[TopicPartition], election_type: ElectionType
-) -> tuple[Plan, ElectionResults]:
+) -> tuple[Plan, PartitionResults]:
     """The plan of the possible elections, and the results once it is written. In the controller's task."""
     cluster, epoch = context.cluster, context.election.epoch
     states: dict[TopicPartition, PartitionState] = {}
-    results: ElectionResults = {}
+    results: PartitionResults = {}
     turns = Turns()  # only the controller's task, which runs this, changes the cluster
     for partition in dict.fromkeys(partitions):
         await turns.after_one()
@@ -147,8 +134,8 @@ async def decide(
 
 
 def _timed_out(
-    partitions: Collection[TopicPartition] | None, decided: ElectionResults | None
-) -> ElectionResults | None:
+    partitions: Collection[TopicPartition] | None, decided: PartitionResults | None
+) -> PartitionResults | None:
     """The response after a timeout; None if the partitions are not known yet."""
     if partitions is None and decided is None:
         return None

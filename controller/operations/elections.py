@@ -18,14 +18,8 @@ from barnabas.controller.operations.leadership import (
     marked_if_alone,
     replicas_of,
 )
-from barnabas.controller.operations.plan import (
-    OperationGroup,
-    Plan,
-    parent_paths,
-    state_writes,
-    without_znode,
-)
 from barnabas.controller.partition_fsm import PartitionStatus
+from barnabas.controller.plan import OperationGroup, Plan, parent_paths, state_writes, without_znode
 from barnabas.controller.state import ClusterState, LogEnd, PartitionState, TopicPartition
 
 LogEnds = Mapping[TopicPartition, Mapping[int, LogEnd]]

@@ -9,10 +9,11 @@ from barnabas.controller.context import ControllerContext
 from barnabas.controller.coordination.interface import SetData
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.leadership import first_states
-from barnabas.controller.operations.plan import OperationGroup, Plan, missing_znode, parent_paths, state_creation
-from barnabas.controller.operations.topics import NewPartitions, check_expansion, duplicates
+from barnabas.controller.operations.topic_checks import check_expansion, duplicates
 from barnabas.controller.partition_fsm import PartitionStatus
+from barnabas.controller.plan import OperationGroup, Plan, missing_znode, parent_paths, state_creation
 from barnabas.controller.state import ClusterState, ReplicaAssignment, TopicPartition, TopicState
+from barnabas.controller.topics import NewPartitions
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 

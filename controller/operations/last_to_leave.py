@@ -14,7 +14,7 @@ from barnabas.controller import znodes
 from barnabas.controller.context import MIN_INSYNC_REPLICAS, ControllerContext
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.leadership import marked_if_alone
-from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import NOBODY, ClusterState, PartitionState, TopicPartition
 
 IsConcerned = Callable[[str, int, PartitionState], bool]

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.elections import elect
-from barnabas.controller.operations.plan import Plan
+from barnabas.controller.plan import Plan
 from barnabas.controller.state import LogEnd, PartitionState, TopicPartition
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import (

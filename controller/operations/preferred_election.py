@@ -14,7 +14,7 @@ from itertools import islice
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.leadership import CommitsAlone, marked_if_alone, preferred_leader, replicas_of
-from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import ClusterState, PartitionState, TopicPartition
 from barnabas.timers import ScheduledCall
 

@@ -14,21 +14,19 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from barnabas.controller import requests, znodes
-from barnabas.controller.admin_request import AdminRequest
+from barnabas.controller.admin_request import AdminRequest, PartitionResults
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.coordination.interface import SetData
+from barnabas.controller.operations import reassignment_znode
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.elections import bring_online
 from barnabas.controller.operations.leadership import CommitsAlone, marked_if_alone, replicas_of, state_among
-from barnabas.controller.operations.plan import OperationGroup, Plan, state_update
+from barnabas.controller.plan import OperationGroup, Plan, state_update
 from barnabas.controller.state import ClusterState, PartitionState, ReplicaAssignment, TopicPartition
 from barnabas.turns import InPieces, Turns, all_in_turns
 from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
-
-ReassignmentResults = dict[TopicPartition, ApiError | None]
-"""The result for each partition: None if its reassignment is under way."""
 
 
 class Transfer(NamedTuple):
@@ -202,18 +200,18 @@ async def alter_reassignments(
     timeout_ms: int,
     *,
     allow_replication_factor_change: bool,
-) -> ReassignmentResults:
+) -> PartitionResults:
     """Begin, replace or (None) cancel reassignments; responds when that is written. Called by the task that serves a
     client, executed in the controller's task.
 
     Raises: ApiError, as `ControllerContext.ask`.
     """
-    request = AdminRequest[ReassignmentResults](
+    request = AdminRequest[PartitionResults](
         context.timers, timeout_ms, lambda _: {each: ApiError(ErrorCode.REQUEST_TIMED_OUT) for each in wanted}
     )
 
     async def alter() -> None:
-        results: ReassignmentResults = {}
+        results: PartitionResults = {}
         assignments: dict[TopicPartition, ReplicaAssignment] = {}
         turns = Turns()  # only the controller's task, which runs this, changes the cluster
         for partition, target in wanted.items():
@@ -229,9 +227,7 @@ async def alter_reassignments(
             except ApiError as error:
                 results[partition] = error.with_traceback(None)  # a traceback would keep all locals alive
         if assignments:
-            from barnabas.controller.operations.znode_requests import forget_reassignments
-
-            await forget_reassignments(context, assignments)
+            await reassignment_znode.forget(context, assignments)
             await begin(context, assignments, request, results)
         request.finish(results)
 
@@ -241,8 +237,8 @@ async def alter_reassignments(
 async def begin(
     context: ControllerContext,
     wanted: Mapping[TopicPartition, ReplicaAssignment],
-    request: AdminRequest[ReassignmentResults] | None = None,
-    results: ReassignmentResults | None = None,
+    request: AdminRequest[PartitionResults] | None = None,
+    results: PartitionResults | None = None,
 ) -> None:
     """Give partitions these assignments, and continue with those that are complete already. In the controller's task.
     The `request` is completed with the `results` when it is written.
@@ -284,9 +280,36 @@ async def advance(context: ControllerContext, partitions: Collection[TopicPartit
     for name, index in transfer.plan.told:
         logger.info("%s-%d: reassigned", name, index)
         await turns.after_one()
-    from barnabas.controller.operations.znode_requests import follow_reassignments
+    await follow_znode(context)
 
-    await follow_reassignments(context)
+
+async def follow_znode(context: ControllerContext) -> None:
+    """Begin those reassignments requested in the znode that are not under way, and remove from it those that are done,
+    or impossible. In the controller's task.
+
+    Raises: Deposed, CoordinationError.
+    """
+    asked = await reassignment_znode.read(context)
+    if asked is None:
+        return
+    targets, version = asked
+    left: dict[TopicPartition, tuple[int, ...]] = {}
+    wanted: dict[TopicPartition, ReplicaAssignment] = {}
+    for (name, index), target in targets.items():
+        try:
+            assignment = check_reassignment(context.cluster, (name, index), target)
+        except ApiError as error:
+            logger.error("%s-%d is not reassigned: %s", name, index, error)
+            continue
+        if assignment != context.cluster.topics[name].assignments[index]:
+            wanted[name, index] = assignment
+        elif not assignment.is_being_reassigned:
+            continue  # done
+        left[name, index] = target
+    await context.election.write(reassignment_znode.rewrite(targets, left, version))
+    if wanted:
+        await begin(context, wanted)
+        await follow_znode(context)  # some of them may be done
 
 
 def reassigned(cluster: ClusterState) -> list[TopicPartition]:

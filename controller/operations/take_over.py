@@ -19,8 +19,8 @@ from barnabas.controller.operations.broker_changes import BrokerChanges
 from barnabas.controller.operations.deletion import delete_queued, drop_unwanted_deletions
 from barnabas.controller.operations.elections import bring_online
 from barnabas.controller.operations.last_to_leave import forget_missed
-from barnabas.controller.operations.plan import OperationGroup
 from barnabas.controller.operations.topic_changes import TopicChanges, tell_of_gone
+from barnabas.controller.plan import OperationGroup
 from barnabas.controller.registration import Registration
 from barnabas.controller.state import TopicState
 

@@ -17,7 +17,7 @@ from barnabas.controller.coordination.interface import CoordinationStore, Delete
 from barnabas.controller.loading import rewritten, with_states
 from barnabas.controller.operations.deletion import delete_queued, drop_unwanted_deletions
 from barnabas.controller.operations.elections import bring_online
-from barnabas.controller.operations.plan import OperationGroup
+from barnabas.controller.plan import OperationGroup
 from barnabas.controller.state import ClusterState, TopicPartition, TopicState
 
 logger = logging.getLogger(__name__)

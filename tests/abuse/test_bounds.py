@@ -19,7 +19,7 @@ import pytest
 from barnabas.broker.coordinators.groups.settings import HELD_BYTES_OF_GROUP_MAX
 from barnabas.broker.coordinators.transactions import settings as transactions
 from barnabas.broker.http.metrics_page import GROUPS_TEXT_BYTES_MAX
-from barnabas.controller.operations import topics as creation
+from barnabas.controller import topics
 from barnabas.storage.descriptors import descriptor_reserve
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (
@@ -85,7 +85,7 @@ REAL = pytest.param("barnabas", marks=FULL, id="real")
 HTTP = {"barnabas.http.address": "127.0.0.1:0"}
 NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
 
-FEW_PARTITIONS = smaller({f"{creation.__name__}.PARTITIONS_MAX": 300})
+FEW_PARTITIONS = smaller({f"{topics.__name__}.PARTITIONS_MAX": 300})
 FEW_IDS = smaller(
     {
         f"{transactions.__name__}.TransactionSettings.held_bytes_max": 4 * MIB,
@@ -111,7 +111,7 @@ def test_a27_partitions(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, module: str
 ) -> None:
     """Topics until there are too many partitions: no more in any way, but for those of the broker's own topics."""
-    most = 300 if module == FEW_PARTITIONS else creation.PARTITIONS_MAX
+    most = 300 if module == FEW_PARTITIONS else topics.PARTITIONS_MAX
     healthy.rate_min = 20  # creating thousands takes turns of 10 ms and more
     with connect(broker.bootstrap_servers) as connection:
         left = most - 1  # the healthy client has one

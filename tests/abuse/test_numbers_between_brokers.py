@@ -24,8 +24,8 @@ from barnabas.broker.server import REPLICA_FETCH_SESSIONS_MAX, Broker
 from barnabas.clock import SystemClock
 from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedStore
-from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.state import BrokerRegistration, EndPoint
+from barnabas.controller.topics import NewTopic
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
 from barnabas.storage.os_files import OsFiles

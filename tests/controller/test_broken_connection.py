@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from barnabas.controller import znodes
-from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.controller.state import NO_LEADER
+from barnabas.controller.topics import NewPartitions, NewTopic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from tests.controller.conftest import own_broker_obeys

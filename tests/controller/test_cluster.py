@@ -11,13 +11,13 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
+from barnabas.controller.admin_request import ElectionType
 from barnabas.controller.broker_queue import Answer
 from barnabas.controller.controllership import RECOVERY_RETRY_DELAY_MS
 from barnabas.controller.coordination.interface import ConnectionLost
 from barnabas.controller.operations import answers
-from barnabas.controller.operations.elect_leaders import ElectionType
-from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.controller.state import NO_LEADER, NOBODY, BrokerRegistration, EndPoint, ReplicaAssignment
+from barnabas.controller.topics import NewPartitions, NewTopic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest

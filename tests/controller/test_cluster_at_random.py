@@ -10,8 +10,8 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
-from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.state import NO_LEADER
+from barnabas.controller.topics import NewTopic
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.alter_partition import (
     AlterPartitionRequest,

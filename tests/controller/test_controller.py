@@ -11,9 +11,9 @@ from barnabas.controller import znodes
 from barnabas.controller.bootstrap import ClusterIdMismatch
 from barnabas.controller.broker_queue import RETRY_DELAY_MS
 from barnabas.controller.coordination.interface import CoordinationError, StoreUnavailable
-from barnabas.controller.operations.topics import NewPartitions, NewTopic, TopicDefaults
 from barnabas.controller.registration import BrokerIdInUse
 from barnabas.controller.state import ReplicaAssignment
+from barnabas.controller.topics import NewPartitions, NewTopic, TopicDefaults
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest

@@ -9,7 +9,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.controller_election import ControllerElection, ControllerElsewhere, Deposed
 from barnabas.controller.coordination.interface import CoordinationStore, Create, Delete, SessionExpired
-from barnabas.controller.operations.plan import TRANSACTION_BYTES_MAX
+from barnabas.controller.plan import TRANSACTION_BYTES_MAX
 from barnabas.controller.registration import Registration
 from barnabas.controller.sessions import StoreSessions
 from barnabas.controller.state import BrokerRegistration, EndPoint, PartitionState

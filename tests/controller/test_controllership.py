@@ -8,7 +8,7 @@ from barnabas.controller import znodes
 from barnabas.controller.controller_election import Deposed
 from barnabas.controller.controllership import RECOVERY_RETRY_DELAY_MS, RENEWALS_AT_ONCE
 from barnabas.controller.coordination.interface import ConnectionLost, Create, Delete, NoNode, SetData
-from barnabas.controller.operations.topics import NewPartitions, NewTopic
+from barnabas.controller.topics import NewPartitions, NewTopic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from tests.controller.conftest import told

@@ -15,11 +15,11 @@ from barnabas.controller.context import STOP_PATIENCE_MS
 from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.controllership import RECOVERY_RETRY_DELAY_MS
 from barnabas.controller.coordination.interface import CoordinationStore, Create, Delete, StoreUnavailable
-from barnabas.controller.operations.broker_changes import Registrations, RegistrationWatch
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.operations.broker_changes import RegistrationWatch
 from barnabas.controller.registration import BrokerIdInUse
 from barnabas.controller.requests import UNKNOWN_BROKER_EPOCH
-from barnabas.controller.state import BrokerRegistration, EndPoint, ReplicaAssignment, SupportedFeature
+from barnabas.controller.state import BrokerRegistration, EndPoint, Registrations, ReplicaAssignment, SupportedFeature
+from barnabas.controller.topics import NewTopic
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.stop_replica import StopReplicaRequest

@@ -7,10 +7,10 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller import requests, znodes
+from barnabas.controller.admin_request import ElectionType
 from barnabas.controller.operations import reassignment
-from barnabas.controller.operations.elect_leaders import ElectionType
-from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.controller.state import NO_LEADER, ReplicaAssignment
+from barnabas.controller.topics import NewPartitions, NewTopic
 from barnabas.turns import ENTRIES_PER_TURN
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.stop_replica import StopReplicaRequest

@@ -7,7 +7,7 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.topics import NewTopic
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from tests.controller.cluster import IN_BOTH_STORES, Cluster

@@ -6,8 +6,8 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
-from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.state import ReplicaAssignment
+from barnabas.controller.topics import NewTopic
 from barnabas.wire.errors import ErrorCode
 from tests.controller.cluster import IN_BOTH_STORES, Cluster
 

@@ -20,7 +20,7 @@ from barnabas.broker.configuration import config
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker
 from barnabas.controller.coordination.embedded import EmbeddedStore
-from barnabas.controller.operations.topics import NewPartitions, NewTopic
+from barnabas.controller.topics import NewPartitions, NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.storage.segment_reader import ColdRead

@@ -18,8 +18,8 @@ from barnabas.broker.configuration import config as broker_config
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as Server
 from barnabas.clock import Clock, SystemClock
+from barnabas.controller.admin_request import ElectionType
 from barnabas.controller.coordination.owner_thread import OwnerThread
-from barnabas.controller.operations.elect_leaders import ElectionType
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing.brokers import report
 from barnabas.testing.brokers.cluster_broker import ClusterBroker

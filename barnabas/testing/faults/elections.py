@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.controller.admin_request import AdminRequest
 from barnabas.controller.operations.announcement import tell
 from barnabas.controller.operations.leadership import marked_if_alone, replicas_of
-from barnabas.controller.operations.plan import Plan, state_update
+from barnabas.controller.plan import Plan, state_update
 from barnabas.controller.state import NO_LEADER, PartitionState
 from barnabas.wire.errors import ApiError, ErrorCode
 

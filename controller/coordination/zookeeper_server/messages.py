@@ -112,7 +112,7 @@ _EVENT_TYPES: Final = {
 
 OPERATIONS_MAX: Final = 10_000
 """The maximum number of writes, or reads, in one request: no other request is served during them, 20 us each. A
-controller of ours writes half as many (`TRANSACTION_BYTES_MAX` of `operations/plan.py`), one of Kafka's two.
+controller of ours writes half as many (`TRANSACTION_BYTES_MAX` of `controller/plan.py`), one of Kafka's two.
 """
 
 _END_OF_MULTI: Final = encode_int(-1) + encode_boolean(True) + encode_int(-1)

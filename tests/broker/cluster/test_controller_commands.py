@@ -19,8 +19,8 @@ from barnabas.controller import znodes
 from barnabas.controller.controller_election import Elected
 from barnabas.controller.coordination.embedded import EmbeddedStore
 from barnabas.controller.coordination.interface import StoreUnavailable
-from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.requests import FULL
+from barnabas.controller.topics import NewTopic
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionState,

@@ -20,7 +20,7 @@ from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.controller.coordination.interface import SessionCredentials, StoreUnavailable
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.topics import NewTopic
 from barnabas.storage.files import DirectoryEntry
 from barnabas.storage.os_files import OsFiles
 from barnabas.threads import OneThread, OsThreads, Threads

@@ -14,7 +14,7 @@ from barnabas.broker.configuration.topics import TopicConfigs
 from barnabas.broker.coordinators.internal_topics import InternalTopics
 from barnabas.clock import ManualClock
 from barnabas.controller.coordination.embedded import EmbeddedStore
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.topics import NewTopic
 from barnabas.testing import Broker, Cluster
 from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ErrorCode

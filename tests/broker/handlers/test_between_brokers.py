@@ -23,8 +23,8 @@ from barnabas.clock import SystemClock
 from barnabas.controller import znodes
 from barnabas.controller.controller_election import Elected
 from barnabas.controller.coordination.embedded import EmbeddedStore
-from barnabas.controller.operations.topics import PARTITIONS_MAX, NewTopic
 from barnabas.controller.state import BrokerRegistration, EndPoint
+from barnabas.controller.topics import PARTITIONS_MAX, NewTopic
 from barnabas.network import BoundSocket, OsNetwork
 from barnabas.wire import messages
 from barnabas.wire.compile_reader import ELEMENTS_MAX

@@ -17,8 +17,8 @@ from barnabas.clock import ManualClock
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.coordination.embedded import EmbeddedStore
-from barnabas.controller.operations.topics import TopicDefaults
 from barnabas.controller.state import BrokerRegistration, EndPoint
+from barnabas.controller.topics import TopicDefaults
 from barnabas.wire.codec import decode, encode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import (

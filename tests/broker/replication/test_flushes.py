@@ -14,7 +14,7 @@ from barnabas.broker.environment import Environment
 from barnabas.broker.replication.flusher import FLUSHES_PER_DIRECTORY
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.topics import NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.errors import StorageError
 from barnabas.testing.contents.requests import ask

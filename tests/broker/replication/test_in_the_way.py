@@ -7,7 +7,7 @@ from barnabas.broker.configuration import config
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.topics import NewTopic
 from barnabas.wire.errors import ErrorCode
 from tools.waiting import PATIENCE_S
 

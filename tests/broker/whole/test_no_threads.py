@@ -14,7 +14,7 @@ from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock
 from barnabas.controller.coordination.interface import StoreUnavailable
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.topics import NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing.contents.requests import ask

@@ -10,7 +10,7 @@ import pytest
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.outcome import CloseConnection, Outcome, Serve
 from barnabas.broker.replication.partition import Partition
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.topics import NewTopic
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import parse_request_header
 from barnabas.wire.messages.alter_partition import AlterPartitionRequest

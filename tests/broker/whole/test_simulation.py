@@ -15,7 +15,7 @@ from barnabas.broker.coordinators.transactions import machine
 from barnabas.broker.coordinators.transactions.events import Effects, ProducerReply, TimeOut
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.timers import SLICE_S, Timers
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.topics import NewTopic
 from barnabas.storage.log_health import LogHealth
 from barnabas.storage.producer_state import BatchMetadata, ProducerState
 from barnabas.storage.validation import AppendOrigin

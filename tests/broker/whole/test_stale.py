@@ -20,7 +20,7 @@ from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.topics import NewTopic
 from barnabas.storage.segment_reader import FetchData
 from barnabas.storage.validation import CHEAP_RECORDS_MAX
 from barnabas.testing.contents.requests import ask

@@ -18,7 +18,7 @@ from barnabas.broker.upkeep.compaction import Compaction
 from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller
-from barnabas.controller.operations.topics import NewTopic
+from barnabas.controller.topics import NewTopic
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from barnabas.storage.files import Files
 from barnabas.storage.log_manager import LogManager

@@ -30,8 +30,8 @@ from barnabas.broker.handlers.produce import APPENDS_AT_ONCE
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.server import Broker
 from barnabas.controller.operations.deletion import DeleteTopics
-from barnabas.controller.operations.topics import NewTopic
 from barnabas.controller.state import TopicState
+from barnabas.controller.topics import NewTopic
 from barnabas.storage.log_manager import LogManager
 from barnabas.testing.contents.requests import ask
 from barnabas.testing.waiting.conditions import wait_until

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations
 
-from barnabas.controller.operations.plan import Plan
+from barnabas.controller.plan import Plan
 from barnabas.controller.state import (
     NO_LEADER,
     BrokerRegistration,

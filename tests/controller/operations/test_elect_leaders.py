@@ -2,7 +2,8 @@
 
 import pytest
 
-from barnabas.controller.operations.elect_leaders import ElectionType, elected
+from barnabas.controller.admin_request import ElectionType
+from barnabas.controller.operations.elect_leaders import elected
 from barnabas.controller.state import NO_LEADER, ClusterState, PartitionState, RecoveryState
 from barnabas.wire.errors import ApiError, ErrorCode
 from tests.controller.operations.clusters import EPOCH, REPLICAS, cluster, every_state, state, subsets

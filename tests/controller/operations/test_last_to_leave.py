@@ -10,9 +10,9 @@ from barnabas.controller.operations.broker_lives import plan_absences, plan_brok
 from barnabas.controller.operations.controlled_shutdown import plan_departure, plan_relief
 from barnabas.controller.operations.elections import plan_elections
 from barnabas.controller.operations.leadership import CommitsAlone, marked_if_alone
-from barnabas.controller.operations.plan import Plan
 from barnabas.controller.operations.preferred_election import plan_preferred_elections
 from barnabas.controller.operations.reassignment import check_reassignment, plan_begin
+from barnabas.controller.plan import Plan
 from barnabas.controller.state import NO_LEADER, NOBODY, ClusterState, PartitionState
 from barnabas.turns import in_turns
 from barnabas.wire.messages.alter_partition import (

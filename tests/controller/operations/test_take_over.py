@@ -3,8 +3,8 @@
 import pytest
 
 from barnabas.controller import znodes
-from barnabas.controller.operations.topics import NewPartitions, NewTopic
 from barnabas.controller.state import ReplicaAssignment
+from barnabas.controller.topics import NewPartitions, NewTopic
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest

@@ -5,16 +5,9 @@ from typing import Any
 
 import pytest
 
-from barnabas.controller.operations.topics import (
-    NewPartitions,
-    NewTopic,
-    TopicDefaults,
-    TopicOutcome,
-    check_creations,
-    check_expansion,
-    check_topic_name,
-)
+from barnabas.controller.operations.topic_checks import check_creations, check_expansion
 from barnabas.controller.state import BrokerRegistration, ClusterState, EndPoint, ReplicaAssignment, TopicState
+from barnabas.controller.topics import NewPartitions, NewTopic, TopicDefaults, TopicOutcome, check_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode
 
 ENDPOINTS = (EndPoint("PLAINTEXT", "localhost", 9092),)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.controller import plan
 from barnabas.controller.coordination.interface import Check, Create
-from barnabas.controller.operations import plan
 
 FENCE = Check("/controller_epoch", 7)
 
