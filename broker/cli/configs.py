@@ -207,7 +207,7 @@ def check_file(
       barnabas config check server.properties
       barnabas config check server.properties --json | jq .errors
     """
-    from barnabas.broker.cli.serve import read_properties_file
+    from barnabas.broker.cli.one_broker import read_properties_file
 
     try:
         properties = read_properties_file(path)

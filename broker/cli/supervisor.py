@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.broker.cli.broker_plans import BrokerPlan, with_note
 from barnabas.broker.cli.cluster_directory import (
     ADDRESS_KEYS,
     NOTE_FILE,
@@ -26,12 +26,11 @@ from barnabas.broker.cli.cluster_directory import (
     brokers_in,
     read_note,
 )
+from barnabas.broker.cli.free_ports import still_to_be_had, with_free_ports
 from barnabas.broker.cli.ready import print_ready
-from barnabas.broker.cli.several_brokers import BrokerPlan, with_note
 from barnabas.broker.cli.zookeeper_process import new_server
 from barnabas.broker.configuration.listeners import BROKERS_LISTENER
 from barnabas.controller import znodes
-from barnabas.network import OsNetwork
 from barnabas.storage.checkpoints import LOCK_FILE
 from barnabas.storage.errors import DirectoryLocked
 from barnabas.storage.os_files import OsFiles, holder_text
@@ -127,8 +126,8 @@ class Supervisor:
                 port = await self._listen(plan.store_port, is_needed=is_in_use)
                 noted = _addresses(plan.configs)
                 if not is_in_use:
-                    noted = {key: _still_to_be_had(child.asked[key], each, taken) for key, each in noted.items()}
-                addresses = {key: _with_free_ports(each, taken) for key, each in noted.items()}
+                    noted = {key: still_to_be_had(child.asked[key], each, taken) for key, each in noted.items()}
+                addresses = {key: with_free_ports(each, taken) for key, each in noted.items()}
                 configs = {**plan.configs, **addresses, "zookeeper.connect": f"{HOST}:{port}"}
                 child.plan = replace(plan, configs=configs, store_port=port)
         for child in self._children:
@@ -427,40 +426,3 @@ def _user(directory: Path) -> int | None:
 
 def _addresses(configs: Mapping[str, str]) -> dict[str, str]:
     return {key: configs[key] for key in ADDRESS_KEYS if key in configs}
-
-
-def _still_to_be_had(asked: str, given: str, taken: contextlib.ExitStack) -> str:
-    """The noted addresses for the configured ones; the configured ones if another program has meanwhile taken a port
-    that replaced 0."""
-    for each, address in zip(asked.split(","), given.split(","), strict=False):
-        if asked == given or not each.endswith(":0"):
-            continue
-        host, _, port = address.rpartition("://")[2].rpartition(":")
-        try:
-            taken.callback(OsNetwork().bind(host.strip("[]") or None, int(port)).close)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                logger.warning("another program has taken %s: other free ports are chosen for %s", address, asked)
-                return asked
-        except (ValueError, OverflowError):
-            return asked  # the note was edited
-    return given
-
-
-def _with_free_ports(addresses: str, taken: contextlib.ExitStack) -> str:
-    """Listeners, or HOST:PORT, with each port 0 replaced by a free one: a restarted broker needs its former address.
-    Until `taken` is closed no other program gets these ports; another broker of ours could get one, one time in some
-    thousand.
-    """
-    parts = []
-    for each in addresses.split(","):
-        name, separator, address = each.rpartition("://")
-        host, _, port = address.rpartition(":")
-        parts.append(f"{name}{separator}{host}:{port if port != '0' else _free_port(host.strip('[]'), taken)}")
-    return ",".join(parts)
-
-
-def _free_port(host: str, taken: contextlib.ExitStack) -> int:
-    bound = OsNetwork().bind(host or None, 0)
-    taken.callback(bound.close)
-    return bound.port

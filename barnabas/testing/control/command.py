@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.cli.one_broker import EXIT_USAGE, serve_one
 from barnabas.broker.cli.process import End, look_for_garbage, ready_line, tell_what_is_due
 from barnabas.broker.cli.ready import print_ready
-from barnabas.broker.cli.serve import EXIT_USAGE, parser, serve_one
+from barnabas.broker.cli.serve import parser
 from barnabas.broker.configuration.config import DEFAULT, BrokerConfig, parse_address
 from barnabas.broker.observability import logs
 from barnabas.testing.brokers.broker import Broker

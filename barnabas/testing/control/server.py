@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from barnabas.broker.cli.serve import refusals_of_a_start
+from barnabas.broker.cli.one_broker import refusals_of_a_start
 from barnabas.broker.configuration.config import ConfigError, parse_address
 from barnabas.broker.http.connections import LARGE_BODY_BYTES, BodyTooLarge, HttpBounds, HttpConnections
 from barnabas.network import BoundSocket, OsNetwork

@@ -19,7 +19,8 @@ import pytest
 
 import barnabas
 from barnabas.broker.cli import serve_help
-from barnabas.broker.cli.serve import listener_of, parser, read_configuration
+from barnabas.broker.cli.one_broker import listener_of, read_configuration
+from barnabas.broker.cli.serve import parser
 from barnabas.broker.configuration.config import Resolution
 from barnabas.testing import Broker
 from tools.processes import children
@@ -423,7 +424,7 @@ def test_an_address_in_use_is_one_sentence(serve: Callable[..., subprocess.Popen
     assert (process.returncode, out) == (1, "")
     last = err.splitlines()[-1]
     assert last.endswith(
-        f"serve: cannot listen on PLAINTEXT://{broker.bootstrap_servers}: Address already in use."
+        f"one_broker: cannot listen on PLAINTEXT://{broker.bootstrap_servers}: Address already in use."
         " Listen elsewhere (--listen, listeners; port 0 takes a free one), or end what is in the way"
     )
     assert "Traceback" not in err
@@ -434,6 +435,6 @@ def test_an_http_address_in_use_is_one_sentence(serve: Callable[..., subprocess.
     out, err = children.finish(process)
     assert (process.returncode, out) == (1, "")
     assert err.splitlines()[-1].endswith(
-        f"serve: cannot serve HTTP on {broker.bootstrap_servers}: Address already in use."
+        f"one_broker: cannot serve HTTP on {broker.bootstrap_servers}: Address already in use."
         " Serve it elsewhere (--http, barnabas.http.address), or end what is in the way"
     )

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from barnabas.broker.cli.serve import parser, read_configuration
+from barnabas.broker.cli.one_broker import read_configuration
+from barnabas.broker.cli.serve import parser
 from barnabas.testing import Broker
 from tests.support.required import tool_missing
 from tools.processes import children

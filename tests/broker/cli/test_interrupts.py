@@ -103,7 +103,7 @@ def interrupted_at(moment: str, arguments: Sequence[str]) -> subprocess.Complete
             for module in ("barnabas.broker.cli.app", "typer", "barnabas.broker.client.client")
         ),
         ("barnabas.storage.check.directory", ["check", "."]),
-        ("barnabas.broker.cli.serve", ["config", "check", "/dev/null"]),
+        ("barnabas.broker.cli.one_broker", ["config", "check", "/dev/null"]),
         ("barnabas.broker.cli.serve", ["serve"]),
         ("barnabas.broker.server", ["serve", "--listen", "127.0.0.1:0"]),
         ("the exit", ["version"]),

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from barnabas.broker.cli.several_brokers import _beyond
+from barnabas.broker.cli.broker_plans import replicas_beyond
 from barnabas.broker.configuration.config import load
 from barnabas.broker.configuration.keys import OBEYED_KEYS
 
@@ -23,7 +23,7 @@ COUNTS_OF_REPLICAS: Final = re.compile(r".*(replication\.factor|min\.isr|min\.in
 
 
 def told(count: int, **configs: str) -> list[str]:
-    return list(_beyond(load(options={key.replace("_", "."): value for key, value in configs.items()}), count))
+    return list(replicas_beyond(load(options={key.replace("_", "."): value for key, value in configs.items()}), count))
 
 
 def all_set_to(number: int) -> dict[str, str]:

@@ -130,7 +130,7 @@ def test_a_data_directory_that_cannot_be_is_named(
     last = ended.stderr.splitlines()[-1]
     shown = path if len(path) <= 300 else f"{path[:150]}...{path[-150:]} ({len(path)} characters)"
     assert last.endswith(
-        f"FATAL barnabas.broker.cli.serve: log directory {shown} cannot be used: {reason}."
+        f"FATAL barnabas.broker.cli.one_broker: log directory {shown} cannot be used: {reason}."
         " Give this broker another one (--data-dir, log.dirs), or make this one usable"
     )
 
@@ -163,7 +163,7 @@ def test_a_new_directory_on_a_full_disk_is_told_in_one_line(small_disk: Path) ->
     assert ended.returncode == 1
     _, last = ended.stderr.splitlines()
     assert last.endswith(
-        f"serve: log directory {small_disk / 'data'} cannot be used: No space left on device."
+        f"one_broker: log directory {small_disk / 'data'} cannot be used: No space left on device."
         " Give this broker another one (--data-dir, log.dirs), or make this one usable"
     )
 
@@ -182,7 +182,7 @@ def test_a_directory_that_is_mounted_read_only_is_told_in_one_line(small_disk: P
     assert ended.returncode == 1
     _, last = ended.stderr.splitlines()
     assert last.endswith(
-        f"serve: log directory {data} cannot be used: Read-only file system."
+        f"one_broker: log directory {data} cannot be used: Read-only file system."
         " Give this broker another one (--data-dir, log.dirs), or make this one usable"
     )
     if has_logs:
@@ -202,7 +202,7 @@ def test_a_start_that_a_full_disk_ends_says_what_to_do(small_disk: Path) -> None
         ended = refused("--data-dir", str(other.log_dir))
     assert ended.returncode == 1
     assert re.search(
-        rf"FATAL barnabas.broker.cli.serve: [^\[]*\. Make room on the disk of {other.log_dir}, or give this broker"
+        rf"FATAL barnabas.broker.cli.one_broker: [^\[]*\. Make room on the disk of {other.log_dir}, or give this broker"
         r" another directory \(--data-dir, log.dirs\)$",
         ended.stderr.splitlines()[-1],
     )

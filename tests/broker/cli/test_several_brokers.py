@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from kazoo.client import KazooClient
 
 from barnabas.broker.cli.cluster_directory import NOTE_FILE
-from barnabas.broker.cli.supervisor import _with_free_ports
+from barnabas.broker.cli.free_ports import with_free_ports
 from barnabas.controller import znodes
 from barnabas.controller.state import PartitionState
 from barnabas.storage.checkpoints import CLEAN_SHUTDOWN_FILE, LOCK_FILE, LOST_LOGS_FILE
@@ -634,7 +634,7 @@ def test_ports_that_the_system_gives_are_different_ones() -> None:
     """Each is given while the others are taken: who closes one may be given it again."""
     with contextlib.ExitStack() as taken:
         listeners = ["A://127.0.0.1:0,B://127.0.0.1:0"] * 300
-        ports = re.findall(r":(\d+)", ",".join(_with_free_ports(each, taken) for each in listeners))
+        ports = re.findall(r":(\d+)", ",".join(with_free_ports(each, taken) for each in listeners))
     assert len(set(ports)) == len(ports) == 600
 
 

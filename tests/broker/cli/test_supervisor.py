@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.cli.broker_plans import BrokerPlan
 from barnabas.broker.cli.cluster_directory import NOTE_FILE
-from barnabas.broker.cli.several_brokers import BrokerPlan
 from barnabas.broker.cli.supervisor import RESTARTS_MAX, RESTARTS_PERIOD_S, RestartBudget, Supervisor
 from barnabas.storage.checkpoints import LOCK_FILE
 from tools.waiting import PATIENCE_S, until
