@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from barnabas.broker.cluster.former_session import SessionNote
     from barnabas.broker.coordinators.transactions.coordinator_sender import CoordinatorSender
     from barnabas.broker.coordinators.transactions.markers import MarkerWriter
-    from barnabas.broker.http.metrics_page import MetricSources
+    from barnabas.broker.http.figures import MetricSources
     from barnabas.broker.http.server import HttpServer
     from barnabas.broker.other_brokers import OtherBrokers
     from barnabas.controller.channel import BrokerChannel
@@ -756,7 +756,7 @@ class Broker:
 
     def metric_sources(self) -> "MetricSources":
         """The parts whose figures are in /metrics."""
-        from barnabas.broker.http.metrics_page import MetricSources
+        from barnabas.broker.http.figures import MetricSources
 
         return MetricSources(
             self.services,

@@ -18,8 +18,9 @@ from aiohttp import web
 import barnabas
 from barnabas.broker.configuration.config import parse_address
 from barnabas.broker.http.connections import EXCHANGE_TIMEOUT_S, HttpBounds, HttpConnections
+from barnabas.broker.http.figures import MetricSources, take_snapshot
 from barnabas.broker.http.joining import Joining
-from barnabas.broker.http.metrics_page import MetricSources, MetricsPage, take_snapshot
+from barnabas.broker.http.metrics_page import MetricsPage
 from barnabas.network import BoundSocket, Network
 from barnabas.threads import Threads
 

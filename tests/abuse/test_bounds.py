@@ -18,7 +18,7 @@ import pytest
 
 from barnabas.broker.coordinators.groups.settings import HELD_BYTES_OF_GROUP_MAX
 from barnabas.broker.coordinators.transactions import settings as transactions
-from barnabas.broker.http.metrics_page import GROUPS_TEXT_BYTES_MAX
+from barnabas.broker.http.figures import GROUPS_TEXT_BYTES_MAX
 from barnabas.controller import topics
 from barnabas.storage.descriptors import descriptor_reserve
 from barnabas.wire.errors import ErrorCode

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from barnabas.broker.http.metrics_page import (
+from barnabas.broker.http.figures import (
     TOPICS_MAX,
     ApiFigures,
     ControllerFigures,
     DirectoryFigures,
     GroupFigures,
-    MetricsPage,
     PartitionFigures,
     PeerFigures,
     ReplicationFigures,
@@ -18,6 +17,7 @@ from barnabas.broker.http.metrics_page import (
     TopicFigures,
     UncleanableFigures,
 )
+from barnabas.broker.http.metrics_page import MetricsPage
 from barnabas.broker.observability.request_metrics import DURATION_BOUNDS_NS
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"

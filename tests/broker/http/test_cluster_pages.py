@@ -85,6 +85,9 @@ def test_a_broker_is_ready_when_it_is_in_sync_after_its_start(cluster: Cluster) 
         producer.produce("t", "v", partition=partition)
     assert producer.flush(PATIENCE_S) == 0
     wait_until(lambda: figure(cluster, leader, under_replicated) == lacking)
+    for counted in ("isr_expands", "isr_shrinks"):
+        assert figure(cluster, leader, f"barnabas_{counted}_total") >= lacking
+    wait_until(lambda: figure(cluster, back, "barnabas_replication_bytes_in_total") > 0)
     assert get(cluster, back, "readyz") == (200, "ready\n")  # once is enough
 
 

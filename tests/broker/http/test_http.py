@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from barnabas.broker.http.connections import CONNECTIONS_MAX, PAGES_MAX
-from barnabas.broker.http.metrics_page import MetricsPage, Snapshot
+from barnabas.broker.http.figures import Snapshot
+from barnabas.broker.http.metrics_page import MetricsPage
 from barnabas.broker.http.server import HttpServer
 from barnabas.network import OsNetwork
 from barnabas.storage.os_files import is_reserved_descriptor

@@ -8,7 +8,8 @@ import pytest
 
 from barnabas.broker.api.response_errors import error_counter
 from barnabas.broker.handlers import served_apis
-from barnabas.broker.http.metrics_page import TOPICS_MAX, MetricsPage, take_snapshot
+from barnabas.broker.http.figures import TOPICS_MAX, take_snapshot
+from barnabas.broker.http.metrics_page import MetricsPage
 from barnabas.clock import ManualClock
 from barnabas.testing import Broker
 from barnabas.wire import messages

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from barnabas.broker.configuration.config import load
 from barnabas.broker.environment import Environment
-from barnabas.broker.http.metrics_page import take_snapshot
+from barnabas.broker.http.figures import take_snapshot
 from barnabas.broker.upkeep import compaction
 from barnabas.broker.upkeep.cleaner_process import Throttle, command, decode_result, encode_job
 from barnabas.storage.compaction.cleaner import CleanedSegment, CleaningJob, SourceSegment

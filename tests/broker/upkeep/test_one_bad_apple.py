@@ -19,7 +19,7 @@ from barnabas.broker.coordinators.runtime import LOAD_RETRY_DELAY_MS_MAX
 from barnabas.broker.coordinators.transactions.local_markers import LocalMarkers
 from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.coordinators.transactions.shard import TransactionShard
-from barnabas.broker.http.metrics_page import take_snapshot
+from barnabas.broker.http.figures import take_snapshot
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.timers import Timers
 from barnabas.broker.upkeep.housekeeping import Housekeeping
