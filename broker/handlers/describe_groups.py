@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
-from barnabas.broker.coordinators.groups.classic.state import GroupState
+from barnabas.broker.coordinators.groups.views import DEAD
 from barnabas.broker.coordinators.runtime import weight_of
 from barnabas.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
 from barnabas.turns import InPieces, Turns, in_turns
@@ -95,10 +95,8 @@ def _failed(group_id: str, error: ApiError, version: int) -> DescribedGroup:
     if error.error is not ErrorCode.GROUP_ID_NOT_FOUND:
         return DescribedGroup(group_id=group_id, error_code=error.error)
     if version < 6:
-        return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
-    return DescribedGroup(
-        group_id=group_id, group_state=GroupState.DEAD.value, error_code=error.error, error_message=error.message
-    )
+        return DescribedGroup(group_id=group_id, group_state=DEAD)
+    return DescribedGroup(group_id=group_id, group_state=DEAD, error_code=error.error, error_message=error.message)
 
 
 HANDLER: Handler[DescribeGroupsRequest, DescribeGroupsResponse] = Handler(

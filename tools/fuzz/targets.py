@@ -21,8 +21,8 @@ from typing import Any, Final
 import crc32c
 
 from barnabas.broker.configuration.properties import PropertiesError, decode_properties, parse_properties
+from barnabas.broker.coordinators.groups.classic.subscriptions import parse_topics
 from barnabas.broker.coordinators.groups.records import UnknownRecordType, decode_record, encode_record
-from barnabas.broker.coordinators.groups.subscriptions import parse_topics
 from barnabas.broker.coordinators.transactions import records as transaction_records
 from barnabas.controller import znodes
 from barnabas.storage import checkpoints, producer_snapshot, producer_state

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from barnabas.broker.coordinators.groups.changes import Record
     from barnabas.broker.coordinators.groups.classic.state import Group
+    from barnabas.broker.coordinators.groups.events import CommitOffsets
     from barnabas.broker.coordinators.transactions.markers import TransactionMarker
     from barnabas.wire.errors import ErrorCode
     from barnabas.wire.record_batch import RecordBatchHeader
@@ -108,14 +109,14 @@ def producers_forgotten_in_recovery() -> None:
 
 def commits_of_old_generations_accepted() -> None:
     """A member's commit is accepted with any generation."""
-    from barnabas.broker.coordinators.groups import offsets
+    from barnabas.broker.coordinators.groups.classic import kind
 
-    judge = offsets.commit_error  # type: ignore[attr-defined]
+    judge = kind.commit_error
 
-    def accept(group: "Group", member_id: str, instance_id: str | None, generation: int, **how: bool) -> "ErrorCode":
-        return judge(group, member_id, instance_id, group.generation, **how)
+    def accept(group: "Group", event: "CommitOffsets", **how: bool) -> "ErrorCode":
+        return judge(group, event._replace(generation=group.generation), **how)
 
-    offsets.commit_error = accept  # type: ignore[attr-defined,assignment]
+    kind.commit_error = accept
 
 
 def index_names_the_batch_after() -> None:

@@ -1,19 +1,16 @@
 """Committed offsets: storing them, checking commits, and expiring them.
 
-`decide(group, offsets, event, now_ms, settings)` reads only; `Offsets.apply` is the only mutator, and the loader. An
-offset without members of a group needs no group beforehand: committing it creates a *simple* group, empty and without a
-protocol type. Source: Kafka's OffsetMetadataManager.
+The `DECIDERS` read only; `Offsets.apply` is the only mutator, and the loader. An offset without members of a group
+needs no group beforehand: committing it creates a *simple* group, empty and without a protocol type. Source: Kafka's
+OffsetMetadataManager.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from barnabas.broker.coordinators.effects import NO_PRODUCER_ID, Cancel, Schedule, printable
-from barnabas.broker.coordinators.groups.changes import CommittedOffset, GroupTombstone, OffsetRecord, OffsetTombstone
-from barnabas.broker.coordinators.groups.classic.draft import commit_error
-from barnabas.broker.coordinators.groups.classic.state import CONSUMER_PROTOCOL_TYPE, Group, GroupState, text_bytes
+from barnabas.broker.coordinators.effects import NO_PRODUCER_ID, printable
+from barnabas.broker.coordinators.groups.changes import CommittedOffset, OffsetRecord, OffsetTombstone
 from barnabas.broker.coordinators.groups.events import (
-    SESSION,
     CommitOffsets,
     DeleteGroup,
     DeleteGroupReply,
@@ -23,12 +20,11 @@ from barnabas.broker.coordinators.groups.events import (
     FetchedOffset,
     FetchReply,
     ForgetTopics,
-    OffsetEvent,
     OffsetsReply,
-    TimerKey,
 )
+from barnabas.broker.coordinators.groups.kinds import Group, GroupKind, Usage
+from barnabas.broker.coordinators.groups.memory import GROUP_BYTES, text_bytes
 from barnabas.broker.coordinators.groups.settings import GroupSettings
-from barnabas.broker.coordinators.groups.subscriptions import is_subscribed, subscribed_topics
 from barnabas.wire.errors import ErrorCode
 
 OFFSET_BYTES: Final = 200
@@ -43,6 +39,9 @@ OFFSETS_PER_COMMIT_MAX: Final = 24_385
 commit is one batch and one step of the event loop, and no consumer has so many partitions."""
 DEFAULT_RETENTION_MS: Final = -1
 TIMESTAMP_MAX: Final = 2**63 - 1
+
+
+Kind = GroupKind[Any]
 
 
 class StoredOffset(NamedTuple):
@@ -210,23 +209,38 @@ class Offsets:
             ]
         return FetchReply(fetched)
 
+    def added_bytes(self, event: CommitOffsets, *, is_of_new_group: bool) -> int:
+        """The additional memory after a commit: 0 or less when it replaces as much."""
+        group_id = event.group_id
+        pending = self.pending.get(event.producer_id, {})
+        is_transactional = event.is_transactional
+        added = GROUP_BYTES + OFFSETS_OF_GROUP_BYTES + text_bytes(group_id) if is_of_new_group else 0
+        added += PRODUCER_BYTES if is_transactional and not pending else 0
+        known_topics = self.by_group.get(group_id, {})
+        for topic, _, partitions in event.topics:
+            known_partitions = known_topics.get(topic, {})
+            added += 0 if known_partitions or is_transactional else OFFSETS_OF_TOPIC_BYTES
+            for partition, _, _, metadata in partitions:
+                if is_transactional:
+                    known = pending.get((group_id, topic, partition))
+                    key_bytes = PENDING_OFFSET_BYTES + text_bytes(group_id)
+                else:
+                    known = known_partitions.get(partition)
+                    key_bytes = 0
+                if known is None:
+                    added += OFFSET_BYTES + key_bytes + text_bytes(metadata)
+                elif metadata:
+                    added += text_bytes(metadata) - text_bytes(known.committed.metadata)
+        return added
 
-def decide(group: Group | None, offsets: Offsets, event: OffsetEvent, now_ms: int, settings: GroupSettings) -> Effects:
-    """The effects of an event on a group's offsets (group None: the group does not exist). `now_ms` is
-    wall-clock time."""
-    return _DECIDERS[type(event)](group, offsets, event, now_ms, settings)
 
-
-def _commit(group: Group | None, _: Offsets, event: CommitOffsets, now_ms: int, settings: GroupSettings) -> Effects:
+def _commit(
+    kind: Kind, group: Group | None, _: Offsets, event: CommitOffsets, now_ms: int, settings: GroupSettings
+) -> Effects:
     effects = Effects()
+    is_transactional = group is not None and event.is_transactional
     if group is not None:
-        error = commit_error(
-            group,
-            event.member_id,
-            event.group_instance_id,
-            event.generation,
-            is_transactional=event.is_transactional,
-        )
+        error = kind.commit_error(group, event, is_transactional=is_transactional)
     else:
         error = ErrorCode.NONE if event.generation < 0 else event.unknown_group_error
     if error is ErrorCode.NONE and sum(len(partitions) for _, _, partitions in event.topics) > OFFSETS_PER_COMMIT_MAX:
@@ -234,10 +248,8 @@ def _commit(group: Group | None, _: Offsets, event: CommitOffsets, now_ms: int, 
     if error is not ErrorCode.NONE:
         effects.replies.append((event.token, OffsetsReply(error)))
         return effects
-    if group is not None and event.member_id in group.members and not event.is_transactional:
-        # In the classic protocol a commit counts as a heartbeat; a producer's commit is not the member's.
-        session_ms = group.members[event.member_id].session_timeout_ms
-        effects.timers.append(Schedule(TimerKey(SESSION, event.member_id), session_ms))
+    if group is not None and event.member_id in group.members and not is_transactional:
+        kind.extend_session(group, event.member_id, effects)  # a producer's commit is not the member's
     expire_at_ms = _expire_at_ms(event.retention_ms, now_ms)
     results = []
     for topic, topic_id, partitions in event.topics:
@@ -265,18 +277,17 @@ def _expire_at_ms(retention_ms: int, now_ms: int) -> int:
 
 
 def _delete_offsets(
-    group: Group | None, offsets: Offsets, event: DeleteOffsets, _now_ms: int, _settings: GroupSettings
+    kind: Kind, group: Group | None, offsets: Offsets, event: DeleteOffsets, _now_ms: int, _settings: GroupSettings
 ) -> Effects:
-    if group is None:
-        return Effects(replies=[(event.token, OffsetsReply(ErrorCode.GROUP_ID_NOT_FOUND))])
-    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return Effects(replies=[(event.token, OffsetsReply(ErrorCode.NON_EMPTY_GROUP))])
+    error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else kind.delete_offsets_error(group)
+    if group is None or error is not ErrorCode.NONE:
+        return Effects(replies=[(event.token, OffsetsReply(error))])
     effects = Effects()
-    subscribed = subscribed_topics(group)
+    used_topics = kind.usage(group).topics
     results = []
     for topic, partitions in event.topics:
         error = ErrorCode.NONE
-        if is_subscribed(group, subscribed, topic):
+        if topic in used_topics:
             error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         else:
             effects.changes.extend(
@@ -291,46 +302,40 @@ def _delete_offsets(
 
 
 def _delete_group(
-    group: Group | None, offsets: Offsets, event: DeleteGroup, _now_ms: int, _settings: GroupSettings
+    kind: Kind, group: Group | None, offsets: Offsets, event: DeleteGroup, _now_ms: int, _settings: GroupSettings
 ) -> Effects:
     if group is None:
         return Effects(replies=[(event.token, DeleteGroupReply(ErrorCode.GROUP_ID_NOT_FOUND))])
-    if group.state is not GroupState.EMPTY:
+    if not kind.is_empty(group):
         return Effects(replies=[(event.token, DeleteGroupReply(ErrorCode.NON_EMPTY_GROUP))])
     effects = Effects(replies=[(event.token, DeleteGroupReply(ErrorCode.NONE))])
     keys = {(topic, partition) for topic, partition, _ in offsets.of_group(event.group_id)}
     keys.update(offsets.pending_of_group(event.group_id))
     effects.changes.extend(OffsetTombstone(event.group_id, *key) for key in sorted(keys))
-    _bury(effects, group)
+    kind.bury(group, effects)
     return effects
 
 
-def _bury(effects: Effects, group: Group) -> None:
-    effects.changes.append(GroupTombstone(group.group_id))
-    effects.timers.extend(Cancel(TimerKey(SESSION, member_id)) for member_id in group.pending_members)
-
-
 def _expire(
-    group: Group | None, offsets: Offsets, event: ExpireOffsets, now_ms: int, settings: GroupSettings
+    kind: Kind, group: Group | None, offsets: Offsets, event: ExpireOffsets, now_ms: int, settings: GroupSettings
 ) -> Effects:
     effects = Effects()
     if group is None:
         return effects
     group_id = event.group_id
-    subscribed = subscribed_topics(group)
+    usage = kind.usage(group)
     kept = 0
     for topic, partition, committed in offsets.of_group(group_id):
         if (
-            _is_expired(group, subscribed, committed, now_ms, settings.offsets_retention_ms)
-            and not is_subscribed(group, subscribed, topic)
+            _is_expired(usage, committed, now_ms, settings.offsets_retention_ms)
+            and topic not in usage.topics
             and not offsets.is_pending(group_id, topic, partition)
         ):
             effects.changes.append(OffsetTombstone(group_id, topic, partition))
         else:
             kept += 1
-    is_unused = group.state is GroupState.EMPTY and not group.pending_members
-    if is_unused and not kept and not offsets.has_pending(group_id):
-        _bury(effects, group)
+    if usage.is_unused and not kept and not offsets.has_pending(group_id):
+        kind.bury(group, effects)
     if effects.changes:
         effects.notes.append(
             ("Group %s: %d offsets or the group itself expired", printable(group_id), len(effects.changes))
@@ -338,37 +343,31 @@ def _expire(
     return effects
 
 
-def _is_expired(
-    group: Group, subscribed: frozenset[str] | None, committed: CommittedOffset, now_ms: int, retention_ms: int
-) -> bool:
-    """Whether an offset has expired: `retention_ms` after the group lost its last member or, for simple groups and
-    topics that the members no longer read, after the commit. An offset that was committed with a retention of its own
-    expires by that (ClassicGroup.offsetExpirationCondition).
-    """
-    since_ms = committed.commit_timestamp_ms
-    if group.protocol_type is not None:
-        if group.state is GroupState.EMPTY:
-            if group.state_since_ms >= 0:
-                since_ms = group.state_since_ms
-        elif group.state is not GroupState.STABLE or subscribed is None:
-            return False
+def _is_expired(usage: Usage, committed: CommittedOffset, now_ms: int, retention_ms: int) -> bool:
+    """Whether an offset has expired. One that was committed with a retention of its own expires by that."""
+    if not usage.expire:
+        return False
     if committed.expire_at_ms >= 0:
         return now_ms >= committed.expire_at_ms
+    since_ms = committed.commit_timestamp_ms if usage.idle_since_ms < 0 else usage.idle_since_ms
     return now_ms - since_ms >= retention_ms
 
 
 def _forget_topics(
-    _: Group | None, offsets: Offsets, event: ForgetTopics, _now_ms: int, _settings: GroupSettings
+    _kind: Kind, _: Group | None, offsets: Offsets, event: ForgetTopics, _now_ms: int, _settings: GroupSettings
 ) -> Effects:
     keys = {(topic, partition) for topic, partition, _ in offsets.of_group(event.group_id)}
     keys.update(offsets.pending_of_group(event.group_id))
     return Effects(changes=[OffsetTombstone(event.group_id, *key) for key in sorted(keys) if key[0] in event.topics])
 
 
-_DECIDERS: Final[Mapping[type, Callable[[Group | None, Offsets, Any, int, GroupSettings], Effects]]] = {
+DECIDERS: Final[Mapping[type, Callable[[Kind, Group | None, Offsets, Any, int, GroupSettings], Effects]]] = {
     CommitOffsets: _commit,
     DeleteOffsets: _delete_offsets,
     DeleteGroup: _delete_group,
     ExpireOffsets: _expire,
     ForgetTopics: _forget_topics,
 }
+"""The effects of each event on the offsets of a group (None: the group does not exist), which is of a kind. The time is
+wall-clock time.
+"""

@@ -33,11 +33,11 @@ from barnabas.broker.coordinators.groups.events import (
     SyncGroup,
     SyncReply,
 )
-from barnabas.broker.coordinators.groups.memory import added_bytes
+from barnabas.broker.coordinators.groups.kinds import DescribedGroup
 from barnabas.broker.coordinators.groups.records import encode_record
 from barnabas.broker.coordinators.groups.settings import GroupSettings
-from barnabas.broker.coordinators.groups.shard import GroupShard
-from barnabas.broker.coordinators.groups.views import DescribedGroup, GroupSummary, ListedGroup
+from barnabas.broker.coordinators.groups.shard import KINDS, GroupShard
+from barnabas.broker.coordinators.groups.views import GroupSummary, ListedGroup
 from barnabas.broker.coordinators.log import CoordinatorLog
 from barnabas.broker.coordinators.runner import ShardRunner, answered
 from barnabas.broker.coordinators.runtime import CoordinatorRuntime
@@ -142,7 +142,7 @@ class GroupService:
                 raise self.runtime.memory.refusal("there are too many group members")
         group = runner.shard.groups.get(event.group_id)
         if group is not None and group.members:
-            added = added_bytes(runner.shard, event)
+            added = runner.shard.added_bytes(event)
             if added > 0 and group.held_bytes + added > self.settings.held_bytes_of_group_max:
                 raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "the metadata of the group's members is too large")
 
@@ -155,7 +155,7 @@ class GroupService:
             bytes_max = settings.held_bytes_of_used_groups_max
         else:
             bytes_max = settings.held_bytes_with_members_max
-        added = added_bytes(runner.shard, event)
+        added = runner.shard.added_bytes(event)
         self.runtime.memory.check(added, bytes_max, "groups and offsets take too much memory")
 
     @overload
@@ -218,7 +218,7 @@ class GroupService:
         group = self.runtime.runner(group_id).shard.groups.get(group_id)
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        return views.describe(group)
+        return KINDS[group.group_type].describe(group)
 
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
         """The groups that this broker coordinates, filtered by state and type names.

@@ -1,10 +1,9 @@
 """One partition of `__consumer_offsets` in memory: its groups and their offsets. Pure, like its parts."""
 
-from collections.abc import Container
-from typing import ClassVar, Final
+from collections.abc import Container, Mapping
+from typing import Any, ClassVar, Final
 
 from barnabas.broker.coordinators.effects import NO_PRODUCER_ID
-from barnabas.broker.coordinators.groups import offsets as offset_machine
 from barnabas.broker.coordinators.groups import records
 from barnabas.broker.coordinators.groups.changes import (
     Change,
@@ -14,8 +13,7 @@ from barnabas.broker.coordinators.groups.changes import (
     OffsetTombstone,
     Record,
 )
-from barnabas.broker.coordinators.groups.classic import group as group_machine
-from barnabas.broker.coordinators.groups.classic.state import Group, apply
+from barnabas.broker.coordinators.groups.classic import kind as classic
 from barnabas.broker.coordinators.groups.events import (
     CommitOffsets,
     DeleteGroup,
@@ -24,6 +22,7 @@ from barnabas.broker.coordinators.groups.events import (
     ExpireOffsets,
     ForgetTopics,
     GroupEvent,
+    JoinGroup,
     Loaded,
     OffsetEvent,
     Reply,
@@ -32,13 +31,21 @@ from barnabas.broker.coordinators.groups.events import (
     TimerFired,
     TimerKey,
 )
-from barnabas.broker.coordinators.groups.offsets import Offsets
+from barnabas.broker.coordinators.groups.kinds import Group, GroupKind
+from barnabas.broker.coordinators.groups.offsets import DECIDERS, Offsets
 from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.broker.coordinators.shard import Shard
 from barnabas.wire.errors import ApiError
 
 _OFFSET_EVENTS: Final = (CommitOffsets, DeleteOffsets, DeleteGroup, ExpireOffsets, ForgetTopics)
 _OFFSET_RECORDS: Final = (OffsetRecord, OffsetTombstone)
+
+KINDS: Final[Mapping[str, GroupKind[Any]]] = {classic.Group.group_type: classic}
+"""The kinds of groups, by `Group.group_type`."""
+
+KIND_OF_NEW_GROUPS: Final[GroupKind[Any]] = classic
+"""The kind of a group that does not exist yet: so far all events and records but those of offsets are of classic ones.
+"""
 
 
 class GroupShard(Shard[GroupEvent | OffsetEvent, Change, Reply]):
@@ -74,9 +81,18 @@ class GroupShard(Shard[GroupEvent | OffsetEvent, Change, Reply]):
         uncommitted: Container[str] = (),
     ) -> Effects:
         group = self.groups.get(event.group_id)
+        kind = KIND_OF_NEW_GROUPS if group is None else KINDS[group.group_type]
         if isinstance(event, _OFFSET_EVENTS):
-            return offset_machine.decide(group, self.offsets, event, now_ms, settings)
-        return group_machine.decide(group, event, now_ms, settings)
+            return DECIDERS[type(event)](kind, group, self.offsets, event, now_ms, settings)
+        return kind.decide(group, event, now_ms, settings)
+
+    def added_bytes(self, event: JoinGroup | SyncGroup | CommitOffsets) -> int:
+        """The additional memory after an event: 0 or less when it replaces as much."""
+        group = self.groups.get(event.group_id)
+        if isinstance(event, CommitOffsets):
+            return self.offsets.added_bytes(event, is_of_new_group=group is None)
+        kind = KIND_OF_NEW_GROUPS if group is None else KINDS[group.group_type]
+        return kind.added_bytes(group, event)
 
     def commit_timeout_ms(self, key: str, settings: GroupSettings) -> int:
         return settings.offsets_commit_timeout_ms
@@ -97,13 +113,14 @@ class GroupShard(Shard[GroupEvent | OffsetEvent, Change, Reply]):
         if isinstance(change, _OFFSET_RECORDS):
             self.offsets.apply(change, record_offset, producer_id)
             if isinstance(change, OffsetRecord) and key not in self.groups:
-                group = self.groups[key] = Group(key, change.committed.commit_timestamp_ms)
+                group = self.groups[key] = classic.Group(key, change.committed.commit_timestamp_ms)
                 self._groups_bytes += group.held_bytes
             return
         known = self.groups.get(key)
+        kind = KIND_OF_NEW_GROUPS if known is None else KINDS[known.group_type]
         if known is not None:
             self._groups_bytes -= known.held_bytes
-        changed = apply(known, change)
+        changed = kind.apply(known, change)
         if changed is None:
             self.groups.pop(key, None)
         else:

@@ -1,13 +1,14 @@
 """The views of groups for administrators."""
 
 from collections.abc import Collection, Iterator
+from enum import Enum
 from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators.groups.classic.state import Group, GroupState
+from barnabas.broker.coordinators.groups.kinds import Group
 from barnabas.broker.coordinators.groups.offsets import Offsets
 
-CLASSIC: Final = "classic"
-"""The only type of group (ListGroups v5+)."""
+DEAD: Final = "Dead"
+"""The state that is shown of a group that does not exist."""
 
 LINE_BYTES: Final = 100
 """The size of a line about a group on a page, besides names."""
@@ -19,60 +20,16 @@ class ListedGroup(NamedTuple):
     group_id: str
     protocol_type: str
     state: str
-    group_type: str = CLASSIC
-
-
-class DescribedMember(NamedTuple):
-    """A member in DescribeGroups; `metadata` is set only while the group is stable."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
-class DescribedGroup(NamedTuple):
-    """A group in DescribeGroups."""
-
-    group_id: str
-    state: str
-    protocol_type: str
-    protocol_name: str
-    members: tuple[DescribedMember, ...]
+    group_type: str
 
 
 class GroupSummary(NamedTuple):
     """A group in figures, for metrics: the offsets are (topic, partition, offset)."""
 
     group_id: str
-    state: GroupState
+    state: Enum
     member_count: int
     offsets: tuple[tuple[str, int, int], ...]
-
-
-def describe(group: Group) -> DescribedGroup:
-    """The description of a group and its members."""
-    is_stable = group.state is GroupState.STABLE
-    protocol_name = group.protocol_name if is_stable else None
-    return DescribedGroup(
-        group.group_id,
-        group.state.value,
-        group.protocol_type or "",
-        protocol_name or "",
-        tuple(
-            DescribedMember(
-                member.member_id,
-                member.group_instance_id,
-                member.client_id,
-                member.client_host,
-                (member.metadata(protocol_name) or b"") if is_stable else b"",
-                member.assignment,
-            )
-            for member in group.members.values()
-        ),
-    )
 
 
 def list_groups(groups: Collection[Group], states: Collection[str], types: Collection[str]) -> Iterator[ListedGroup]:
@@ -81,11 +38,11 @@ def list_groups(groups: Collection[Group], states: Collection[str], types: Colle
     """
     wanted_states = {state.strip().lower() for state in states}
     wanted_types = {group_type.strip().lower() for group_type in types}
-    if wanted_types and CLASSIC not in wanted_types:
-        return
     for group in groups:
+        if wanted_types and group.group_type not in wanted_types:
+            continue
         if not wanted_states or group.state.value.lower() in wanted_states:
-            yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+            yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value, group.group_type)
 
 
 def page_bytes(group_id: str, offsets: Offsets) -> int:

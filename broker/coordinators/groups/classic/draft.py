@@ -108,27 +108,3 @@ def member_error(group: Group, member_id: str, group_instance_id: str | None) ->
         if holder != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
     return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def commit_error(
-    group: Group, member_id: str, group_instance_id: str | None, generation: int, *, is_transactional: bool = False
-) -> ErrorCode:
-    """The error of a commit with this identity, NONE if it is accepted (ClassicGroup.validateOffsetCommit).
-
-    A generation below 0 comes from an administrator or a consumer that assigns its partitions itself: accepted while
-    the group has no members. Producers before KIP-447 commit for a group without a member id, and others commit while
-    it rebalances.
-    """
-    if generation < 0 and group.state is GroupState.EMPTY:
-        return ErrorCode.NONE
-    if is_transactional and generation < 0 and not member_id and group_instance_id is None:
-        return ErrorCode.NONE
-    error = member_error(group, member_id, group_instance_id)
-    if error is not ErrorCode.NONE:
-        return error
-    if generation != group.generation:
-        return ErrorCode.ILLEGAL_GENERATION
-    if group.state is GroupState.COMPLETING_REBALANCE and not is_transactional:
-        # The member knows the new generation, so it has joined: it must send SyncGroup before it commits.
-        return ErrorCode.REBALANCE_IN_PROGRESS
-    return ErrorCode.NONE

@@ -8,7 +8,7 @@ GroupMetadataManager.replay.
 from collections.abc import Callable, Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from barnabas.broker.coordinators.effects import Token
 from barnabas.broker.coordinators.groups.changes import (
@@ -30,16 +30,16 @@ from barnabas.broker.coordinators.groups.changes import (
     RebalancePrepared,
     SyncArrived,
 )
+from barnabas.broker.coordinators.groups.memory import GROUP_BYTES, text_bytes
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 """The protocol type of Kafka's consumers, the only one whose subscriptions the coordinator reads."""
 
 
-GROUP_BYTES: Final = 1_800
 MEMBER_BYTES: Final = 2_000
 PENDING_MEMBER_BYTES: Final = 600
 PROTOCOL_BYTES: Final = 200
-"""The memory that a group, and each of its parts, takes besides clients' texts and bytes, with its timers."""
+"""The memory that each part of a group takes besides clients' texts and bytes, with its timers."""
 
 
 class GroupState(Enum):
@@ -79,6 +79,8 @@ class Group:
     SyncGroup; `new_members` joined in this rebalance and do not know their id before it ends. `supporters` counts, per
     protocol name, the members that offer it. `held_bytes` is an estimate of the group's memory.
     """
+
+    group_type: ClassVar = "classic"
 
     __slots__ = (
         "delay_left_ms",
@@ -228,11 +230,6 @@ class Group:
                 self.supporters[name] = count
             else:
                 del self.supporters[name]
-
-
-def text_bytes(text: str | None) -> int:
-    """The maximum memory of a text."""
-    return 0 if text is None else 60 + len(text) * (1 if text.isascii() else 4)
 
 
 def protocols_bytes(protocols: tuple[Protocol, ...]) -> int:

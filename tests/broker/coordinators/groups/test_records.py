@@ -15,9 +15,9 @@ from barnabas.broker.coordinators.groups.changes import (
     OffsetRecord,
     OffsetTombstone,
 )
+from barnabas.broker.coordinators.groups.classic.subscriptions import parse_topics
 from barnabas.broker.coordinators.groups.records import UnknownRecordType, decode_record, encode_record
 from barnabas.broker.coordinators.groups.shard import GroupShard
-from barnabas.broker.coordinators.groups.subscriptions import parse_topics
 from barnabas.wire.codec import encode
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.messages.group_metadata_value import GroupMetadataValue, MemberMetadata

@@ -45,12 +45,3 @@ def subscribed_topics(group: Group) -> frozenset[str] | None:
             return None
         topics |= parsed
     return frozenset(topics)
-
-
-def is_subscribed(group: Group, topics: frozenset[str] | None, topic: str) -> bool:
-    """Whether the group reads the topic, given the result of `subscribed_topics`; if that is unknown, any group of
-    consumers may.
-    """
-    if topics is None:
-        return group.protocol_type == CONSUMER_PROTOCOL_TYPE
-    return topic in topics
