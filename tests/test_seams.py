@@ -3,6 +3,8 @@ controller/ and broker/ reaches for the machine's own time (the event loop's inc
 threads, processes or surroundings, but for the edges below.
 
 A seam is a row of SEAMS; an edge is a file and a name in it, with the reason.
+
+Between the files of a room, imports do not lead in a circle: ROOMS_WITHOUT_CIRCLES.
 """
 
 import ast
@@ -10,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -358,3 +361,70 @@ def test_only_edges_reach_for_the_real_one(seam: Seam) -> None:
 def test_the_rule(source: str, seam: str | None) -> None:
     found = {name for name, each in SEAMS.items() for use in uses_of(ast.parse(source), "f") if is_reached(each, use)}
     assert found == ({seam} if seam else set())
+
+
+ROOMS_WITHOUT_CIRCLES: Final = (
+    "barnabas/spark_examples",
+    "barnabas/wire",
+    "barnabas/controller",
+    "barnabas/broker/api",
+    "barnabas/broker/cli",
+    "barnabas/broker/client",
+    "barnabas/broker/cluster",
+    "barnabas/broker/configuration",
+    "barnabas/broker/coordinators",
+    "barnabas/broker/handlers",
+    "barnabas/broker/http",
+    "barnabas/broker/observability",
+    "barnabas/broker/security",
+    "barnabas/broker/upkeep",
+)
+"""A room is added when it is clean."""
+
+
+def circle(sources: Mapping[str, str]) -> list[str]:
+    """Modules of which each imports the one before, the last one the first, also for typing alone or inside of a
+    function; empty if there are none."""
+    graph = {module: imported_modules(source) & sources.keys() - {module} for module, source in sources.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
+
+
+def imported_modules(source: str) -> set[str]:
+    """All modules that a source imports, and what else it imports from them."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS_WITHOUT_CIRCLES)
+def test_no_imports_lead_in_a_circle(room: str) -> None:
+    paths = [file.relative_to(ROOT) for file in (ROOT / room).rglob("*.py")]
+    sources = {
+        ".".join(path.with_suffix("").parts).removesuffix(".__init__"): (ROOT / path).read_text() for path in paths
+    }
+    assert len(sources) > 1
+    assert not circle(sources)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_circle"),
+    [
+        ("import b", "import a", True),
+        ("from b import name", "def f():\n    from a import name", True),
+        ("if TYPE_CHECKING:\n    from b import name", "import a", True),
+        ("from b import name", "from c import name", False),
+        ("import a", "", False),
+    ],
+)
+def test_the_rule_of_circles(first: str, second: str, *, is_circle: bool) -> None:
+    assert bool(circle({"a": first, "b": second})) is is_circle
