@@ -12,11 +12,11 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import mul
 from typing import Any, Final, Generic, TypeVar
 
-from barnabas.broker.coordinators.effects import printable
 from barnabas.broker.coordinators.log import CoordinatorLog
 from barnabas.broker.coordinators.memory_budget import MemoryBudget
 from barnabas.broker.coordinators.runner import LogRecord, ShardRunner
@@ -62,68 +62,71 @@ class _Slot(Generic[RunnerType]):
         self.is_given_up = False
 
 
+@dataclass(frozen=True, slots=True)
+class CoordinatorDefinition(Generic[RunnerType]):
+    """The differences between one coordinator and the others."""
+
+    entities: str
+    """The coordinated entities, for log lines: "groups"."""
+    new_runner: Callable[[int, Callable[[], int], Any, Any], RunnerType]
+    """The coordinator's class of ShardRunner."""
+    new_shard: Callable[[], Shard[Any, Any, Any]]
+    """Its class of Shard."""
+    encode_record: Callable[[Any], LogRecord]
+    """Encodes a record for the log."""
+    held_bytes_max: int
+    """The limit of memory of all shards, see MemoryBudget."""
+    set_aside_events: SetAside[str]
+    """The keys whose own events (timers, initial ones) raised, and are tried later."""
+    follow_up: Callable[[RunnerType, str], None] = lambda _runner, _key: None
+    """Called with a runner and a key when a decision that `is_followed_up` is committed."""
+    on_new_epoch: Callable[[RunnerType], None] = lambda _runner: None
+    """Called with a runner that continues under a new leader epoch."""
+    compression: CompressionType = CompressionType.NONE
+    """Of the batches in the log."""
+
+
 class CoordinatorRuntime(Generic[RunnerType]):
     """The shards of one coordinator; owned by the event loop.
 
     Args:
-        entities: the coordinated entities, for log lines: "groups".
         coordinator_log: the internal topic.
         partition_count: the topic's future number of partitions, until `on_topic` sets the actual one.
         settings: passed to every decision. May be replaced as a whole at any time.
-        new_runner, new_shard: the coordinator's classes of ShardRunner and Shard.
-        encode_record: encodes a record for the log.
-        held_bytes_max: the limit of memory of all shards, see MemoryBudget.
-        follow_up: called with a runner and a key when a decision that `is_followed_up` is committed.
-        on_new_epoch: called with a runner that continues under a new leader epoch.
-        compression: of the batches in the log.
-        set_aside_events: the keys whose own events (timers, initial ones) raised, and are tried later.
     """
 
     def __init__(
         self,
-        entities: str,
+        definition: CoordinatorDefinition[RunnerType],
         coordinator_log: CoordinatorLog,
         partition_count: int,
         timers: Timers,
         clock: Clock,
         settings: Any,
-        new_runner: Callable[[int, Callable[[], int], Any, Any], RunnerType],
-        new_shard: Callable[[], Shard[Any, Any, Any]],
-        encode_record: Callable[[Any], LogRecord],
-        held_bytes_max: int,
-        *,
-        follow_up: Callable[[RunnerType, str], None] = lambda _runner, _key: None,
-        on_new_epoch: Callable[[RunnerType], None] = lambda _runner: None,
-        compression: CompressionType = CompressionType.NONE,
-        set_aside_events: SetAside[str] | None = None,
     ) -> None:
         self.is_active = False
         self.log = coordinator_log
         self.timers = timers
         self.clock = clock
         self.settings = settings
-        self.encode_record = encode_record
-        self.follow_up = follow_up
-        self._on_new_epoch = on_new_epoch
-        self.compression = compression
+        self.encode_record = definition.encode_record
+        self.follow_up = definition.follow_up
+        self.compression = definition.compression
+        self.set_aside_events = definition.set_aside_events
         self.listeners: set[Callable[[], None]] = set()
         """Called after every change of a shard."""
-        self.memory = MemoryBudget(entities, held_bytes_max, self._held_bytes, clock)
+        self._definition = definition
+        self._entities = entities = definition.entities
+        self.memory = MemoryBudget(entities, definition.held_bytes_max, self._held_bytes, clock)
         self.set_aside = SetAside[str](
             f"loading {entities}",
             clock,
             first_delay_ms=LOAD_RETRY_DELAY_MS,
             longest_delay_ms=LOAD_RETRY_DELAY_MS_MAX,
         )
-        if set_aside_events is None:
-            set_aside_events = SetAside[str](f"events of {entities}", clock, name=printable)
-        self.set_aside_events = set_aside_events
         self._topic_id = ZERO_TOPIC_ID
         self._partition_count = partition_count
         self._partition_count_told = partition_count
-        self._entities = entities
-        self._new_runner = new_runner
-        self._new_shard = new_shard
         self._slots: dict[int, _Slot[RunnerType]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -171,7 +174,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
             is_new = leader_epoch != slot.leader_epoch
             slot.leader_epoch = leader_epoch
             if is_new and slot.runner is not None and self.is_active:
-                self._on_new_epoch(slot.runner)
+                self._definition.on_new_epoch(slot.runner)
             return
         log.debug("Loading %s of partition %d, leader epoch %d", self._entities, partition, leader_epoch)
         slot = self._slots[partition] = _Slot(leader_epoch)
@@ -219,7 +222,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
         level = logging.INFO if len(shard) else logging.DEBUG
         duration_ms = self.clock.monotonic_ms() - started_ms
         log.log(level, "Loaded %d %s of partition %d in %d ms", len(shard), self._entities, partition, duration_ms)
-        slot.runner = self._new_runner(partition, lambda: slot.leader_epoch, shard, self)
+        slot.runner = self._definition.new_runner(partition, lambda: slot.leader_epoch, shard, self)
         self.memory.sum_up_again()
         self.set_aside.release(f"partition {partition}")
         if self.is_active:
@@ -232,7 +235,7 @@ class CoordinatorRuntime(Generic[RunnerType]):
 
     async def _read(self, partition: int, slot: _Slot[RunnerType]) -> Shard[Any, Any, Any]:
         """Load the shard from its log."""
-        shard = self._new_shard()
+        shard = self._definition.new_shard()
 
         def take(chunk: bytes | bytearray | memoryview) -> bool:  # in a thread, which is the only user of the shard
             if slot.is_given_up:

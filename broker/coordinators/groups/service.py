@@ -40,7 +40,7 @@ from barnabas.broker.coordinators.groups.shard import KINDS, GroupShard
 from barnabas.broker.coordinators.groups.views import GroupSummary, ListedGroup
 from barnabas.broker.coordinators.log import CoordinatorLog
 from barnabas.broker.coordinators.runner import ShardRunner, answered
-from barnabas.broker.coordinators.runtime import CoordinatorRuntime
+from barnabas.broker.coordinators.runtime import CoordinatorDefinition, CoordinatorRuntime
 from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
 from barnabas.timers import Timers
@@ -83,20 +83,16 @@ class GroupService:
         self.set_aside_offsets = SetAside[str](
             "forgetting offsets of the group", clock, first_delay_ms=0, name=printable
         )
-        self.runtime = CoordinatorRuntime(
+        definition = CoordinatorDefinition(
             "groups",
-            coordinator_log,
-            partition_count,
-            timers,
-            clock,
-            settings,
             GroupRunner,
             GroupShard,
             encode_record,
             settings.held_bytes_max,
+            self.set_aside,
             compression=CompressionType(settings.offsets_topic_compression_codec),
-            set_aside_events=self.set_aside,
         )
+        self.runtime = CoordinatorRuntime(definition, coordinator_log, partition_count, timers, clock, settings)
 
     async def start(self) -> None:
         """Start to serve requests."""

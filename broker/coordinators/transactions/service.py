@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.coordinators.log import CoordinatorLog
 from barnabas.broker.coordinators.runner import answered
-from barnabas.broker.coordinators.runtime import CoordinatorRuntime
+from barnabas.broker.coordinators.runtime import CoordinatorDefinition, CoordinatorRuntime
 from barnabas.broker.coordinators.transactions.endings import Endings, TransactionRunner
 from barnabas.broker.coordinators.transactions.events import (
     AddPartitions,
@@ -77,21 +77,17 @@ class TransactionService:
         self.set_aside_ending = SetAside[str]("ending the transaction", clock, first_delay_ms=RETRY_DELAY_MS)
         self.set_aside_expiring = SetAside[str]("expiring transactional ids", clock)
         endings = Endings(markers, Retries(timers), lambda work: self.runtime.spawn(work), self.set_aside_ending)
-        self.runtime = CoordinatorRuntime(
+        definition = CoordinatorDefinition(
             "transactional ids",
-            coordinator_log,
-            partition_count,
-            timers,
-            clock,
-            settings,
             TransactionRunner,
             TransactionShard,
             lambda record: encode_record(record, self.runtime.settings.log_value_version),
             settings.held_bytes_max,
+            self.set_aside_ending,
             follow_up=endings.begin,
             on_new_epoch=endings.on_new_epoch,
-            set_aside_events=self.set_aside_ending,
         )
+        self.runtime = CoordinatorRuntime(definition, coordinator_log, partition_count, timers, clock, settings)
 
     @property
     def settings(self) -> TransactionSettings:

@@ -9,10 +9,11 @@ import pytest
 
 from barnabas.broker.coordinators.effects import Cancel, Effects, Schedule, Token
 from barnabas.broker.coordinators.runner import TIMER_RETRY_DELAY_MS, ShardRunner
-from barnabas.broker.coordinators.runtime import LOAD_RETRY_DELAY_MS, CoordinatorRuntime
+from barnabas.broker.coordinators.runtime import LOAD_RETRY_DELAY_MS, CoordinatorDefinition, CoordinatorRuntime
 from barnabas.broker.coordinators.shard import Shard
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
+from barnabas.set_aside import SetAside
 from barnabas.wire.errors import ApiError, ErrorCode, ProtocolError
 from tests.broker.coordinators.memory_log import MemoryLog
 
@@ -116,19 +117,16 @@ class Bench:
         self.timers = Timers(self.clock, asyncio.get_running_loop())
         self.log: Any = MemoryLog()
         self.followed_up: list[str] = []
-        self.runtime = CoordinatorRuntime(
+        definition = CoordinatorDefinition(
             "sums",
-            self.log,
-            1,
-            self.timers,
-            self.clock,
-            None,
             ShardRunner[Sums, Add | Doubled, int],
             Sums,
             lambda record: (record.key.encode(), str(record.value).encode()),
             HELD_BYTES_MAX,
+            SetAside[str]("events of sums", self.clock),
             follow_up=lambda _, key: self.followed_up.append(key),
         )
+        self.runtime = CoordinatorRuntime(definition, self.log, 1, self.timers, self.clock, None)
 
     async def up(self) -> "Bench":
         self.runtime.start()

@@ -12,7 +12,7 @@ import pytest
 
 from barnabas.broker.coordinators.effects import Effects
 from barnabas.broker.coordinators.runner import ShardRunner
-from barnabas.broker.coordinators.runtime import LOAD_RETRY_DELAY_MS, CoordinatorRuntime
+from barnabas.broker.coordinators.runtime import LOAD_RETRY_DELAY_MS, CoordinatorDefinition, CoordinatorRuntime
 from barnabas.broker.coordinators.shard import Shard
 from barnabas.broker.coordinators.transactions.events import InitProducerId
 from barnabas.broker.server import Broker
@@ -21,6 +21,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.controller.topics import NewTopic
+from barnabas.set_aside import SetAside
 from barnabas.storage.segment_reader import FetchData
 from barnabas.storage.validation import CHEAP_RECORDS_MAX
 from barnabas.testing.contents.requests import ask
@@ -251,7 +252,9 @@ async def test_what_every_shard_is_told_reaches_the_next_life_of_one_that_is_los
             raise AssertionError("nothing is decided")
 
     log: Any = Log()
-    runtime = CoordinatorRuntime("tests", log, 2, timers, clock, None, ShardRunner[Any, Any, Any], Nothing, Any, 0)
+    aside = SetAside[str]("events of tests", clock)
+    definition = CoordinatorDefinition("tests", ShardRunner[Any, Any, Any], Nothing, Any, 0, aside)
+    runtime = CoordinatorRuntime(definition, log, 2, timers, clock, None)
 
     async def act(runner: ShardRunner[Any, Any, Any]) -> None:
         await go_on.wait()
