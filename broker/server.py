@@ -42,8 +42,9 @@ from barnabas.broker.coordinators.transactions.settings import TransactionSettin
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.environment import Environment
 from barnabas.broker.handlers import find_handler, find_handler_in_cluster
+from barnabas.broker.network.connection import Interceptor
 from barnabas.broker.network.connections import Connections
-from barnabas.broker.network.outcome import CloseConnection, Interceptor
+from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.socket_server import SocketServer
 from barnabas.broker.observability.event_loop_lag import EventLoopLag
 from barnabas.broker.observability.request_metrics import RequestMetrics

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.network.outcome import Outcome, RequestServer
+from barnabas.broker.network.outcome import Outcome
 from barnabas.wire import messages
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
@@ -16,7 +16,7 @@ from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 
 if TYPE_CHECKING:
-    from barnabas.broker.network.connection import Connection
+    from barnabas.broker.network.connection import Connection, RequestServer
 
 _BEFORE: Final = (ApiVersionsRequest.API_KEY, SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY)
 

@@ -18,8 +18,8 @@ from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.large_requests import LARGE_REQUEST_BYTES, MANY_ELEMENTS_BYTES_MAX, LargeRequests
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.api.response_errors import error_counter
-from barnabas.broker.network.connection import Connection
-from barnabas.broker.network.outcome import CloseConnection, Delayed, Interceptor, Outcome, Serve
+from barnabas.broker.network.connection import Connection, Interceptor, Serve
+from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome
 from barnabas.broker.network.reply_queue import Parts
 from barnabas.broker.observability.request_metrics import RequestMetrics
 from barnabas.broker.services import Services

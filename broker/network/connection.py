@@ -11,12 +11,14 @@ import select
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, cast
 
-from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome, RequestServer
+from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome
 from barnabas.broker.network.reply_queue import Parts, ReplyQueue
 from barnabas.broker.network.session import Session
-from barnabas.broker.network.turns import FRAMES_PER_TURN
+from barnabas.broker.network.turns import FRAMES_PER_TURN, RequestTurns
+from barnabas.clock import Clock
 from barnabas.inflight_budget import InflightBudget
 from barnabas.network import peer_host
 from barnabas.threads import Threads
@@ -24,17 +26,62 @@ from barnabas.timers import ScheduledCall, Timers
 from barnabas.wire.errors import ForeignProtocol, ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
 
-if TYPE_CHECKING:
-    from barnabas.broker.network.connections import Connections
-
 logger = logging.getLogger(__name__)
 
 
-class Connection(asyncio.BufferedProtocol):
-    """The protocol of one accepted socket; owned by the event loop.
+class RequestServer(Protocol):
+    """Serves the requests of connections (`api/dispatch.py`); deadlines of sockets use its `clock`."""
 
-    `connections` is the server's set of live connections: the connection adds and removes itself.
+    clock: Clock
+
+    def dispatch(self, frame: memoryview | bytearray, connection: "Connection") -> Outcome:
+        """Serve one request. Raises ProtocolError or CloseConnection when the connection must be closed."""
+        ...
+
+
+class ConnectionSet(Protocol):
+    """A connection's interface to the set of all connections of its broker (`connections.py`).
+
+    `threads` are those in which a response waits for the disk, `sending` the responses from files on their way;
+    `turns` schedule the requests of clients, `turns_of_brokers` those of other brokers.
     """
+
+    threads: Threads
+    sending: "set[asyncio.Task[None]]"
+    turns: RequestTurns
+    turns_of_brokers: RequestTurns
+
+    def admit(self, connection: "Connection") -> str | None:
+        """Count a new connection; returns why it must be closed at once, or None."""
+        ...
+
+    def discard(self, connection: "Connection") -> None:
+        """Count a closed connection no longer."""
+        ...
+
+    def add_unsent(self, size: int) -> None:
+        """Add to the bytes of responses that clients do not read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SharedResources:
+    """What the connections of a broker share.
+
+    Unfinished requests count for `budget`, and each may have `frame_bytes_max` bytes; `timers` end the throttling of
+    clients.
+    """
+
+    connections: ConnectionSet
+    receive_buffer: ReceiveBuffer
+    budget: InflightBudget
+    timers: Timers
+    frame_bytes_max: int
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one accepted socket; owned by the event loop. It adds itself to the set of live connections, and
+    removes itself."""
 
     __slots__ = (
         "_budget",
@@ -76,22 +123,18 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self,
         dispatcher: RequestServer,
-        connections: "Connections",
-        shared_buffer: ReceiveBuffer,
-        budget: InflightBudget,
+        shared: SharedResources,
         listener_name: str,
         connection_id: int,
-        frame_bytes_max: int,
-        timers: Timers,
     ) -> None:
         self._dispatcher = dispatcher
-        self._reader = FrameReader(shared_buffer, frame_bytes_max, budget.has_room)
-        self._frame_bytes_max = frame_bytes_max
-        self._budget = budget
-        self.connections = connections
-        self._turns = connections.turns
+        self._budget = shared.budget
+        self._frame_bytes_max = shared.frame_bytes_max
+        self._reader = FrameReader(shared.receive_buffer, self._frame_bytes_max, self._budget.has_room)
+        self.connections = shared.connections
+        self._turns = self.connections.turns
         self.session = Session(self, listener_name, connection_id)
-        self._timers = timers
+        self._timers = shared.timers
         self._throttle: ScheduledCall | None = None
         self._throttled_until_ms = 0
         self.last_active_ms = dispatcher.clock.monotonic_ms()
@@ -506,3 +549,11 @@ class Connection(asyncio.BufferedProtocol):
     def _report_held(self) -> None:
         held_bytes = 0 if self.session.is_broker else self._reader.buffered_bytes + self._waiting_bytes
         self._budget.report(self, held_bytes)
+
+
+Serve: TypeAlias = Callable[[memoryview | bytearray, Connection], Outcome]
+"""Serves a request frame of a connection, as `RequestServer.dispatch` does."""
+
+Interceptor: TypeAlias = Callable[[Serve, memoryview | bytearray, Connection], Outcome]
+"""Stands between connections and the broker in a test: it is called with each request frame, has it or another one
+served, or none, and returns the outcome. It keeps no view of the frame."""

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from barnabas.broker.network.reply_queue import Parts
-from barnabas.clock import Clock
 from barnabas.wire.schema import Message
-
-if TYPE_CHECKING:
-    from barnabas.broker.network.connection import Connection
 
 
 class CloseConnection(Exception):
@@ -40,21 +36,3 @@ class Delayed:
 
 Outcome = Parts | None | Awaitable[Parts | None] | Delayed
 """The parts of a response; None if the protocol has none; or an awaitable of either."""
-
-
-Serve = Callable[["memoryview | bytearray", "Connection"], Outcome]
-"""Serves a request frame of a connection, as `RequestServer.dispatch` does."""
-
-Interceptor = Callable[[Serve, "memoryview | bytearray", "Connection"], Outcome]
-"""Stands between connections and the broker in a test: it is called with each request frame, has it or another one
-served, or none, and returns the outcome. It keeps no view of the frame."""
-
-
-class RequestServer(Protocol):
-    """Serves the requests of connections (`api/dispatch.py`); deadlines of sockets use its `clock`."""
-
-    clock: Clock
-
-    def dispatch(self, frame: memoryview | bytearray, connection: Connection) -> Outcome:
-        """Serve one request. Raises ProtocolError or CloseConnection when the connection must be closed."""
-        ...

@@ -12,9 +12,8 @@ from typing import Final
 
 from barnabas.broker.configuration.config import DEFAULT, BrokerConfig
 from barnabas.broker.configuration.listeners import Endpoint, Listener
-from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.connection import Connection, RequestServer, SharedResources
 from barnabas.broker.network.connections import Connections
-from barnabas.broker.network.outcome import RequestServer
 from barnabas.inflight_budget import InflightBudget
 from barnabas.network import BoundSocket, Network
 from barnabas.timers import Timers
@@ -58,11 +57,14 @@ class SocketServer:
         self._config = config
         self._network = network
         self._connections = connections
-        self._timers = timers
-        self._budget = InflightBudget(
-            config.queued_max_request_bytes if config.queued_max_request_bytes > 0 else DEFAULT_INFLIGHT_BYTES_MAX
+        limit_bytes = config.queued_max_request_bytes
+        self._shared = SharedResources(
+            connections,
+            ReceiveBuffer(),
+            InflightBudget(limit_bytes if limit_bytes > 0 else DEFAULT_INFLIGHT_BYTES_MAX),
+            timers,
+            config.socket_request_max_bytes,
         )
-        self._receive_buffer = ReceiveBuffer()
         self._listeners: list[BoundListener] = []
         self._connection_count = 0
 
@@ -124,16 +126,7 @@ class SocketServer:
 
     def _new_connection(self, requests: RequestServer, listener_name: str) -> Connection:
         self._connection_count += 1
-        return Connection(
-            requests,
-            self._connections,
-            self._receive_buffer,
-            self._budget,
-            listener_name,
-            self._connection_count,
-            self._config.socket_request_max_bytes,
-            self._timers,
-        )
+        return Connection(requests, self._shared, listener_name, self._connection_count)
 
     async def stop(self, *, cuts: bool = False) -> None:
         """Accept no more connections, and close all: after the responses on their way have been sent, or at once."""

@@ -20,8 +20,8 @@ from barnabas.wire.errors import ProtocolError
 from barnabas.wire.framing import kept
 
 if TYPE_CHECKING:
-    from barnabas.broker.network.connection import Connection
-    from barnabas.broker.network.outcome import Outcome, Serve
+    from barnabas.broker.network.connection import Connection, Serve
+    from barnabas.broker.network.outcome import Outcome
     from barnabas.broker.network.reply_queue import Parts
     from barnabas.broker.network.session import Session
     from barnabas.broker.server import Broker as Server

@@ -11,7 +11,7 @@ import pytest
 
 from barnabas.broker.configuration.config import load
 from barnabas.broker.configuration.live_config import LiveConfig
-from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.connection import Connection, SharedResources
 from barnabas.broker.network.connections import (
     ABANDONED_TIMEOUT_MS,
     PARTIAL_FRAME_TIMEOUT_MS,
@@ -140,13 +140,9 @@ class Peer:
         self.timers = Timers(self.dispatcher.clock, asyncio.get_running_loop())
         self.connection = Connection(
             self.dispatcher,  # type: ignore[arg-type]
-            self.connections,
-            ReceiveBuffer(receive_bytes),
-            self.budget,
+            SharedResources(self.connections, ReceiveBuffer(receive_bytes), self.budget, self.timers, frame_bytes_max),
             listener,
             1,
-            frame_bytes_max,
-            self.timers,
         )
         self.transport = Transport(own_socket=own_socket)
         self.connection.connection_made(self.transport)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.network.connection import Connection
-from barnabas.broker.network.outcome import CloseConnection, Outcome, Serve
+from barnabas.broker.network.connection import Connection, Serve
+from barnabas.broker.network.outcome import CloseConnection, Outcome
 from barnabas.broker.replication.partition import Partition
 from barnabas.controller.topics import NewTopic
 from barnabas.wire.errors import ErrorCode
