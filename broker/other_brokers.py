@@ -14,26 +14,23 @@ from barnabas.broker.cluster.cluster_channel import ClusterChannel
 from barnabas.broker.cluster.controller_client import Answer, ControllerClient
 from barnabas.broker.cluster.controller_requests import create_topics
 from barnabas.broker.cluster.local_channel import LocalChannel
-from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.cluster.peers import Peers
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.configuration.definitions import ConfigKey
-from barnabas.broker.configuration.live_config import LiveConfig
 from barnabas.broker.coordinators.transactions.coordinator_sender import CoordinatorSender
 from barnabas.broker.coordinators.transactions.marker_sender import MarkerSender
 from barnabas.broker.coordinators.transactions.markers import MarkerWriter
+from barnabas.broker.foundation import Foundation
 from barnabas.broker.replication.fetcher import FetchSettings
 from barnabas.broker.replication.fetcher_manager import FetcherManager, FlushLog
 from barnabas.broker.replication.leadership import Leaderships
 from barnabas.broker.replication.throttles import Throttle, listed_in
-from barnabas.broker.security.sasl_plain import Credentials
-from barnabas.clock import Clock, interval_ms
+from barnabas.broker.security.broker_secrets import credentials_of_broker
+from barnabas.clock import interval_ms
 from barnabas.controller.context import ALLOCATION_TIMEOUT_MS
 from barnabas.controller.controller import Controller
 from barnabas.controller.topics import NewTopic, TopicOutcome
-from barnabas.network import Network
 from barnabas.storage.log_manager import LogManager
-from barnabas.timers import Timers
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from barnabas.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -54,33 +51,33 @@ HAND_OVER_TIMEOUT_MS: Final = 10_000
 class OtherBrokers:
     """Creates the parts of a broker that deal with others; owned by the event loop.
 
-    `controller` returns this broker's own, once there is one. `credentials` authenticate this broker to others. Records
-    get their times by `clock`; waits for other brokers use `network_clock` and `timers`.
+    `controller` returns this broker's own, once there is one; `overrides` returns those of a topic or broker. Records
+    get their times by the clock of the `foundation`; waits for other brokers use its network clock and timers.
     """
 
     def __init__(
         self,
-        node_id: int,
-        config: LiveConfig,
-        network: Network,
-        metadata: MetadataCache,
-        clock: Clock,
-        network_clock: Clock,
-        timers: Timers,
+        foundation: Foundation,
         controller: Callable[[], Controller],
         overrides: Callable[[str, str], Mapping[str, str]],
-        credentials: Credentials,
     ) -> None:
-        self._node_id = node_id
-        self._config = config
-        self._metadata = metadata
-        self._clock = clock
-        self._network_clock = network_clock
-        self._timers = timers
+        self._config = config = foundation.config
+        self._node_id = config.node_id
+        self._metadata = foundation.metadata
+        self._clock = foundation.clock
+        self._network_clock = foundation.network_clock
+        self._timers = foundation.network_timers
         self._controller = controller
         self._overrides = overrides
-        listener = config.inter_broker_listener_name
-        self.peers = Peers(network, metadata, listener, timers, node_id, config.request_timeout_ms, credentials)
+        self.peers = Peers(
+            foundation.environment.network,
+            self._metadata,
+            config.inter_broker_listener_name,
+            self._timers,
+            self._node_id,
+            config.request_timeout_ms,
+            credentials_of_broker(self._node_id, foundation.secret),
+        )
 
     def close(self) -> None:
         """Close all connections."""

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from barnabas.clock import Clock
 from barnabas.controller.admin_request import AdminRequest, ElectionType, PartitionResults, Results
@@ -189,14 +189,11 @@ class Controller:
         return len(self._context.left_out) if self.is_active else 0
 
     @property
-    def set_aside_brokers(self) -> SetAside[int]:
-        """Brokers that cannot be informed because of an unexpected error."""
-        return self._context.brokers.set_aside
-
-    @property
-    def set_aside_unsendable(self) -> SetAside[tuple[int, str]]:
-        """Brokers, with the subjects that no message can carry."""
-        return self._context.brokers.unsendable
+    def set_asides(self) -> tuple[SetAside[Any], ...]:
+        """What is set aside, by activity: the cluster, brokers that cannot be informed, what no message can carry, and
+        answers."""
+        brokers = self._context.brokers
+        return (self.set_aside, brokers.set_aside, brokers.unsendable, self.set_aside_answers)
 
     @property
     def settings(self) -> ControllerSettings:

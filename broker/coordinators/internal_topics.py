@@ -6,8 +6,8 @@ The coordinators are notified when this broker begins or ceases to lead one of t
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, MetadataCache, TopicMetadata
 from barnabas.controller.topics import NewTopic
@@ -15,9 +15,7 @@ from barnabas.controller.topics import NewTopic
 if TYPE_CHECKING:
     from barnabas.broker.configuration.config import BrokerConfig
     from barnabas.broker.configuration.topics import TopicConfigs
-    from barnabas.broker.coordinators.groups.service import GroupService
     from barnabas.broker.coordinators.runtime import CoordinatorRuntime
-    from barnabas.broker.coordinators.transactions.service import TransactionService
     from barnabas.broker.replication.partition import Partition
 
 
@@ -28,6 +26,15 @@ _WAITING: Final = {
     TRANSACTION_STATE_TOPIC: ("Transactions", "transaction.state.log.replication.factor"),
 }
 """The users of an internal topic, and the key with its number of replicas."""
+
+
+class Coordinator(NamedTuple):
+    """The coordinator of an internal topic: the runtime of its partitions, and what it does when other topics are
+    deleted, whose names it is given."""
+
+    topic: str
+    runtime: CoordinatorRuntime[Any]
+    on_topics_deleted: Callable[[list[str]], Awaitable[object]] | None = None
 
 
 class InternalTopics:
@@ -49,12 +56,11 @@ class InternalTopics:
                 config.transaction_state_log_replication_factor,
             ),
         }
-        self._runtimes: dict[str, CoordinatorRuntime[Any]] = {}
+        self._coordinators: dict[str, Coordinator] = {}
 
-    def attach(self, groups: GroupService, transactions: TransactionService) -> None:
+    def attach(self, coordinators: Sequence[Coordinator]) -> None:
         """Set the coordinators of these topics."""
-        self._groups = groups
-        self._runtimes = {GROUP_METADATA_TOPIC: groups.runtime, TRANSACTION_STATE_TOPIC: transactions.runtime}
+        self._coordinators = {coordinator.topic: coordinator for coordinator in coordinators}
 
     def new_topic(self, name: str) -> NewTopic | None:
         """The properties with which to create an internal topic; None for all other names. A broker that is alone
@@ -97,21 +103,22 @@ class InternalTopics:
     def elected(self, partition: Partition) -> None:
         """Notify a partition's coordinator that this broker leads it, from now on or in a new epoch; partitions of
         other topics have none."""
-        runtime = self._runtimes.get(partition.topic)
-        if runtime is not None:
-            runtime.on_elected(partition.index, partition.state.leader_epoch)
+        coordinator = self._coordinators.get(partition.topic)
+        if coordinator is not None:
+            coordinator.runtime.on_elected(partition.index, partition.state.leader_epoch)
 
     def resigned(self, partition: Partition) -> None:
         """Notify a partition's coordinator that this broker no longer leads it."""
-        runtime = self._runtimes.get(partition.topic)
-        if runtime is not None:
-            runtime.on_resigned(partition.index)
+        coordinator = self._coordinators.get(partition.topic)
+        if coordinator is not None:
+            coordinator.runtime.on_resigned(partition.index)
 
     async def metadata_updated(self, removed: Sequence[TopicMetadata]) -> None:
         """The controller has updated the metadata of topics; `removed` ones are gone."""
-        for name, runtime in self._runtimes.items():
-            topic = self._metadata.topic(name)
+        for coordinator in self._coordinators.values():
+            topic = self._metadata.topic(coordinator.topic)
             if topic is not None:
-                runtime.on_topic(topic.topic_id, topic.partition_count)
-        if removed:
-            await self._groups.on_topics_deleted([topic.name for topic in removed])
+                coordinator.runtime.on_topic(topic.topic_id, topic.partition_count)
+        for coordinator in self._coordinators.values() if removed else ():
+            if coordinator.on_topics_deleted is not None:
+                await coordinator.on_topics_deleted([topic.name for topic in removed])

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.replication.flusher import Flusher
@@ -118,6 +118,16 @@ class ReplicaManager:
         self._record_readers = self.threads.workers("record-reader", RECORD_READERS)
         self._live_brokers: frozenset[int] = frozenset()
         metadata.listeners[self._follow_brokers] = None
+
+    @property
+    def set_asides(self) -> list[SetAside[Any]]:
+        """What is set aside, by activity."""
+        found: list[SetAside[Any]] = [self.flusher.set_aside, self.set_aside_settings, self.set_aside_isrs]
+        if self.leaderships is not None:
+            found.append(self.leaderships.alter_partitions.set_aside)
+        if self.fetchers is not None:
+            found.append(self.fetchers.set_aside)
+        return found
 
     async def close(self) -> None:
         """Stop the thread that opens records and all fetchers; returns when no flush is in progress, so that the logs

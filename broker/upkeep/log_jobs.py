@@ -48,6 +48,11 @@ class LogJobs:
         self._disk_space = disk_space
         self._clock = clock
 
+    @property
+    def set_asides(self) -> tuple[SetAside[PartitionLog], ...]:
+        """What is set aside, by activity."""
+        return (self._compaction.set_aside, self._retention.set_aside, self.set_aside, self.set_aside_bounds)
+
     def schedule(self, housekeeping: Housekeeping, network_housekeeping: Housekeeping, config: LiveConfig) -> None:
         """Schedule all jobs; those that depend on other brokers in `network_housekeeping`."""
         every, logs = housekeeping.every, self._logs

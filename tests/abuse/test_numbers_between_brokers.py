@@ -18,9 +18,10 @@ import pytest
 
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
+from barnabas.broker.parts import REPLICA_FETCH_SESSIONS_MAX
 from barnabas.broker.security import sasl_plain
 from barnabas.broker.security.broker_secrets import credentials_of_broker
-from barnabas.broker.server import REPLICA_FETCH_SESSIONS_MAX, Broker
+from barnabas.broker.server import Broker
 from barnabas.clock import SystemClock
 from barnabas.controller import znodes
 from barnabas.controller.coordination.embedded import EmbeddedStore
@@ -442,7 +443,7 @@ async def take_sessions(data_dir: Path) -> tuple[int, int, int]:
     """How many sessions a broker keeps for brokers that are nowhere, for one that is registered after that, and for
     that one's without end."""
     async with pair(data_dir) as found:
-        sessions = found.broker.replica_fetch_sessions
+        sessions = found.broker.services.replica_fetch_sessions
 
         async def fetch_as(replica_id: int) -> int:
             request = _fetch(found, 17)

@@ -400,7 +400,7 @@ class StateFaults(FaultList):
             while any(server.metadata.topic_id(topic) == topic_id for server in owner.live_servers()):
                 leader = (await owner._leading(topic, partition)).server
                 try:
-                    written = leader.transaction_markers.write(topic, partition, marker)
+                    written = leader.services.transaction_markers.write(topic, partition, marker)
                     if written is not None:
                         await written
                     return

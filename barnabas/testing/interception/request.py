@@ -90,7 +90,8 @@ class Request:
         """The partitions of a Fetch that are only in its session (KIP-227)."""
         if not self.message.session_id or self.message.session_epoch <= 0:
             return []
-        sessions = self._server.replica_fetch_sessions if self.is_of_broker else self._server.fetch_sessions
+        services = self._server.services
+        sessions = services.replica_fetch_sessions if self.is_of_broker else services.fetch_sessions
         return [
             {
                 TOPIC: self.topic_name(known.topic_id) if known.topic is None else known.topic,

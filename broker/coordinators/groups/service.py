@@ -94,6 +94,11 @@ class GroupService:
         )
         self.runtime = CoordinatorRuntime(definition, coordinator_log, partition_count, timers, clock, settings)
 
+    @property
+    def set_asides(self) -> tuple[SetAside[str], ...]:
+        """What is set aside, by activity."""
+        return (self.set_aside, self.set_aside_offsets, self.runtime.set_aside)
+
     async def start(self) -> None:
         """Start to serve requests."""
         self.runtime.start()

@@ -90,6 +90,11 @@ class TransactionService:
         self.runtime = CoordinatorRuntime(definition, coordinator_log, partition_count, timers, clock, settings)
 
     @property
+    def set_asides(self) -> tuple[SetAside[str], ...]:
+        """What is set aside, by activity."""
+        return (self.runtime.set_aside, self.set_aside_aborting, self.set_aside_ending, self.set_aside_expiring)
+
+    @property
     def settings(self) -> TransactionSettings:
         """Replaced as a whole when the finalised level of `transaction.version` changes."""
         settings: TransactionSettings = self.runtime.settings

@@ -292,7 +292,8 @@ async def test_sessions_of_replicas_are_their_own(tmp_path: Path) -> None:
     async with leading(tmp_path, [LEADER, FIRST], max_incremental_fetch_session_cache_slots="0") as cluster:
         await cluster.fetch(FIRST, 0, last_fetched_epoch=-1, session=(0, 0))
         assert cluster.session_id != 0
-        assert (len(cluster.broker.fetch_sessions), len(cluster.broker.replica_fetch_sessions)) == (0, 1)
+        services = cluster.broker.services
+        assert (len(services.fetch_sessions), len(services.replica_fetch_sessions)) == (0, 1)
         await cluster.produce(b"a", acks=1)
         data = await cluster.fetch(FIRST, 1, session=(cluster.session_id, 1))
         assert data.high_watermark == 1
@@ -438,7 +439,7 @@ async def test_a_follower_that_may_not_join_yet_is_looked_at_until_it_may(tmp_pa
 async def test_a_fetch_of_many_partitions_looks_only_at_what_has_changed(tmp_path: Path) -> None:
     async with leading(tmp_path, REPLICAS) as cluster:
         [first] = await rest(cluster, FIRST)
-        session = next(iter(cluster.broker.replica_fetch_sessions._sessions.values()))
+        session = next(iter(cluster.broker.services.replica_fetch_sessions._sessions.values()))
         assert len(session.attention) == 0
         await cluster.produce(b"a", acks=1)
         assert len((await first.fetch()).records) > 0

@@ -123,7 +123,7 @@ async def test_what_was_acknowledged_outlives_its_leaders(tmp_path: Path) -> Non
 
 async def test_clients_are_sent_away_by_a_broker_that_knows_nothing_yet(tmp_path: Path) -> None:
     async with cluster(tmp_path, 1) as brokers:
-        brokers.brokers[1]._serves_clients.clear()
+        brokers.brokers[1].welcome.serves_clients.clear()
         with pytest.raises(PeerUnavailable):
             await brokers.ask(1, MetadataRequest(topics=[]), 8)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker import server
+from barnabas.broker import welcome
 from barnabas.broker.configuration import config
 from barnabas.broker.environment import Environment
 from barnabas.broker.handlers import find_handler_in_cluster
@@ -89,7 +89,7 @@ async def test_who_has_waited_for_long_is_sent_away(tmp_path: Path) -> None:
         await until(lambda: len(broker.connections) > 0)
 
         def is_over() -> bool:
-            clock.advance(server.WELCOME_MS_MAX)
+            clock.advance(welcome.WELCOME_MS_MAX)
             broker.timers.fire_due()
             return asking.done()
 
