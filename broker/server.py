@@ -23,6 +23,7 @@ from barnabas.broker.environment import Environment
 from barnabas.broker.foundation import Foundation
 from barnabas.broker.handlers import find_handler
 from barnabas.broker.network.connection import Interceptor
+from barnabas.broker.network.listener import PrincipalSource
 from barnabas.broker.network.socket_server import SocketServer
 from barnabas.broker.observability.event_loop_lag import EventLoopLag
 from barnabas.broker.parts import Parts
@@ -277,8 +278,7 @@ class Broker:
         if self.environment.broker_secret is not None:
             from barnabas.broker.api.authentication import AuthenticatedRequests
 
-            self.connections.brokers_show_secret = True
-            await self.socket_server.listen(AuthenticatedRequests(self.dispatcher), [name])
+            await self.socket_server.listen(AuthenticatedRequests(self.dispatcher), [name], PrincipalSource.SASL)
             return
         await self.socket_server.listen(self.dispatcher, [name])
         if not all(each.is_loopback for each in self.config.listeners if each.name == name):

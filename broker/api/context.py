@@ -2,6 +2,7 @@
 
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.session import Session, broker_of_client_id
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.broker.services import Services
 from barnabas.controller.coordination.interface import CoordinationError
 
@@ -34,7 +35,12 @@ class RequestContext:
     @property
     def is_on_inter_broker_listener(self) -> bool:
         """Whether the request came over the inter-broker listener, which clients may be able to reach, too."""
-        return self.session.listener_name == self.services.config.inter_broker_listener_name
+        return self.session.listener.is_inter_broker
+
+    def authorize(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Whether the client may do this with the resource of this name. There is no authorizer yet: clients may do
+        everything but what is for brokers alone (CLUSTER_ACTION), which may come over the inter-broker listener."""
+        return operation is not Operation.CLUSTER_ACTION or self.session.listener.is_inter_broker
 
     def comes_from(self, broker_id: int) -> bool:
         """Whether the request comes from a broker, as far as this one knows the registrations: its connection has sent

@@ -48,6 +48,6 @@ class CurrentLeader(Generic[LeaderIdAndEpochT, NodeEndpointT]):
             return
         leader = partition.leader
         entry.current_leader = self.leader_type(leader_id=leader, leader_epoch=partition.leader_epoch)
-        endpoint = metadata.endpoint(leader, context.session.listener_name)
+        endpoint = metadata.endpoint(leader, context.session.listener.name)
         if endpoint is not None and all(node.node_id != leader for node in node_endpoints):
             node_endpoints.append(self.endpoint_type(node_id=leader, host=endpoint.host, port=endpoint.port, rack=None))

@@ -22,6 +22,7 @@ from barnabas.broker.network.connection import Connection, Interceptor, Serve
 from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome
 from barnabas.broker.network.reply_queue import Parts
 from barnabas.broker.observability.request_metrics import RequestMetrics
+from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
 from barnabas.broker.services import Services
 from barnabas.clock import Clock
 from barnabas.wire import codec, headers, messages
@@ -69,9 +70,8 @@ class _Route:
 def _handle_of_broker(
     handle: Callable[..., Any], response_class: type[Any], request: Message, context: RequestContext
 ) -> Any:
-    """Handle a request that only brokers may send, if it came over the inter-broker listener; Kafka requires the right
-    to ClusterAction on the cluster."""
-    if not context.is_on_inter_broker_listener:
+    """Handle a request that only brokers may send: it requires ClusterAction on the cluster, as in Kafka."""
+    if not context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
         return response_class(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return handle(request, context)
 
@@ -168,10 +168,9 @@ class Dispatcher:
     def _may_be_of_broker(self, handler: Handler[Any, Any], connection: Connection) -> bool:
         """Whether a request may be the first one of another broker whose connection is not known as such yet, because
         brokers without a secret exist; brokers with one have sent it before."""
-        own = self._services.config.inter_broker_listener_name
         return (
             handler.is_inter_broker
-            and connection.session.listener_name == own
+            and connection.session.listener.is_inter_broker
             and self._services.broker_secrets.believes_anybody()
         )
 

@@ -31,7 +31,7 @@ def handle(request: DescribeClusterRequest, context: RequestContext) -> Describe
     brokers = [
         DescribeClusterBroker(broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
         for broker in metadata.brokers()
-        if (endpoint := broker.endpoints.get(context.session.listener_name)) is not None
+        if (endpoint := broker.endpoints.get(context.session.listener.name)) is not None
     ]
     known = any(broker.broker_id == metadata.controller_id for broker in brokers)
     return DescribeClusterResponse(

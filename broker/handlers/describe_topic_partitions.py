@@ -94,7 +94,7 @@ def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
 def _partition(
     index: int, partition: PartitionMetadata, context: RequestContext
 ) -> DescribeTopicPartitionsResponsePartition:
-    reachable = context.services.metadata.reachable(context.session.listener_name)
+    reachable = context.services.metadata.reachable(context.session.listener.name)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=index,
         leader_id=partition.leader if partition.leader in reachable else NO_LEADER,

@@ -126,7 +126,7 @@ def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: Reques
     """The fetch of a consumer that is directed to a replica in its rack where there is one."""
     from barnabas.broker.replication.replica_selector import RackAwareFetch
 
-    services, listener = context.services, context.session.listener_name
+    services, listener = context.services, context.session.listener.name
     metadata = services.metadata
     return RackAwareFetch(
         services.replicas,

@@ -84,7 +84,7 @@ def _find(key_type: int, key: str, context: RequestContext) -> _Found:
         services.auto_topics.create([topic])
         return _not_available(topic, context)
     partition = services.metadata.partition(topic, index)
-    listener_name = context.session.listener_name
+    listener_name = context.session.listener.name
     endpoint = None if partition is None else services.metadata.endpoint(partition.leader, listener_name)
     if partition is None or endpoint is None:
         return _not_available(topic, context)

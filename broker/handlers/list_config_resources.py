@@ -30,7 +30,7 @@ def handle(request: ListConfigResourcesRequest, context: RequestContext) -> List
     if not asked <= supported:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     metadata = context.services.metadata
-    brokers = [str(each.broker_id) for each in metadata.brokers() if context.session.listener_name in each.endpoints]
+    brokers = [str(each.broker_id) for each in metadata.brokers() if context.session.listener.name in each.endpoints]
     response = ListConfigResourcesResponse()
     for resource_type in (BROKER_LOGGER, BROKER):
         if resource_type in asked:

@@ -46,7 +46,7 @@ def handle(request: MetadataRequest, context: RequestContext) -> MetadataRespons
         brokers=[
             MetadataResponseBroker(node_id=live.broker_id, host=endpoint.host, port=endpoint.port, rack=live.rack)
             for live in services.metadata.brokers()
-            if (endpoint := live.endpoints.get(context.session.listener_name)) is not None
+            if (endpoint := live.endpoints.get(context.session.listener.name)) is not None
         ],
     )
     if request.topics is None or (version == 0 and not request.topics):
@@ -108,7 +108,7 @@ def _error(error: ErrorCode, name: str | None, topic_id: TopicId) -> MetadataRes
 
 
 def _topic(topic: TopicMetadata, context: RequestContext) -> MetadataResponseTopic:
-    reachable = context.services.metadata.reachable(context.session.listener_name)
+    reachable = context.services.metadata.reachable(context.session.listener.name)
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,

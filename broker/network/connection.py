@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
+from barnabas.broker.network.listener import ListenerContext
 from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome
 from barnabas.broker.network.reply_queue import Parts, ReplyQueue
 from barnabas.broker.network.session import Session
@@ -124,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         self,
         dispatcher: RequestServer,
         shared: SharedResources,
-        listener_name: str,
+        listener: ListenerContext,
         connection_id: int,
     ) -> None:
         self._dispatcher = dispatcher
@@ -133,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(shared.receive_buffer, self._frame_bytes_max, self._budget.has_room)
         self.connections = shared.connections
         self._turns = self.connections.turns
-        self.session = Session(self, listener_name, connection_id)
+        self.session = Session(self, listener, connection_id)
         self._timers = shared.timers
         self._throttle: ScheduledCall | None = None
         self._throttled_until_ms = 0

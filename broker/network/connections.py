@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.listener import PrincipalSource
 from barnabas.broker.network.session import Session
 from barnabas.broker.network.turns import RequestTurns
 from barnabas.clock import Clock, SystemClock, seconds_of
@@ -63,8 +64,6 @@ class Connections:
         )
         self.turns = RequestTurns(work_s)
         self.turns_of_brokers = RequestTurns(work_s)
-        self.brokers_show_secret = False
-        """Whether the listener for brokers alone serves only connections that have sent a broker's secret."""
         self.refusal: Callable[[Session], str | None] = lambda session: None
         """The reason why a new connection is refused although there is room for it; for tests."""
         self._leaving_bytes = 0
@@ -93,11 +92,12 @@ class Connections:
             return "the broker has stopped"
         if (refused := self.refusal(connection.session)) is not None:
             return refused
-        config = self._config
-        if connection.session.listener_name == config.inter_broker_listener_name and len(config.listeners) > 1:
-            if self.brokers_show_secret:
+        listener = connection.session.listener
+        if listener.is_for_brokers_alone:
+            if listener.principal_source is PrincipalSource.SASL:
                 self._bound_strangers(connection)
             return None
+        config = self._config
         if len(self._connections) > config.max_connections:
             return f"more than max.connections={config.max_connections} connections"
         per_ip_max = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)

@@ -56,6 +56,14 @@ class FileSender:
         self._is_in_thread = False
         self._is_closed = False
 
+    @classmethod
+    def past(cls, transport: asyncio.Transport, threads: Threads) -> "FileSender | None":
+        """A sender over the socket of a transport. None if that has no socket of the kernel, or is not plain: what is
+        sent past TLS is not encrypted. Raises OSError as `FileSender`."""
+        found = transport.get_extra_info("socket")
+        is_plain = transport.get_extra_info("ssl_object") is None
+        return cls(found.fileno(), threads) if found is not None and is_plain else None
+
     def begin(self, parts: list[Buffer | FileRegion]) -> None:
         """Set the next response: then call `send_now`, and `finish` if that was not all."""
         self._parts, self._part, self._start = [], 0, 0

@@ -180,11 +180,10 @@ class ReplyQueue:
             self._send()
         try:
             if self._file_sender is None:
-                socket = self.transport.get_extra_info("socket")
-                if socket is None:  # not a kernel socket
+                self._file_sender = FileSender.past(self.transport, self._connection.threads)
+                if self._file_sender is None:
                     self._write([part.read() if isinstance(part, FileRegion) else part for part in parts])
                     return
-                self._file_sender = FileSender(socket.fileno(), self._connection.threads)
             self._file_sender.begin(parts)
             if not self.transport.get_write_buffer_size() and self._file_sender.send_now():
                 return

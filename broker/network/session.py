@@ -4,10 +4,10 @@ import re
 import sys
 from typing import Final, Protocol
 
+from barnabas.broker.network.listener import ListenerContext
+
 ANONYMOUS: Final = "User:ANONYMOUS"
 """Kafka's principal of a client that has not authenticated."""
-
-PLAINTEXT: Final = "PLAINTEXT"
 
 _SOFTWARE_LENGTH_MAX: Final = 100
 """The length to which a client's name and version are shortened, since a connection may stay for ever."""
@@ -41,7 +41,7 @@ class Restrained(Protocol):
 class Session:
     """One client's connection, for handlers; lives as long as the connection.
 
-    `listener_name` selects the advertised addresses in a response. `client_host` is the client's address as text.
+    `listener` is the one that accepted it. `client_host` is the client's address as text.
     `client_software_name` and `client_software_version` come from the client's ApiVersions request, empty before
     (KIP-511). (The client id is the request's, in `RequestContext`: it may differ each time.) `is_broker` is whether
     the client is another broker of the cluster, and `broker_id` its id, else -1. `principal` is Kafka's ANONYMOUS
@@ -56,27 +56,24 @@ class Session:
         "client_software_version",
         "connection_id",
         "is_broker",
-        "listener_name",
+        "listener",
         "principal",
         "sasl_mechanism",
-        "security_protocol",
     )
 
     def __init__(
         self,
         connection: Restrained | None,
-        listener_name: str,
+        listener: ListenerContext,
         connection_id: int,
         *,
         client_host: str = "",
-        security_protocol: str = PLAINTEXT,
         principal: str = ANONYMOUS,
     ) -> None:
         self._connection = connection
-        self.listener_name = listener_name
+        self.listener = listener
         self.connection_id = connection_id
         self.client_host = client_host
-        self.security_protocol = security_protocol
         self.principal = principal
         self.client_software_name = ""
         self.client_software_version = ""

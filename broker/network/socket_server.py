@@ -14,6 +14,7 @@ from barnabas.broker.configuration.config import DEFAULT, BrokerConfig
 from barnabas.broker.configuration.listeners import Endpoint, Listener
 from barnabas.broker.network.connection import Connection, RequestServer, SharedResources
 from barnabas.broker.network.connections import Connections
+from barnabas.broker.network.listener import ListenerContext, PrincipalSource
 from barnabas.inflight_budget import InflightBudget
 from barnabas.network import BoundSocket, Network
 from barnabas.timers import Timers
@@ -106,7 +107,12 @@ class SocketServer:
         of 100 KiB."""
         return None if self._config.source(key) == DEFAULT or size == -1 else size
 
-    async def listen(self, requests: RequestServer, names: Collection[str] | None = None) -> None:
+    async def listen(
+        self,
+        requests: RequestServer,
+        names: Collection[str] | None = None,
+        principal_source: PrincipalSource = PrincipalSource.NOTHING,
+    ) -> None:
         """Accept connections on the listeners of these names, by default on all that do not listen yet, and have
         `requests` serve their requests. Raises OSError as `bind` does."""
         for listener in self._listeners:
@@ -118,15 +124,16 @@ class SocketServer:
                     "listener %s accepts connections from other machines, unencrypted and unauthenticated (PLAINTEXT)",
                     listener.name,
                 )
-            new_connection = partial(self._new_connection, requests, listener.name)
+            context = ListenerContext.of(self._config, listener.name, principal_source)
+            new_connection = partial(self._new_connection, requests, context)
             try:
                 await listener.bound.listen(new_connection, self._config.socket_listen_backlog_size)
             except OSError as error:  # another process had bound the port as well, and listened first
                 raise _refused(listener.listener, error) from error
 
-    def _new_connection(self, requests: RequestServer, listener_name: str) -> Connection:
+    def _new_connection(self, requests: RequestServer, listener: ListenerContext) -> Connection:
         self._connection_count += 1
-        return Connection(requests, self._shared, listener_name, self._connection_count)
+        return Connection(requests, self._shared, listener, self._connection_count)
 
     async def stop(self, *, cuts: bool = False) -> None:
         """Accept no more connections, and close all: after the responses on their way have been sent, or at once."""

@@ -12,6 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 
+from barnabas.broker.network.listener import ListenerContext
 from barnabas.broker.network.session import Session
 from barnabas.testing import Broker, Cluster, ErrorCode
 from barnabas.testing.interception.request import read_request
@@ -280,7 +281,7 @@ def test_a_cluster_is_seen_as_a_whole() -> None:
 def test_what_a_controller_tells_of_more_partitions_than_a_client_may_name_is_seen(broker: Broker) -> None:
     partitions = [LeaderAndIsrPartitionState(partition_index=number, partition_epoch=0) for number in range(50_001)]
     asked = LeaderAndIsrRequest(topic_states=[LeaderAndIsrTopicState(topic_name="t", partition_states=partitions)])
-    session = Session(None, "PLAINTEXT", 1, client_host="127.0.0.1")
+    session = Session(None, ListenerContext("PLAINTEXT"), 1, client_host="127.0.0.1")
     connection: Any = SimpleNamespace(session=session)
     request = memoryview(frame(asked, 7))[4:]
     assert read_request(broker.server, connection, request) is None, "a client's is refused by the broker, too"

@@ -62,4 +62,4 @@ def _keep_connections(server: Server, network: KeptNetwork) -> None:
     for connection in server.connections:
         transport = connection.hand_over()
         if transport is not None:
-            network.wait_for_next(ports[connection.session.listener_name], transport)
+            network.wait_for_next(ports[connection.session.listener.name], transport)

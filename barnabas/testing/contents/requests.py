@@ -5,6 +5,7 @@ from typing import Any
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.handlers import load_handler
+from barnabas.broker.network.listener import ListenerContext
 from barnabas.broker.network.outcome import Delayed
 from barnabas.broker.network.session import Session
 from barnabas.broker.server import Broker as Server
@@ -15,9 +16,10 @@ NO_CONNECTION_ID = -1
 
 async def ask(server: Server, request: Any, version: int) -> Any:
     """The response to a request message, as a client of that version would receive it. Broker's loop only."""
+    listener = ListenerContext.of(server.config, server.config.listeners[0].name)
     context = RequestContext(
         services=server.services,
-        session=Session(None, server.config.listeners[0].name, NO_CONNECTION_ID, client_host="127.0.0.1"),
+        session=Session(None, listener, NO_CONNECTION_ID, client_host="127.0.0.1"),
         api_key=request.API_KEY,
         api_version=version,
         correlation_id=0,

@@ -17,9 +17,11 @@ from barnabas.broker.api.large_requests import LARGE_REQUEST_BYTES, SERVED_BYTES
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.handlers import api_versions
 from barnabas.broker.handlers.produce import ELEMENTS_AT_ONCE
+from barnabas.broker.network.listener import ListenerContext
 from barnabas.broker.network.outcome import CloseConnection, Delayed
 from barnabas.broker.network.session import ANONYMOUS, Session
 from barnabas.broker.observability.request_metrics import RequestMetrics
+from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
 from barnabas.clock import ManualClock
 from barnabas.wire.codec import decode
 from barnabas.wire.compile_reader import ELEMENTS_MAX
@@ -54,9 +56,8 @@ class Bench:
         self.handlers = handlers
         self.connections = SimpleNamespace(is_crowded=False, has_room=asyncio.Event())
         self.metrics = RequestMetrics()
-        config = SimpleNamespace(inter_broker_listener_name="BROKERS")
-        services: Any = SimpleNamespace(connections=self.connections, config=config)
-        self.session = Session(None, "LISTENER", 7, client_host="10.0.0.1")
+        services: Any = SimpleNamespace(connections=self.connections)
+        self.session = Session(None, ListenerContext("LISTENER"), 7, client_host="10.0.0.1")
         self._connection: Any = SimpleNamespace(session=self.session, hold=self._hold)
         self.held = 0
         self.dispatcher = Dispatcher(services, handlers.get, ManualClock(), self.metrics)
@@ -105,7 +106,7 @@ async def test_a_request_is_decoded_and_its_response_encoded() -> None:
     assert (request.group_id, request.generation_id, request.member_id) == ("g", 5, "m")
     assert (context.api_key, context.api_version) == (HEARTBEAT, 0)
     assert context.session is bench.session
-    assert (context.session.listener_name, context.session.principal) == ("LISTENER", ANONYMOUS)
+    assert (context.session.listener.name, context.session.principal) == ("LISTENER", ANONYMOUS)
     assert sum(api.count for api in bench.metrics.apis.values()) == 1
 
 
@@ -324,7 +325,16 @@ async def test_too_many_elements_close_the_connection_of_a_produce_request_too()
 @in_loop
 async def test_the_session_remembers_what_the_client_says_it_is(length: int) -> None:
     """KIP-511; not all of it, since a connection may stay for ever."""
-    session = Session(None, "LISTENER", 1)
+    session = Session(None, ListenerContext("LISTENER"), 1)
     session.introduce("n" * length, "1" * length)
     assert session.client_software_name == "n" * min(length, 100)
     assert session.client_software_version == "1" * min(length, 100)
+
+
+@pytest.mark.parametrize("is_inter_broker", [False, True])
+def test_a_client_may_do_everything_but_what_is_for_brokers(is_inter_broker: bool) -> None:
+    services: Any = None
+    session = Session(None, ListenerContext("LISTENER", is_inter_broker=is_inter_broker), 1)
+    context = RequestContext(services, session, PRODUCE, 9, 1, "client")
+    assert context.authorize(Operation.WRITE, ResourceType.TOPIC, "t")
+    assert context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME) == is_inter_broker

@@ -15,6 +15,7 @@ from barnabas.broker.coordinators.groups.changes import OffsetRecord
 from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.broker.handlers import load_handler
+from barnabas.broker.network.listener import ListenerContext
 from barnabas.broker.network.session import Session
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
@@ -135,9 +136,8 @@ class Server:
         handler = load_handler(request.API_KEY)
         assert handler.min_version <= version <= handler.max_version
         request = decode(type(request), version, encode(request, version))
-        context = RequestContext(
-            self.services, Session(None, listener, 1, client_host="10.9.8.7"), request.API_KEY, version, 1, "client"
-        )
+        session = Session(None, ListenerContext(listener), 1, client_host="10.9.8.7")
+        context = RequestContext(self.services, session, request.API_KEY, version, 1, "client")
 
         async def answer():
             response = handler.handle(request, context)

@@ -13,6 +13,7 @@ import pytest
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.handlers import load_handler
+from barnabas.broker.network.listener import ListenerContext
 from barnabas.broker.network.session import Session, client_id_of_broker
 from barnabas.broker.security.broker_secrets import RegisteredSecrets
 from barnabas.broker.server import Broker
@@ -209,7 +210,7 @@ async def test_limits_of_clients_do_not_hold_up_brokers(broker: Broker) -> None:
     async def is_broker(
         request: Any, version: int, listener: str = "PLAINTEXT", client_id: str | None = markers
     ) -> bool:
-        session = Session(None, listener, 1)
+        session = Session(None, ListenerContext.of(services.config, listener), 1)
         context = RequestContext(services, session, request.API_KEY, version, 1, client_id)
         await load_handler(request.API_KEY).handle(request, context)
         return session.is_broker

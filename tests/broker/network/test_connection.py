@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Awaitable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +21,7 @@ from barnabas.broker.network.connections import (
     UNSENT_BYTES_MAX,
     Connections,
 )
+from barnabas.broker.network.listener import ListenerContext, PrincipalSource
 from barnabas.broker.network.outcome import CloseConnection, Delayed
 from barnabas.broker.network.reply_queue import GATHERED_BYTES_MAX
 from barnabas.broker.network.socket_server import SocketServer
@@ -39,6 +41,9 @@ OF_THEIR_OWN = {
     "inter.broker.listener.name": "BROKERS",
 }
 """Brokers have a listener of their own."""
+SHARED = ListenerContext.of(LIMITS, "PLAINTEXT")
+CLIENTS, BROKERS = (ListenerContext.of(load(options=OF_THEIR_OWN), name) for name in ("CLIENTS", "BROKERS"))
+SECRETIVE = replace(BROKERS, principal_source=PrincipalSource.SASL)
 
 
 class Transport(asyncio.Transport):
@@ -131,7 +136,7 @@ class Peer:
         receive_bytes: int = 4096,
         connections: Connections | None = None,
         own_socket: socket.socket | None = None,
-        listener: str = "PLAINTEXT",
+        listener: ListenerContext = SHARED,
         budget: InflightBudget | None = None,
     ) -> None:
         self.dispatcher = Dispatcher()
@@ -650,7 +655,7 @@ def test_a_throttled_client_that_goes_leaves_nothing_behind(lost: bool) -> None:
 def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_us(whose: str) -> None:
     async def run() -> None:
         connections = Connections(load(options=OF_THEIR_OWN), OsThreads())
-        listener = "BROKERS" if whose in ("on the listener of brokers", "both") else "CLIENTS"
+        listener = BROKERS if whose in ("on the listener of brokers", "both") else CLIENTS
         idle, partial, waiting = (Peer(connections=connections, listener=listener) for _ in range(3))
         for peer in (idle, partial, waiting):
             if whose in ("a broker's", "both"):
@@ -753,7 +758,7 @@ def test_connections_beyond_the_limits_are_closed_at_once() -> None:
 def test_where_brokers_have_a_listener_of_their_own_no_limit_of_clients_is_for_them() -> None:
     async def run() -> None:
         connections = Connections(load(options={**OF_THEIR_OWN, "max.connections": "1"}), OsThreads())
-        arrivals = [Peer(connections=connections, listener=name) for name in ("CLIENTS", "CLIENTS", "BROKERS")]
+        arrivals = [Peer(connections=connections, listener=listener) for listener in (CLIENTS, CLIENTS, BROKERS)]
         assert [peer.transport.closed for peer in arrivals] == [False, True, False]
         shared = Connections(load(options={"listeners": "PLAINTEXT://:1", "max.connections": "1"}), OsThreads())
         assert [Peer(connections=shared).transport.closed for _ in range(2)] == [False, True]
@@ -761,9 +766,9 @@ def test_where_brokers_have_a_listener_of_their_own_no_limit_of_clients_is_for_t
     scenario(run())
 
 
-@pytest.mark.parametrize("show_secret", [False, True])
+@pytest.mark.parametrize("of_brokers", [BROKERS, SECRETIVE])
 def test_descriptors_that_are_kept_for_files_are_kept_from_clients_alone_where_brokers_have_a_listener(
-    show_secret: bool,
+    of_brokers: ListenerContext,
 ) -> None:
     """Where all share one listener, nobody is known for a broker yet when its connection is accepted."""
 
@@ -771,14 +776,13 @@ def test_descriptors_that_are_kept_for_files_are_kept_from_clients_alone_where_b
         ours, theirs = socket.socketpair()
         with ours, theirs:
             for limits, listener, is_refused in (
-                (OF_THEIR_OWN, "CLIENTS", True),
-                (OF_THEIR_OWN, "BROKERS", False),
-                ({"listeners": "PLAINTEXT://:1"}, "PLAINTEXT", True),
+                (OF_THEIR_OWN, CLIENTS, True),
+                (OF_THEIR_OWN, of_brokers, False),
+                ({"listeners": "PLAINTEXT://:1"}, SHARED, True),
             ):
                 connections = Connections(
                     load(options=limits), OsThreads(), is_reserved_descriptor=ours.fileno().__eq__
                 )
-                connections.brokers_show_secret = show_secret
                 assert not Peer(connections=connections, listener=listener, own_socket=theirs).transport.closed
                 peer = Peer(connections=connections, listener=listener, own_socket=ours)
                 assert peer.transport.closed == is_refused, listener
@@ -789,12 +793,11 @@ def test_descriptors_that_are_kept_for_files_are_kept_from_clients_alone_where_b
 def test_who_shows_no_secret_to_brokers_makes_room_for_who_may() -> None:
     async def run() -> None:
         connections = Connections(load(options=OF_THEIR_OWN), OsThreads())
-        connections.brokers_show_secret = True
-        broker = Peer(connections=connections, listener="BROKERS")
+        broker = Peer(connections=connections, listener=SECRETIVE)
         broker.connection.session.principal = "User:broker-2"
-        strangers = [Peer(connections=connections, listener="BROKERS") for _ in range(STRANGERS_MAX)]
-        client = Peer(connections=connections, listener="CLIENTS")
-        newcomers = [Peer(connections=connections, listener="BROKERS") for _ in range(3)]
+        strangers = [Peer(connections=connections, listener=SECRETIVE) for _ in range(STRANGERS_MAX)]
+        client = Peer(connections=connections, listener=CLIENTS)
+        newcomers = [Peer(connections=connections, listener=SECRETIVE) for _ in range(3)]
         stay = [not peer.transport.aborted for peer in strangers]
         assert stay == [False] * 3 + [True] * (STRANGERS_MAX - 3)
         assert not any(peer.transport.aborted for peer in (broker, client, *newcomers))
@@ -807,10 +810,9 @@ def test_who_shows_no_secret_to_brokers_leaves_nothing_behind() -> None:
 
     async def run() -> None:
         connections = Connections(load(options=OF_THEIR_OWN), OsThreads())
-        connections.brokers_show_secret = True
         large = STRANGERS_FRAME_BYTES_MAX + 1
         stranger, broker = (
-            Peer(connections=connections, listener="BROKERS", frame_bytes_max=large, budget_bytes=2 * large)
+            Peer(connections=connections, listener=SECRETIVE, frame_bytes_max=large, budget_bytes=2 * large)
             for _ in range(2)
         )
         stranger.receive(struct.pack(">i", large - 1) + bytes(1_000))
@@ -821,7 +823,7 @@ def test_who_shows_no_secret_to_brokers_leaves_nothing_behind() -> None:
         broker.connection.session.belongs_to_broker(2)
         broker.receive(struct.pack(">i", large)[3:] + bytes(large))
         assert [len(frame) for frame in broker.dispatcher.served] == [large]
-        other = Peer(connections=connections, listener="BROKERS", frame_bytes_max=large)
+        other = Peer(connections=connections, listener=SECRETIVE, frame_bytes_max=large)
         other.receive(struct.pack(">i", large))
         assert other.transport.closed
 

@@ -1,5 +1,6 @@
 """Large fetches, whose batches the kernel sends from the log files, over real sockets."""
 
+import asyncio
 import errno
 import os
 import socket
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.network.file_sender import FileSender
 from barnabas.broker.server import IDLE_CHECK_INTERVAL_MS
 from barnabas.clock import ManualClock
 from barnabas.storage.os_files import OsFiles
 from barnabas.testing import Broker
+from barnabas.threads import OsThreads
 from barnabas.wire import codec, headers
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -261,3 +264,14 @@ def test_without_descriptors_the_records_are_copied(broker: Broker, sendings: Se
         records = records_of(ask(connection, fetch(0), FETCH_VERSION, FetchResponse))
     assert log_file(broker).startswith(records)
     assert not sendings.bytes
+
+
+@pytest.mark.parametrize(("extra", "is_sent_past"), [({}, True), ({"ssl_object": object()}, False)])
+def test_nothing_is_sent_past_a_transport_that_encrypts(extra: dict[str, object], is_sent_past: bool) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sender = FileSender.past(asyncio.Transport({"socket": ours, **extra}), OsThreads())
+        assert (sender is not None) == is_sent_past
+        if sender is not None:
+            sender.close()
+    assert FileSender.past(asyncio.Transport(), OsThreads()) is None, "it has no socket of the kernel"

@@ -1,0 +1,42 @@
+"""A listener as the connections that it has accepted know it."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from barnabas.broker.configuration.config import BrokerConfig
+
+PLAINTEXT: Final = "PLAINTEXT"
+
+
+class PrincipalSource(Enum):
+    """What tells who a client is."""
+
+    NOTHING = 1
+    """Clients are anonymous; a broker may show its secret by SASL on the inter-broker listener."""
+    SASL = 2
+    """SaslAuthenticate; nothing else is served before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerContext:
+    """One for each listener; every session has that of its connection.
+
+    `name` selects the advertised addresses in responses, `security_protocol` is Kafka's. A listener that
+    `is_inter_broker` takes requests of other brokers, one that `is_for_brokers_alone` none of clients: these have
+    another.
+    """
+
+    name: str
+    security_protocol: str = PLAINTEXT
+    principal_source: PrincipalSource = PrincipalSource.NOTHING
+    is_inter_broker: bool = False
+    is_for_brokers_alone: bool = False
+
+    @classmethod
+    def of(
+        cls, config: BrokerConfig, name: str, principal_source: PrincipalSource = PrincipalSource.NOTHING
+    ) -> "ListenerContext":
+        """The context of the listener of this name."""
+        is_inter_broker = name == config.inter_broker_listener_name
+        return cls(name, PLAINTEXT, principal_source, is_inter_broker, is_inter_broker and len(config.listeners) > 1)
