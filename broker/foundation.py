@@ -46,18 +46,19 @@ class Foundation:
         timers = Timers(clock, loop, work_s)
         may_have_others = config.zookeeper_connect is not None or environment.metadata_store is not None
         return cls(
-            live,
-            environment,
-            clock,
-            network_clock,
-            timers,
-            timers if network_clock is clock else Timers(network_clock, loop, work_s),
-            may_have_others,
-            environment.broker_secret or (environment.random_bytes(SECRET_BYTES).hex() if may_have_others else ""),
-            MetadataCache(config.node_id, clock),
-            RequestMetrics(),
-            UnforeseenErrors(clock),
-            Connections(
+            config=live,
+            environment=environment,
+            clock=clock,
+            network_clock=network_clock,
+            timers=timers,
+            network_timers=timers if network_clock is clock else Timers(network_clock, loop, work_s),
+            may_have_others=may_have_others,
+            secret=environment.broker_secret
+            or (environment.random_bytes(SECRET_BYTES).hex() if may_have_others else ""),
+            metadata=MetadataCache(config.node_id, clock),
+            metrics=RequestMetrics(),
+            unforeseen=UnforeseenErrors(clock),
+            connections=Connections(
                 live,
                 environment.threads,
                 network_clock,
