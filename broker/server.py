@@ -69,7 +69,7 @@ class Broker:
         environment: Environment | None = None,
         on_failure: Callable[[str], None] | None = None,
     ) -> None:
-        self._foundation = foundation = Foundation.of(config, environment or Environment())
+        self._foundation = foundation = Foundation(config, environment or Environment())
         self.node_id = config.node_id
         self.cluster_id = ""
         self.is_ready = False

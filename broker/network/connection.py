@@ -11,8 +11,7 @@ import select
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from barnabas.broker.network.listener import ListenerContext
 from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome
@@ -65,8 +64,7 @@ class ConnectionSet(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SharedResources:
+class SharedResources(NamedTuple):
     """What the connections of a broker share.
 
     Unfinished requests count for `budget`, and each may have `frame_bytes_max` bytes; `timers` end the throttling of

@@ -1,8 +1,7 @@
 """A listener as the connections that it has accepted know it."""
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.broker.configuration.config import BrokerConfig
 
@@ -18,8 +17,7 @@ class PrincipalSource(Enum):
     """SaslAuthenticate; nothing else is served before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerContext:
+class ListenerContext(NamedTuple):
     """One for each listener; every session has that of its connection.
 
     `name` selects the advertised addresses in responses, `security_protocol` is Kafka's. A listener that

@@ -4,7 +4,6 @@ import asyncio
 import socket
 import struct
 from collections.abc import Awaitable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -43,7 +42,7 @@ OF_THEIR_OWN = {
 """Brokers have a listener of their own."""
 SHARED = ListenerContext.of(LIMITS, "PLAINTEXT")
 CLIENTS, BROKERS = (ListenerContext.of(load(options=OF_THEIR_OWN), name) for name in ("CLIENTS", "BROKERS"))
-SECRETIVE = replace(BROKERS, principal_source=PrincipalSource.SASL)
+SECRETIVE = BROKERS._replace(principal_source=PrincipalSource.SASL)
 
 
 class Transport(asyncio.Transport):
