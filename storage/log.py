@@ -36,7 +36,7 @@ from barnabas.wire.primitives import new_tuple
 from barnabas.wire.record_batch import CONTROL_MASK, ReadBuffer, RecordBatchHeader, WriteBuffer, patch
 
 if TYPE_CHECKING:
-    from barnabas.wire.records import EndTxnMarker
+    from barnabas.wire.control_records import EndTxnMarker
 
 
 class LogAppendInfo(NamedTuple):
@@ -580,7 +580,8 @@ class PartitionLog:
 
 def _read_marker(batch: ReadBuffer, header: RecordBatchHeader) -> EndTxnMarker | None:
     """The transaction marker in a control batch; None for an emptied batch or another control record type."""
-    from barnabas.wire.records import iter_records, parse_end_txn_marker
+    from barnabas.wire.control_records import parse_end_txn_marker
+    from barnabas.wire.records import iter_records
 
     for record in iter_records(batch, header):
         return parse_end_txn_marker(record)

@@ -36,7 +36,8 @@ def take_in(
     if header.producer_id < 0:
         producers.end_offset = header.next_offset
     elif header.attributes & CONTROL_MASK:
-        from barnabas.wire.records import iter_records, parse_end_txn_marker
+        from barnabas.wire.control_records import parse_end_txn_marker
+        from barnabas.wire.records import iter_records
 
         for record in iter_records(batch, header):
             marker = parse_end_txn_marker(record)

@@ -20,7 +20,7 @@ from barnabas.wire.primitives import new_tuple
 from barnabas.wire.record_batch import TRANSACTIONAL_MASK, RecordBatchHeader
 
 if TYPE_CHECKING:
-    from barnabas.wire.records import EndTxnMarker
+    from barnabas.wire.control_records import EndTxnMarker
 
 Log = TypeVar("Log", bound=Hashable)
 

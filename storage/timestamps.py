@@ -12,7 +12,7 @@ from barnabas.storage.offset_index import OffsetIndex, OffsetIndexCache
 from barnabas.storage.segment import Segment, has_timestamp, load_time_index, read_largest_timestamp
 from barnabas.storage.segment_reader import Read, file_headers, index_path
 from barnabas.wire.record_batch import NO_TIMESTAMP, CorruptBatch, RecordBatchHeader
-from barnabas.wire.records import find_timestamp, offset_of_max_timestamp
+from barnabas.wire.record_timestamps import find_timestamp, offset_of_max_timestamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -436,12 +436,8 @@ def _rewrite(
             rewritten one by one; MESSAGE_TOO_LARGE.
     """
     from barnabas.wire.compression import compress_chunks, iter_decompressed
-    from barnabas.wire.records import (
-        DEFAULT_MAX_DECOMPRESSED_BYTES,
-        assemble_batch,
-        build_batch,
-        iter_records,
-    )
+    from barnabas.wire.record_bodies import DEFAULT_MAX_DECOMPRESSED_BYTES
+    from barnabas.wire.records import assemble_batch, build_batch, iter_records
 
     level = _level(config, target)
     try:

@@ -1,4 +1,4 @@
-"""The records inside a batch (magic 2): read, build, and look up by time.
+"""The records inside a batch (magic 2): read and build.
 
 A record is, behind its own length as a varint:
 
@@ -13,20 +13,18 @@ value           varint n n bytes; negative n is null
 headers         varint n n times: name (varint length, UTF-8), value like above
 =============== ======== ====================================================
 
-Everything read here was written by a peer, and a batch whose header and CRC are right may still hold anything: every
-length is checked against the bytes that are there before it is used, and decompression stops at a limit.
+`record_bodies.py` finds the records; their content is checked here, as what a peer wrote may hold anything.
 
-Source: Kafka `DefaultRecord`, `MemoryRecordsBuilder`, `EndTransactionMarker`, `ControlRecordType` (KIP-98).
+Source: Kafka `DefaultRecord`, `MemoryRecordsBuilder` (KIP-98).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from barnabas.wire.compression import compress, iter_decompressed
+from barnabas.wire.compression import compress
 from barnabas.wire.crc import crc32c
 from barnabas.wire.record_batch import (
     CONTROL_MASK,
@@ -48,18 +46,14 @@ from barnabas.wire.record_batch import (
     RecordBatchHeader,
     TimestampType,
 )
+from barnabas.wire.record_bodies import DEFAULT_MAX_DECOMPRESSED_BYTES, RECORD_BYTES_MAX, iter_bodies, payload
 from barnabas.wire.varint import VarintTooLong, encode_varint, read_varint, read_varlong
-
-DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
-_VARINT_MAX_BYTES: Final = 5
-_HEAD_BYTES: Final = 16
-"""The maximum number of bytes of a record's attributes, timestamp delta and offset delta."""
 _CRC_START: Final = 21
 _UINT32: Final = struct.Struct(">I")
 
@@ -88,7 +82,7 @@ def iter_records(
     header: RecordBatchHeader,
     *,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
-    max_record_bytes: int = _INT32_MAX,
+    max_record_bytes: int = RECORD_BYTES_MAX,
 ) -> Iterator[Record]:
     """Read the records of the batch; compressed ones only as far as the caller iterates.
 
@@ -103,7 +97,7 @@ def iter_records(
     base_sequence = header.base_sequence
     append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else None
     sequence = NO_SEQUENCE
-    for data, position, end in _iter_bodies(buffer, header, max_decompressed_bytes, max_record_bytes=max_record_bytes):
+    for data, position, end in iter_bodies(buffer, header, max_decompressed_bytes, max_record_bytes=max_record_bytes):
         try:
             timestamp_delta, position = read_varlong(data, position + 1)
             offset_delta, position = read_varint(data, position)
@@ -143,7 +137,7 @@ def read_records(buffer: ReadBuffer, header: RecordBatchHeader) -> list[Record]:
     Raises:
         CorruptBatch: as `iter_records`.
     """
-    data = b"".join(_payload(buffer, header, DEFAULT_MAX_DECOMPRESSED_BYTES))
+    data = b"".join(payload(buffer, header, DEFAULT_MAX_DECOMPRESSED_BYTES))
     try:
         records = _short_records(data, header)
     except IndexError:
@@ -214,7 +208,7 @@ def _short_records(data: bytes, header: RecordBatchHeader) -> list[Record] | Non
 
 
 def iter_checked(
-    buffer: ReadBuffer, header: RecordBatchHeader, *, max_record_bytes: int = _INT32_MAX
+    buffer: ReadBuffer, header: RecordBatchHeader, *, max_record_bytes: int = RECORD_BYTES_MAX
 ) -> Iterator[tuple[int, int, bool]]:
     """Check every record as `iter_records` does, without copying keys and values: (offset, timestamp, has a key).
 
@@ -226,7 +220,7 @@ def iter_checked(
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else None
-    for data, position, end in _iter_bodies(
+    for data, position, end in iter_bodies(
         buffer, header, DEFAULT_MAX_DECOMPRESSED_BYTES, max_record_bytes=max_record_bytes
     ):
         try:
@@ -274,161 +268,6 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
         if position > end:
             raise CorruptBatch("record header runs past the record's end")
     return tuple(headers), position
-
-
-def _iter_bodies(
-    buffer: ReadBuffer,
-    header: RecordBatchHeader,
-    max_decompressed_bytes: int,
-    *,
-    max_record_bytes: int = _INT32_MAX,
-    heads_only: bool = False,
-) -> Iterator[tuple[bytes, int, int]]:
-    """Find the records: (bytes, start and end of the record's body in them).
-
-    The bytes are a window over the decompressed stream that moves when a record does not fit, so that memory is bounded
-    by a chunk or the largest record, not by the batch. With `heads_only` a large record is not collected: its bytes may
-    end after the first _HEAD_BYTES.
-    """
-    chunks = _payload(buffer, header, max_decompressed_bytes)
-    data = b""
-    position = size = 0
-    for _ in range(header.record_count):
-        if size - position < _VARINT_MAX_BYTES:
-            data = _extend(data, position, _VARINT_MAX_BYTES, chunks)
-            position, size = 0, len(data)
-        try:
-            length, position = read_varint(data, position)
-        except IndexError:
-            raise CorruptBatch("batch ends before its last record") from None
-        except VarintTooLong as error:
-            raise CorruptBatch(str(error)) from None
-        if length <= 0:
-            raise CorruptBatch(f"record has a length of {length} bytes")
-        if length > max_record_bytes:
-            raise CorruptBatch(f"record of {length} bytes where at most {max_record_bytes} are allowed")
-        if length > size - position:
-            wanted = min(length, _HEAD_BYTES) if heads_only else length
-            data = _extend(data, position, wanted, chunks)
-            position, size = 0, len(data)
-            if wanted > size:
-                raise CorruptBatch(f"record of {length} bytes where {size} are left in the batch")
-        yield data, position, position + length
-        position += length
-        if position > size:
-            data = _skip(position - size, chunks)
-            position, size = 0, len(data)
-    if position < size or any(map(len, chunks)):
-        raise CorruptBatch(f"bytes follow the {header.record_count} records that the batch header counts")
-
-
-def _payload(
-    buffer: ReadBuffer, header: RecordBatchHeader, max_decompressed_bytes: int
-) -> Iterator[bytes | bytearray | memoryview]:
-    """Check the header's claims about the records and return their bytes, decompressed chunk by chunk."""
-    if header.record_count < 0:
-        raise CorruptBatch(f"batch counts {header.record_count} records")
-    if header.end_position > len(buffer):
-        raise CorruptBatch(f"batch of {header.size_in_bytes} bytes is truncated")
-    view = memoryview(buffer)[header.position + HEADER_SIZE : header.end_position]
-    # An emptied batch (compaction keeps a producer's last one) has nothing to decompress, whatever its codec bits say.
-    if header.record_count == 0 and not view:
-        return iter(())
-    compression_type = header.compression_type
-    if compression_type is CompressionType.NONE:
-        return iter((view,))
-    return iter_decompressed(compression_type, view, max_decompressed_bytes)
-
-
-def _extend(data: bytes, position: int, wanted: int, chunks: Iterator[bytes | bytearray | memoryview]) -> bytes:
-    """Return the rest of `data` extended by as many chunks as needed for `wanted` bytes, or all chunks."""
-    parts: list[bytes | bytearray | memoryview] = [data[position:]]
-    have = len(data) - position
-    while have < wanted:
-        chunk = next(chunks, None)
-        if chunk is None:
-            break
-        parts.append(chunk)
-        have += len(chunk)
-    return b"".join(parts)
-
-
-def _skip(count: int, chunks: Iterator[bytes | bytearray | memoryview]) -> bytes:
-    """Skip `count` bytes; returns the bytes behind them in the chunk in which they end."""
-    for chunk in chunks:
-        if count <= len(chunk):
-            return bytes(memoryview(chunk)[count:])
-        count -= len(chunk)
-    raise CorruptBatch("batch ends inside a record")
-
-
-def as_long(value: int) -> int:
-    """The number as a Java long, which keeps the lowest 64 bits."""
-    return (value + 2**63) % 2**64 - 2**63
-
-
-class TimestampOffset(NamedTuple):
-    """A record found by time: its own timestamp in ms, and its offset."""
-
-    timestamp: int
-    offset: int
-
-
-def iter_timestamps(
-    buffer: ReadBuffer, header: RecordBatchHeader, *, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
-) -> Iterator[TimestampOffset]:
-    """Read only timestamps and offsets, as far as the caller iterates; keys and values are skipped.
-
-    A batch may have been stored without checking its records: timestamps wrap around as in Java.
-
-    Raises:
-        CorruptBatch: as `iter_records`.
-    """
-    append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else None
-    for data, position, end in _iter_bodies(buffer, header, max_decompressed_bytes, heads_only=True):
-        try:
-            timestamp_delta, position = read_varlong(data, position + 1)
-            offset_delta, position = read_varint(data, position)
-        except (IndexError, VarintTooLong) as error:
-            raise CorruptBatch(f"record structure is invalid: {error}") from None
-        if position > end:
-            raise CorruptBatch("record is shorter than its fields")
-        timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
-        if not _INT64_MIN <= timestamp <= _INT64_MAX:
-            timestamp = as_long(timestamp)
-        yield TimestampOffset(timestamp, header.base_offset + offset_delta)
-
-
-def find_timestamp(
-    buffer: ReadBuffer, header: RecordBatchHeader, timestamp: int, start_offset: int = 0
-) -> TimestampOffset | None:
-    """Find the first record at or after `timestamp` (ms) whose offset is at least `start_offset`.
-
-    Raises:
-        CorruptBatch: as `iter_records`.
-
-    Source: `FileRecords.searchForTimestamp`.
-    """
-    if header.max_timestamp < timestamp:
-        return None
-    for found in iter_timestamps(buffer, header):
-        if found.timestamp >= timestamp and found.offset >= start_offset:
-            return found
-    return None
-
-
-def offset_of_max_timestamp(buffer: ReadBuffer, header: RecordBatchHeader) -> int | None:
-    """Find the first record that has the batch's max timestamp; None if none has.
-
-    Raises:
-        CorruptBatch: as `iter_records`.
-
-    Source: `RecordBatch.offsetOfMaxTimestamp` (KIP-734).
-    """
-    for found in iter_timestamps(buffer, header):
-        if found.timestamp == header.max_timestamp:
-            return found.offset
-    return None
 
 
 def build_batch(
@@ -550,79 +389,3 @@ def _encode_nullable(body: list[bytes], data: bytes | None) -> None:
     else:
         body.append(encode_varint(len(data)))
         body.append(data)
-
-
-class ControlRecordType(IntEnum):
-    """The type of a control record; types of other versions and of KRaft are UNKNOWN."""
-
-    ABORT = 0
-    COMMIT = 1
-    UNKNOWN = -1
-
-
-class EndTxnMarker(NamedTuple):
-    """The outcome of a transaction, as its coordinator writes it into every partition of the transaction."""
-
-    control_type: ControlRecordType
-    coordinator_epoch: int
-
-
-_CONTROL_KEY: Final = struct.Struct(">hh")
-_MARKER_VALUE: Final = struct.Struct(">hi")
-
-
-def build_end_txn_marker(
-    marker: EndTxnMarker,
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    timestamp_ms: int,
-    base_offset: int = 0,
-    partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
-) -> bytearray:
-    """Build the control batch that ends a transaction: one record, without a sequence."""
-    key = _CONTROL_KEY.pack(0, marker.control_type)
-    value = _MARKER_VALUE.pack(0, marker.coordinator_epoch)
-    return build_batch(
-        (Record(base_offset, timestamp_ms, key, value),),
-        base_offset=base_offset,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-        partition_leader_epoch=partition_leader_epoch,
-    )
-
-
-def control_record_type(record: Record) -> ControlRecordType:
-    """The type in a control record's key.
-
-    Raises:
-        CorruptBatch: the key is too short or has a negative version.
-    """
-    if record.key is None or len(record.key) < _CONTROL_KEY.size:
-        raise CorruptBatch("control record has no complete key")
-    version, number = _CONTROL_KEY.unpack_from(record.key)
-    if version < 0:
-        raise CorruptBatch(f"control record key has version {version}")
-    try:
-        return ControlRecordType(number)
-    except ValueError:
-        return ControlRecordType.UNKNOWN
-
-
-def parse_end_txn_marker(record: Record) -> EndTxnMarker | None:
-    """Read a control record that ends a transaction; None if it is of another type.
-
-    Raises:
-        CorruptBatch: key or value are too short or have a negative version.
-    """
-    control_type = control_record_type(record)
-    if control_type is ControlRecordType.UNKNOWN:
-        return None
-    if record.value is None or len(record.value) < _MARKER_VALUE.size:
-        raise CorruptBatch("end of transaction marker has no complete value")
-    version, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value)
-    if version < 0:
-        raise CorruptBatch(f"end of transaction marker has version {version}")
-    return EndTxnMarker(control_type, coordinator_epoch)

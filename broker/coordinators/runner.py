@@ -20,9 +20,10 @@ from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
 from barnabas.timers import Timers
 from barnabas.turns import Turns
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import CompressionType
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
+from barnabas.wire.records import Record, build_batch
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,10 @@ from collections.abc import Collection, Container, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from barnabas.broker.coordinators.effects import NO_PRODUCER_ID, Effects
+from barnabas.wire.control_records import ControlRecordType, parse_end_txn_marker
 from barnabas.wire.errors import ApiError, ProtocolError
 from barnabas.wire.record_batch import RecordBatchHeader, iter_headers
-from barnabas.wire.records import ControlRecordType, iter_records, parse_end_txn_marker
+from barnabas.wire.records import iter_records
 
 EventType = TypeVar("EventType", bound=tuple[Any, ...])
 ChangeType = TypeVar("ChangeType", bound=tuple[Any, ...])

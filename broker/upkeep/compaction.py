@@ -31,7 +31,7 @@ from barnabas.storage.compaction.cleaner_manager import (
 from barnabas.storage.errors import CorruptFile, CorruptLog, StorageError, is_passing
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager
-from barnabas.wire.records import DEFAULT_MAX_DECOMPRESSED_BYTES
+from barnabas.wire.record_bodies import DEFAULT_MAX_DECOMPRESSED_BYTES
 
 logger = logging.getLogger(__name__)
 

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from barnabas.wire.control_records import ControlRecordType, parse_end_txn_marker
 from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import iter_headers
-from barnabas.wire.records import ControlRecordType, iter_records, parse_end_txn_marker
+from barnabas.wire.records import iter_records
 from compat_tests.semantics.client import Connection, batch_of, fetch_partition
 from tools.waiting import wait_until
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from barnabas.storage.check.report import Report
 from barnabas.storage.files import Files
+from barnabas.wire.control_records import ControlRecordType, parse_end_txn_marker
 from barnabas.wire.crc import crc32c
 from barnabas.wire.record_batch import (
     HEADER_SIZE,
@@ -26,7 +27,7 @@ from barnabas.wire.record_batch import (
     TimestampType,
     parse_header,
 )
-from barnabas.wire.records import ControlRecordType, iter_records, parse_end_txn_marker
+from barnabas.wire.records import iter_records
 
 _CRC_START: Final = 21
 _INT32_MAX: Final = 2**31 - 1

@@ -25,7 +25,9 @@ from barnabas.wire.record_batch import (
     CorruptBatch,
     RecordBatchHeader,
 )
-from barnabas.wire.records import DEFAULT_MAX_DECOMPRESSED_BYTES, as_long, assemble_batch
+from barnabas.wire.record_bodies import DEFAULT_MAX_DECOMPRESSED_BYTES
+from barnabas.wire.record_timestamps import as_long
+from barnabas.wire.records import assemble_batch
 from barnabas.wire.varint import VarintTooLong, encode_varint, read_varint, read_varlong
 
 _LONG_MAX: Final = 2**63 - 1

@@ -15,7 +15,7 @@ from barnabas.storage.os_files import OsFiles
 from barnabas.storage.segment_removal import delete_old_segments, retain, times_for_retention
 from barnabas.storage.txn_index import ENTRY_SIZE
 from barnabas.storage.validation import AppendOrigin
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from tests.storage.blocking import flush, run_flushes, run_retention, truncate
 
 FAILS, IS_FULL = errno.EIO, errno.ENOSPC

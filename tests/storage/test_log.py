@@ -573,7 +573,7 @@ def test_truncating_below_the_first_segment_starts_there(logs):
 
 
 def test_transactions_hold_the_last_stable_offset_back(logs, tools):
-    from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+    from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 
     log = logs.log()
     logs.append(log, b"plain")
@@ -618,7 +618,7 @@ def test_transactions_hold_the_last_stable_offset_back(logs, tools):
 
 
 def test_a_crash_does_not_hide_transactions_that_were_committed_and_replicated(logs, tools):
-    from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+    from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 
     log = logs.log()
     send(logs, log, 0, transactional=True)

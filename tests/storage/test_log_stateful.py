@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from barnabas.storage.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.segment_removal import delete_old_segments
 from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.record_batch import iter_headers
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from tests.storage.blocking import flush, truncate_with_checkpoints
 
 pytestmark = pytest.mark.slow

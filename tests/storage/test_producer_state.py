@@ -9,9 +9,10 @@ import pytest
 
 from barnabas.storage.producer_state import NO_OFFSET, ProducerEntry, ProducerState, beyond_their_share
 from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import TRANSACTIONAL_MASK, RecordBatchHeader, parse_header
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 
 def header(producer_id: int, *, transactional: bool = False, timestamp: int = 0) -> RecordBatchHeader:

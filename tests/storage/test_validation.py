@@ -23,17 +23,10 @@ from barnabas.storage.validation import (
     validate_batch,
 )
 from barnabas.wire.compression import CompressionType, compress
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import TimestampType, crc_is_valid, parse_header
-from barnabas.wire.records import (
-    ControlRecordType,
-    EndTxnMarker,
-    Record,
-    assemble_batch,
-    build_batch,
-    build_end_txn_marker,
-    iter_records,
-)
+from barnabas.wire.records import Record, assemble_batch, build_batch, iter_records
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000

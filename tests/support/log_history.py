@@ -15,9 +15,10 @@ from barnabas.storage.producer_builder import take_in
 from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.txn_index import AbortedTransaction
+from barnabas.wire.control_records import ControlRecordType, control_record_type
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.record_batch import RecordBatchHeader, crc_is_valid, iter_headers, parse_header
-from barnabas.wire.records import ControlRecordType, control_record_type, iter_records
+from barnabas.wire.records import iter_records
 
 Served = list[tuple[RecordBatchHeader, bytes]]
 """Batches in the order of their offsets, with their bytes; headers have position 0."""

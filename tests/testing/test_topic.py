@@ -12,9 +12,10 @@ from confluent_kafka import Producer
 
 from barnabas.testing import ApiError, Broker
 from barnabas.testing.contents.records import CommittedBatches
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.record_batch import iter_headers
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_batch, build_end_txn_marker, iter_records
 from barnabas.wire.records import Record as BatchRecord
+from barnabas.wire.records import build_batch, iter_records
 from tools.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow

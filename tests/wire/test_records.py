@@ -2,7 +2,6 @@
 
 import contextlib
 import struct
-import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -15,22 +14,8 @@ from hypothesis import strategies as st
 
 from barnabas.wire.compression import CompressionType, compress
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, TimestampType, crc_is_valid, parse_header
-from barnabas.wire.records import (
-    ControlRecordType,
-    EndTxnMarker,
-    Record,
-    assemble_batch,
-    build_batch,
-    build_end_txn_marker,
-    control_record_type,
-    find_timestamp,
-    iter_checked,
-    iter_records,
-    iter_timestamps,
-    offset_of_max_timestamp,
-    parse_end_txn_marker,
-    read_records,
-)
+from barnabas.wire.record_timestamps import iter_timestamps
+from barnabas.wire.records import Record, assemble_batch, build_batch, iter_checked, iter_records, read_records
 from barnabas.wire.varint import VarintTooLong, encode_varint, read_varint, read_varlong
 
 with warnings.catch_warnings():
@@ -94,21 +79,6 @@ def test_uncompressed_batches_equal_kafkas_bytes() -> None:
         partition_leader_epoch=3,
         log_append_time_ms=BASE_TIMESTAMP,
     ) == golden("empty")
-
-
-@pytest.mark.parametrize("outcome", [ControlRecordType.COMMIT, ControlRecordType.ABORT])
-def test_transaction_markers_equal_kafkas_bytes(outcome: ControlRecordType) -> None:
-    marker = EndTxnMarker(outcome, 12)
-    batch = build_end_txn_marker(
-        marker,
-        producer_id=4000,
-        producer_epoch=1,
-        timestamp_ms=BASE_TIMESTAMP,
-        base_offset=500,
-        partition_leader_epoch=2,
-    )
-    assert batch == golden(f"marker-{outcome.name.lower()}")
-    assert [parse_end_txn_marker(record) for record in records_of(batch)] == [marker]
 
 
 @pytest.mark.parametrize("codec", CompressionType)
@@ -241,34 +211,6 @@ def test_compaction_may_leave_gaps_and_a_delete_horizon() -> None:
     assert records_of(batch) == [Record(12, 500, b"k", None)]
 
 
-@pytest.mark.parametrize("codec", CompressionType)
-def test_finding_a_record_by_time(codec: CompressionType) -> None:
-    times = [100, 300, 200, 300, 50]
-    batch = build_batch(
-        [Record(10 + i, time, None, b"v") for i, time in enumerate(times)], base_offset=10, compression=codec
-    )
-    header = parse_header(batch)
-    assert find_timestamp(batch, header, 0) == (100, 10)
-    assert find_timestamp(batch, header, 101) == (300, 11)
-    assert find_timestamp(batch, header, 101, start_offset=12) == (200, 12)
-    assert find_timestamp(batch, header, 300, start_offset=12) == (300, 13)
-    assert find_timestamp(batch, header, 300, start_offset=14) is None
-    assert find_timestamp(batch, header, 301) is None
-    assert offset_of_max_timestamp(batch, header) == 11
-    assert offset_of_max_timestamp(batch, header._replace(max_timestamp=1)) is None
-
-
-def test_looking_up_a_time_reads_no_further_than_it_must() -> None:
-    payload = b"".join(build_batch([Record(0, 0, None, bytes(1000))])[61:] for _ in range(2000))
-    good = compress(CompressionType.GZIP, payload)
-    header = parse_header(build_batch([Record(0, 7, None, None)]))._replace(attributes=1, record_count=2000)
-    batch = assemble_batch(header, good[:-8] + bytes(8))
-    header = parse_header(batch)
-    assert find_timestamp(batch, header, 0) == (7, 0)
-    with pytest.raises(CorruptBatch):
-        list(iter_timestamps(batch, header))
-
-
 def with_payload(payload: bytes, count: int = 1, attributes: int = 0) -> bytearray:
     header = parse_header(build_batch([Record(0, 0, None, None)]))
     return assemble_batch(header._replace(record_count=count, attributes=attributes), payload)
@@ -335,15 +277,6 @@ def test_a_timestamp_beyond_64_bits_is_refused() -> None:
         records_of(batch)
     with pytest.raises(CorruptBatch):
         list(iter_checked(batch, parse_header(batch)))
-
-
-def test_who_searches_by_time_reads_such_a_timestamp_as_java_does() -> None:
-    """It was stored without a look at the records; a reply could not carry it."""
-    header = parse_header(build_batch([Record(0, 2**63 - 1, None, None)]))
-    batch = assemble_batch(header, a_body(1, 0, -1, -1, 0))
-    (found,) = iter_timestamps(batch, parse_header(batch))
-    assert found.timestamp == -(2**63)
-    assert find_timestamp(batch, parse_header(batch), 0) is None
 
 
 def test_a_batch_that_is_not_all_there() -> None:
@@ -432,22 +365,6 @@ def test_damaged_batches_never_escape(codec: CompressionType, data: st.DataObjec
     ]
 
 
-@pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\xff\xff\0\0"])
-def test_control_keys_that_are_none(key: bytes | None) -> None:
-    with pytest.raises(CorruptBatch):
-        control_record_type(Record(0, 0, key, None))
-
-
-def test_control_records_of_other_types_and_versions() -> None:
-    assert parse_end_txn_marker(Record(0, 0, b"\0\0\0\2", None)) is None
-    assert control_record_type(Record(0, 0, b"\0\5\0\1more", None)) is ControlRecordType.COMMIT
-    for value in (None, b"\0\0\0\0\0", b"\xff\xff\0\0\0\1"):
-        with pytest.raises(CorruptBatch):
-            parse_end_txn_marker(Record(0, 0, b"\0\0\0\1", value))
-    marker = parse_end_txn_marker(Record(0, 0, b"\0\0\0\0", b"\0\1\0\0\0\7\0\2"))
-    assert marker == EndTxnMarker(ControlRecordType.ABORT, 7)
-
-
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_varints(value: int) -> None:
     encoded = encode_varint(value)
@@ -471,21 +388,6 @@ def test_varints_end_and_have_an_end() -> None:
         with pytest.raises(IndexError):
             read(b"\xff", 0)
     assert read_varint(b"\xff\xff\xff\xff\x7f", 0) == (-(2**31), 5), "bits beyond 32 are dropped"
-
-
-@pytest.mark.parametrize("codec", [CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD])
-def test_timestamps_are_read_without_holding_large_records(codec: CompressionType) -> None:
-    records = [Record(i, 1000 + i, None, bytes(8 << 20)) for i in range(3)]
-    batch = build_batch([*records, Record(3, 1003, b"k", b"v")], compression=codec)
-    header = parse_header(batch)
-    tracemalloc.start()
-    found = [(each.timestamp, each.offset) for each in iter_timestamps(batch, header)]
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert found == [(1000, 0), (1001, 1), (1002, 2), (1003, 3)]
-    assert peak < 4 << 20
-    with pytest.raises(CorruptBatch):
-        list(iter_timestamps(batch, header._replace(record_count=5)))
 
 
 def test_a_batch_that_ends_inside_a_large_record() -> None:

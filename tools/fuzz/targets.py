@@ -39,6 +39,7 @@ from barnabas.storage.txn_index import TransactionIndex
 from barnabas.storage.validation import parse_produced_batch, validate_batch
 from barnabas.wire import codec, headers, messages
 from barnabas.wire.compression import compress
+from barnabas.wire.control_records import control_record_type, parse_end_txn_marker
 from barnabas.wire.errors import ApiError, ProtocolError
 from barnabas.wire.framing import FrameReader, ReceiveBuffer
 from barnabas.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
@@ -46,7 +47,7 @@ from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtoc
 from barnabas.wire.messages.transaction_log_key import TransactionLogKey
 from barnabas.wire.messages.transaction_log_value import TransactionLogValue
 from barnabas.wire.record_batch import HEADER_SIZE, CompressionType, CorruptBatch, iter_headers, parse_header
-from barnabas.wire.records import Record, build_batch, control_record_type, iter_records, parse_end_txn_marker
+from barnabas.wire.records import Record, build_batch, iter_records
 from barnabas.wire.schema import Message
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -45,9 +45,9 @@ from barnabas.clock import Clock
 from barnabas.set_aside import SetAside
 from barnabas.timers import Timers
 from barnabas.turns import Turns
+from barnabas.wire.control_records import EndTxnMarker
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.record_batch import CompressionType
-from barnabas.wire.records import EndTxnMarker
 
 GROUPS_PER_TURN: Final = 256
 """The number of groups after which background work lets requests run."""

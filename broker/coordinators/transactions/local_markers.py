@@ -8,7 +8,7 @@ from barnabas.broker.coordinators.transactions.markers import TransactionMarker
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.clock import Clock
 from barnabas.storage.validation import AppendOrigin
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 
 ACKS_ALL = -1
 

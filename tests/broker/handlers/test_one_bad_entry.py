@@ -14,6 +14,7 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.validation import AppendOrigin
 from barnabas.testing import Broker
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import (
     delete_records,
@@ -27,7 +28,7 @@ from barnabas.wire.messages import (
     produce,
     write_txn_markers,
 )
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
+from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Message
 from tests.support.bugs import Bug
 from tools.attack.hostile import ask, connect

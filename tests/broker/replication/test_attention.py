@@ -15,9 +15,10 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_fetch import ReplicaFetch
 from barnabas.broker.replication.replica_selector import RackAwareFetch
 from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.names import ZERO_TOPIC_ID
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
+from barnabas.wire.records import Record, build_batch
 from tests.broker.replication.conftest import NODE_ID, NOW_MS, OTHER_ID, TOPIC_ID, Hosting, Storage, told
 
 PARTITIONS = 6

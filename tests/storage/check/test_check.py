@@ -32,15 +32,9 @@ from barnabas.storage.producer_state import BatchMetadata, ProducerEntry
 from barnabas.storage.txn_index import AbortedTransaction, encode_entry
 from barnabas.storage.validation import AppendOrigin
 from barnabas.wire.compression import CompressionType
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.record_batch import parse_header
-from barnabas.wire.records import (
-    ControlRecordType,
-    EndTxnMarker,
-    Record,
-    assemble_batch,
-    build_batch,
-    build_end_txn_marker,
-)
+from barnabas.wire.records import Record, assemble_batch, build_batch
 
 FIRST = "00000000000000000000"
 SECOND = "00000000000000000017"

@@ -11,7 +11,7 @@ import pytest
 
 from barnabas.spark_examples.java import JavaMissing, find_java
 from barnabas.storage.validation import AppendOrigin
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from tests.support.required import tool_missing
 from tools.foreign.kafka import dump_log_segments
 

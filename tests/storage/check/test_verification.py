@@ -4,9 +4,10 @@ import pytest
 
 from barnabas.storage.producer_state import ProducerState
 from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.errors import ApiError
 from barnabas.wire.record_batch import RecordBatchHeader, parse_header
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
+from barnabas.wire.records import Record, build_batch
 
 PRODUCER_ID = 7
 CLIENT, COORDINATOR = AppendOrigin.CLIENT, AppendOrigin.COORDINATOR

@@ -30,16 +30,9 @@ from barnabas.storage.errors import CorruptLog, StorageError
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.storage.segment_removal import delete_old_segments
 from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.record_batch import CompressionType, crc_is_valid, iter_headers, parse_header, patch
-from barnabas.wire.records import (
-    ControlRecordType,
-    EndTxnMarker,
-    Record,
-    assemble_batch,
-    build_batch,
-    build_end_txn_marker,
-    iter_records,
-)
+from barnabas.wire.records import Record, assemble_batch, build_batch, iter_records
 from barnabas.wire.varint import encode_varint
 from tests.storage.blocking import flush, truncate_with_checkpoints
 

@@ -12,15 +12,9 @@ from barnabas.storage.compaction.cleaner import PassEnd, remove_cleaned_files, r
 from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clean, make_job
 from barnabas.storage.errors import StorageError
 from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.record_batch import iter_headers
-from barnabas.wire.records import (
-    ControlRecordType,
-    EndTxnMarker,
-    Record,
-    build_batch,
-    build_end_txn_marker,
-    iter_records,
-)
+from barnabas.wire.records import Record, build_batch, iter_records
 from tests.storage.blocking import flush
 from tests.support.log_history import check_derived, read_log
 

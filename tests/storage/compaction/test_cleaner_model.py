@@ -15,15 +15,9 @@ from barnabas.storage.checkpoints import HIGH_WATERMARK_FILE, RECOVERY_POINT_FIL
 from barnabas.storage.compaction.cleaner import PassEnd, run_pass
 from barnabas.storage.compaction.cleaner_manager import SegmentSwap, log_to_clean, make_job
 from barnabas.storage.validation import AppendOrigin
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.record_batch import CompressionType, crc_is_valid, iter_headers
-from barnabas.wire.records import (
-    ControlRecordType,
-    EndTxnMarker,
-    Record,
-    build_batch,
-    build_end_txn_marker,
-    iter_records,
-)
+from barnabas.wire.records import Record, build_batch, iter_records
 from tests.storage.blocking import flush
 
 RETENTION_MS = 1000

@@ -23,9 +23,10 @@ from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerS
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.storage.validation import AppendOrigin
 from barnabas.threads import OneThread
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.errors import ApiError
 from barnabas.wire.record_batch import HEADER_SIZE, CorruptBatch, crc_is_valid, iter_headers
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
+from barnabas.wire.records import Record, build_batch
 from tests.storage.blocking import flush
 from tests.support.log_history import Untrue, check_derived
 from tools.simulation.world.disk import SimulatedDisk

@@ -38,8 +38,9 @@ from barnabas.storage.segment_removal import delete_old_segments
 from barnabas.storage.truncation import Cut
 from barnabas.storage.validation import AppendOrigin
 from barnabas.threads import OneThread
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.names import ZERO_TOPIC_ID
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
+from barnabas.wire.records import Record, build_batch
 from tests.storage.blocking import flush, run_flushes, run_retention, truncate_with_checkpoints
 from tests.support.log_history import LogHistory, Untrue, check_log, committed_records, read_log
 from tools.simulation.world.disk import SimulatedDisk

@@ -17,7 +17,7 @@ from barnabas.storage.producer_snapshot import decode_snapshot
 from barnabas.storage.recovery.opening import OpeningGivenUp
 from barnabas.storage.scan import SECTOR_BYTES
 from barnabas.storage.validation import AppendOrigin
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from tests.storage.blocking import flush, run_flushes, truncate, truncate_with_checkpoints
 
 

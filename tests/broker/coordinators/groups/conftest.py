@@ -22,8 +22,9 @@ from barnabas.broker.coordinators.groups.events import (
 from barnabas.broker.coordinators.groups.records import encode_record
 from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.broker.coordinators.groups.shard import GroupShard
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, build_batch, build_end_txn_marker
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.records import Record as LogRecord
+from barnabas.wire.records import build_batch
 
 START_MS = 1_000_000
 NO_DELAYS = GroupSettings(group_initial_rebalance_delay_ms=0, barnabas_group_newcomer_delay_ms=0)

@@ -12,8 +12,8 @@ from barnabas.broker.coordinators.groups.offsets import (
     pending_offset_bytes,
     stored_bytes,
 )
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker
 from barnabas.wire.errors import ApiError, ErrorCode
-from barnabas.wire.records import ControlRecordType, EndTxnMarker
 from tests.broker.coordinators.groups.test_service import Bench, error_of, run
 from tools.waiting import PATIENCE_S
 

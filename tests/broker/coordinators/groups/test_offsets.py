@@ -26,8 +26,9 @@ from barnabas.broker.coordinators.groups.events import (
 from barnabas.broker.coordinators.groups.offsets import OFFSETS_PER_COMMIT_MAX
 from barnabas.broker.coordinators.groups.records import decode_record, encode_record
 from barnabas.broker.coordinators.groups.shard import GroupShard
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
+from barnabas.wire.records import Record, build_batch
 
 START_MS = 1_000_000
 WEEK_MS = 7 * 86_400_000

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from barnabas.broker.coordinators.transactions.records import decode_record, encode_record
 from barnabas.broker.coordinators.transactions.shard import TransactionShard
 from barnabas.broker.coordinators.transactions.state import Transaction, TransactionState, TransactionTombstone
+from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.errors import ProtocolError
-from barnabas.wire.records import ControlRecordType, EndTxnMarker, Record, build_batch, build_end_txn_marker
+from barnabas.wire.records import Record, build_batch
 
 WRITTEN = [state for state in TransactionState if state.value not in ("Dead", "PrepareEpochFence")]
 INT64 = st.integers(-1, 2**63 - 1)
