@@ -3,17 +3,17 @@
     request = decode(ProduceRequest, 9, frame, body_position)
     frame = encode(ProduceResponse(...), 9)
 
-Each (message class, version) is compiled on its first use (compile_reader, compile_writer) and kept.
+Each (message class, version) is compiled on its first use (reader_source, writer_source) and kept.
 """
 
 from __future__ import annotations
 
 from typing import TypeVar, cast
 
-from barnabas.wire.compile_reader import Reader, compile_reader
-from barnabas.wire.compile_writer import Writer, compile_writer
 from barnabas.wire.primitives import Buffer
+from barnabas.wire.reader_source import Reader, compile_reader
 from barnabas.wire.schema import Message
+from barnabas.wire.writer_source import Writer, compile_writer
 
 M = TypeVar("M", bound=Message)
 

@@ -218,7 +218,7 @@ class ApiError(Exception):
 
     `error` is the code for the response; `message` is for people (the code's own message by default). It may contain
     names from the request, however long: a response contains as much of it as fits into a string (see
-    `compile_writer`).
+    `writer_source.py`).
     """
 
     def __init__(self, error: ErrorCode, message: str = "") -> None:

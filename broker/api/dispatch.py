@@ -26,9 +26,9 @@ from barnabas.broker.security.operations import CLUSTER_NAME, Operation, Resourc
 from barnabas.broker.services import Services
 from barnabas.clock import Clock
 from barnabas.wire import codec, headers, messages
-from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ErrorCode, ProtocolError, TooManyElements
 from barnabas.wire.framing import kept
+from barnabas.wire.reader_source import ELEMENTS_MAX
 from barnabas.wire.schema import Message
 
 logger = logging.getLogger(__name__)

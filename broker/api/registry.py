@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from barnabas.broker.network.outcome import Delayed
-from barnabas.wire.compile_reader import ELEMENTS_MAX
+from barnabas.wire.reader_source import ELEMENTS_MAX
 from barnabas.wire.schema import Message
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from barnabas.wire.codec import decode, decoder, encode, encoder
-from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ErrorCode, ProtocolError, TooManyElements
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
@@ -25,6 +24,7 @@ from barnabas.wire.messages.join_group import JoinGroupRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.wire.messages.offset_commit_key import OffsetCommitKey
 from barnabas.wire.messages.transaction_log_value import TransactionLogValue
+from barnabas.wire.reader_source import ELEMENTS_MAX
 from barnabas.wire.schema import UNSET, Array, Field, Message, version_range
 
 

@@ -10,9 +10,9 @@ from barnabas.broker.api.dispatch import BROKER_ELEMENTS_MAX
 from barnabas.testing.interception import entries
 from barnabas.testing.interception.api_entries import GROUP, PARTITION, TOPIC, TOPIC_ID, TRANSACTIONAL_ID
 from barnabas.wire import codec, headers, messages
-from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ProtocolError
 from barnabas.wire.names import TopicId
+from barnabas.wire.reader_source import ELEMENTS_MAX
 
 if TYPE_CHECKING:
     from barnabas.broker.network.connection import Connection

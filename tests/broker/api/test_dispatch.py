@@ -24,13 +24,13 @@ from barnabas.broker.observability.request_metrics import RequestMetrics
 from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
 from barnabas.clock import ManualClock
 from barnabas.wire.codec import decode
-from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ErrorCode, ProtocolError, TooManyElements
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from barnabas.wire.reader_source import ELEMENTS_MAX
 from barnabas.wire.schema import Message
 from tools.attack.hostile import frame
 

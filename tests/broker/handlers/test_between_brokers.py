@@ -27,7 +27,6 @@ from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.controller.topics import PARTITIONS_MAX, NewTopic
 from barnabas.network import BoundSocket, OsNetwork
 from barnabas.wire import messages
-from barnabas.wire.compile_reader import ELEMENTS_MAX
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from barnabas.wire.messages.alter_partition import AlterPartitionRequest
@@ -54,6 +53,7 @@ from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from barnabas.wire.reader_source import ELEMENTS_MAX
 from tests.broker.running import ENVIRONMENT, running
 from tools.attack.hostile import frame
 

@@ -1,8 +1,7 @@
-"""Compiles (message class, version) into one flat function that reads it.
+"""The source of the flat function that reads one version of a message.
 
-The function is Python source, run through `exec` once. Runs of fixed-width fields, and the length that ends
-them, become one `struct` call; structs are read in place, without a call per struct; nothing is looked up per
-field. What is read looks like this (HeartbeatRequest, version 4):
+Runs of fixed-width fields, and the length that ends them, become one `struct` call; structs are read in place, without
+a call per struct; nothing is looked up per field. The text looks like this (HeartbeatRequest, version 4):
 
     limit = len(buf)
     try:
@@ -23,13 +22,13 @@ more than ELEMENTS_MAX elements, or as many as a caller says are `left`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from struct import Struct, unpack_from
 from struct import error as struct_error
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
 from barnabas.wire.errors import ProtocolError, TooManyElements
+from barnabas.wire.function_source import FunctionSource, compiled
 from barnabas.wire.primitives import TAGGED_FIELDS_MAX, Buffer, read_unsigned_varint, skip_tagged_fields
 from barnabas.wire.schema import PRIMITIVE_FORMATS, UNSET, Array, Field, Message
 
@@ -54,7 +53,7 @@ def compile_reader(message: type[Message], version: int) -> Reader:
     """The function `(buffer, position, left) -> (message, next position)` for one version. It raises only
     ProtocolError, including its subclass TooManyElements.
     """
-    return _ReaderCompiler(message, version).compile()
+    return cast(Reader, compiled(ReaderSource(message, version), "read"))
 
 
 def minimum_size(kind: str | Array | type[Message], version: int, flexible: bool, nullable: bool = False) -> int:
@@ -69,18 +68,13 @@ def minimum_size(kind: str | Array | type[Message], version: int, flexible: bool
     return flexible + sum(minimum_size(f.type, version, flexible, f.is_nullable_in(version)) for f in present)
 
 
-class _ReaderCompiler:
+class ReaderSource(FunctionSource):
+    """The source of `read(buf, pos, left)`. Its arguments: `compile_reader`'s."""
+
     def __init__(self, message: type[Message], version: int) -> None:
-        self.message = message
-        self.version = version
-        self.flexible = message.FLEXIBLE_FROM is not None and version >= message.FLEXIBLE_FROM
+        super().__init__(message, version)
         self.is_limited = message.__name__.endswith("Request")
-        self.names = 0
-        self.lines: list[str] = []
-        self.indent = 2
-        self.run: list[tuple[str, str]] = []
-        """Fixed-width items not yet emitted, as (struct format, assignment target)."""
-        self.globals: dict[str, Any] = {
+        self.names = {
             "new": object.__new__,
             "varint": read_unsigned_varint,
             "skip_tags": skip_tagged_fields,
@@ -91,23 +85,18 @@ class _ReaderCompiler:
             "ProtocolError": ProtocolError,
         }
 
-    def compile(self) -> Reader:
+    def text(self) -> str:
         root = self.read_struct(self.message)
         self.flush()
-        title = f"{self.message.__name__} version {self.version}"
         head = [f"def read(buf, pos, left={ELEMENTS_MAX}):", "    limit = len(buf)"]
         if any("view[" in line for line in self.lines):
             head.append("    view = memoryview(buf)")
         foot = [
             f"        return {root}, pos",
             "    except FAILURES as error:",
-            f"        raise ProtocolError(f'{title}: {{error}}') from None",
+            f"        raise ProtocolError(f'{self.title}: {{error}}') from None",
         ]
-        source = "\n".join([*head, "    try:", *self.lines, *foot])
-        exec(compile(source, f"<reader of {title}>", "exec"), self.globals)
-        read: Reader = self.globals.pop("read")
-        read.source = source  # type: ignore[attr-defined]
-        return read
+        return "\n".join([*head, "    try:", *self.lines, *foot])
 
     def read_struct(self, struct: type[Message]) -> str:
         """Read a struct into a new variable; returns the variable's name."""
@@ -277,7 +266,6 @@ class _ReaderCompiler:
         return repr(value) if isinstance(value, int | float | str | None) else self.constant("D", value)
 
     def flush(self) -> None:
-        """Emit the pending run of fixed-width items as one `struct` call."""
         if not self.run:
             return
         run, self.run = self.run, []
@@ -291,34 +279,18 @@ class _ReaderCompiler:
         comma = "," if len(run) == 1 else ""
         self.emit(f"{targets}{comma} = {unpack}(buf, pos); pos += {compiled.size}")
 
-    def emit(self, line: str) -> None:
-        self.lines.append("    " * self.indent + line)
-
-    @contextmanager
-    def block(self, head: str) -> Iterator[None]:
-        self.flush()
-        self.emit(head)
-        self.indent += 1
-        yield
-        self.flush()
-        self.indent -= 1
-
-    def name(self, prefix: str) -> str:
-        self.names += 1
-        return f"{prefix}{self.names}"
-
     def constant(self, prefix: str, value: Any) -> str:
         """A global name for a value that the generated source needs."""
         if prefix in ("C", "D"):
-            for name, known in self.globals.items():
+            for name, known in self.names.items():
                 if known is value:
                     return name
             prefix = self.name(prefix)
-        self.globals.setdefault(prefix, value)
+        self.names.setdefault(prefix, value)
         return prefix
 
     def _make_fail(self) -> Callable[[str, int], NoReturn]:
-        title = f"{self.message.__name__} version {self.version}"
+        title = self.title
 
         def fail(field: str, length: int) -> NoReturn:
             raise ProtocolError(f"{title}: {field}: a length or count of {length} is not possible here")
@@ -326,7 +298,7 @@ class _ReaderCompiler:
         return fail
 
     def _make_too_many(self) -> Callable[[str, int], NoReturn]:
-        title = f"{self.message.__name__} version {self.version}"
+        title = self.title
 
         def too_many(field: str, count: int) -> NoReturn:
             raise TooManyElements(f"{title}: {field}: with {count} more elements there are too many")

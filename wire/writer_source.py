@@ -1,4 +1,4 @@
-"""Compiles (message class, version) into one flat function that writes it; the counterpart of `compile_reader`.
+"""The source of the flat function that writes one version of a message; the counterpart of `reader_source.py`.
 
 The function appends byte strings to a list of parts: everything small goes into one growing bytearray,
 written with one `struct` call per run of fixed-width fields and lengths; record batches are appended as they
@@ -7,14 +7,14 @@ are, so they reach the socket uncopied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from struct import Struct, pack
 from struct import error as struct_error
 from typing import Any, NoReturn
 
-from barnabas.wire.compile_reader import STRING_SIZE_MAX
+from barnabas.wire.function_source import FunctionSource, compiled
 from barnabas.wire.primitives import Buffer, unsigned_varint
+from barnabas.wire.reader_source import STRING_SIZE_MAX
 from barnabas.wire.schema import PRIMITIVE_FORMATS, UNSET, Array, Field, Message
 
 Writer = Callable[[Any, list[Buffer]], None]
@@ -28,23 +28,18 @@ def compile_writer(message: type[Message], version: int) -> Writer:
 
     It raises ValueError for values that the version cannot carry.
     """
-    return _WriterCompiler(message, version).compile()
+    return compiled(WriterSource(message, version), "write")
 
 
-class _WriterCompiler:
+class WriterSource(FunctionSource):
+    """The source of `write(m, parts)`. Its arguments: `compile_writer`'s."""
+
     def __init__(self, message: type[Message], version: int) -> None:
-        self.message = message
-        self.version = version
-        self.flexible = message.FLEXIBLE_FROM is not None and version >= message.FLEXIBLE_FROM
+        super().__init__(message, version)
         self.out = "out"
         """The variable of the bytearray to write to; a different one inside a tagged field, whose size is sent first.
         """
-        self.names = 0
-        self.lines: list[str] = []
-        self.indent = 2
-        self.run: list[tuple[str, str]] = []
-        """Fixed-width items not yet emitted: (struct format, expression); x, a zero byte, has no expression."""
-        self.globals: dict[str, Any] = {
+        self.names = {
             "pack": pack,
             "varint": unsigned_varint,
             "put_records": _put_records,
@@ -54,21 +49,16 @@ class _WriterCompiler:
             "FAILURES": (struct_error, AttributeError, TypeError),
         }
 
-    def compile(self) -> Writer:
+    def text(self) -> str:
         self.write_struct(self.message, "m")
         self.flush()
-        title = f"{self.message.__name__} version {self.version}"
         head = ["def write(m, parts):", "    out = bytearray()", "    try:"]
         foot = [
             "    except FAILURES as error:",
-            f"        raise ValueError(f'{title} cannot be written: {{error}}') from error",
+            f"        raise ValueError(f'{self.title} cannot be written: {{error}}') from error",
             "    parts.append(out)",
         ]
-        source = "\n".join([*head, *(self.lines or ["        pass"]), *foot])
-        exec(compile(source, f"<writer of {title}>", "exec"), self.globals)
-        write: Writer = self.globals.pop("write")
-        write.source = source  # type: ignore[attr-defined]
-        return write
+        return "\n".join([*head, *(self.lines or ["        pass"]), *foot])
 
     def write_struct(self, struct: type[Message], value: str) -> None:
         present = [field for field in struct.FIELDS if field.exists_in(self.version)]
@@ -197,7 +187,7 @@ class _WriterCompiler:
         return f"({value} is not {constant} and {value} != {constant})"
 
     def flush(self) -> None:
-        """Emit the pending run of fixed-width items as one `struct` call."""
+        """As in `FunctionSource`; the format x, a zero byte, has no expression."""
         if not self.run:
             return
         run, self.run = self.run, []
@@ -211,41 +201,19 @@ class _WriterCompiler:
             packer = self.constant("p_" + formats.replace("?", "t"), Struct(">" + formats).pack)
             self.emit(f"{self.out} += {packer}({arguments})")
 
-    def emit(self, line: str) -> None:
-        self.lines.append("    " * self.indent + line)
-
-    @contextmanager
-    def block(self, head: str) -> Iterator[None]:
-        self.flush()
-        with self.line(head):
-            yield
-            self.flush()
-
-    @contextmanager
-    def line(self, head: str) -> Iterator[None]:
-        """A block whose head does not flush the run: its branches do."""
-        self.emit(head)
-        self.indent += 1
-        yield
-        self.indent -= 1
-
     def variable(self, prefix: str, expression: str) -> str:
         name = self.name(prefix)
         self.emit(f"{name} = {expression}")
         return name
 
-    def name(self, prefix: str) -> str:
-        self.names += 1
-        return f"{prefix}{self.names}"
-
     def constant(self, prefix: str, value: Any) -> str:
         """A global name for a value that the generated source needs."""
         name = self.name(prefix) if prefix == "D" else prefix
-        self.globals.setdefault(name, value)
+        self.names.setdefault(name, value)
         return name
 
     def _make_unsupported(self) -> Callable[[str, str], NoReturn]:
-        title = f"{self.message.__name__} version {self.version}"
+        title = self.title
 
         def unsupported(struct: str, field: str) -> NoReturn:
             raise ValueError(f"{title} has no field {struct}.{field}, which is not its default here")
