@@ -37,6 +37,7 @@ from barnabas.storage.recovery.opening import OpeningGivenUp
 if TYPE_CHECKING:
     from barnabas.broker.cluster.former_session import SessionNote
     from barnabas.broker.http.figures import MetricSources
+    from barnabas.broker.http.joining import Joining
     from barnabas.broker.http.server import HttpServer
     from barnabas.broker.other_brokers import OtherBrokers
     from barnabas.controller.coordination.interface import CoordinationStore
@@ -99,6 +100,7 @@ class Broker:
         self._interceptor: Interceptor | None = None
         self._parts: Parts | None = None
         self._http: HttpServer | None = None
+        self._joining: Joining | None = None
         self._stops = Stops()
         self._is_crash = False
         self._opening: asyncio.Task[Any] | None = None
@@ -133,8 +135,8 @@ class Broker:
             await self.stop()
             raise
         self.is_ready = True
-        if self._http is not None:
-            self._http.joining.look()
+        if self._joining is not None:
+            self._joining.look()
 
     async def _open_logs(self) -> None:
         """Lock the log directories and load the logs; after a crash this recovers the logs' tails. If the former
@@ -338,17 +340,21 @@ class Broker:
         self.connections.close_idle(self._foundation.network_clock.monotonic_ms())
 
     async def _start_http(self, address: str) -> None:
+        from barnabas.broker.http.pages import Pages
         from barnabas.broker.http.server import HttpServer
 
+        pages = Pages(self.metric_sources(), self._threads)
         self._http = HttpServer(
-            self.metric_sources(),
+            pages.routes(),
             address,
             self.environment.network,
-            self._threads,
             is_reserved_descriptor=self.environment.is_reserved_descriptor,
         )
         self._stops.later(self._http.stop)
         await self._http.start()
+        self._joining = pages.joining
+        self._stops.later(self._joining.stop)
+        self._joining.start()
 
     # --- stopping ---------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ BOUNDED_ELSEWHERE = {
     ("broker/timers.py", "at_ms - self._clock.monotonic_ms()"): "call_later",
     ("broker/network/reply_queue.py", "wait_s"): "doubled up to TRANSPORT_WAIT_S_MAX",
     ("broker/http/connections.py", "self._connections.bounds.exchange_timeout_s"): "EXCHANGE_TIMEOUT_S, but in tests",
-    ("broker/http/server.py", "self._next_page_at - loop.time()"): "REST_FACTOR times what a page took",
+    ("broker/http/pages.py", "self._next_page_at - loop.time()"): "REST_FACTOR times what a page took",
     ("controller/coordination/loop_handler.py", "timeout_ms"): "_POLL_MS_MAX",
     ("broker/upkeep/cleaner_process.py", "min(early_s, _LONGEST_SLEEP_S)"): "a constant",
 }

@@ -1,9 +1,10 @@
 """The connections of an HTTP port: limits of their number, time, and memory. Used for the pages of a broker
 (`server.py`) and for the verbs of `serve --control` (`barnabas/testing/control/server.py`).
 
-A connection is good for one request and has one deadline for all of it, so that silence, an incomplete request and an
-unread response all end in the same way. If there are too many connections, the oldest is cut, so that a health check is
-answered whatever other clients do. aiohttp, which parses the request, limits neither time nor number nor invalid data.
+A connection serves one request after the other and always has one deadline, so that silence, an incomplete request and
+an unread response all end in the same way. If there are too many connections, the oldest is cut, so that a health check
+is answered whatever other clients do. aiohttp, which parses the requests, limits neither time nor number nor invalid
+data: it is given one complete head at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final, cast
 from aiohttp import web
 
 from barnabas.broker.http.chunks import ChunkFraming
+from barnabas.broker.http.framing import framing_of
 from barnabas.inflight_budget import InflightBudget
 from barnabas.network import peer_host
 from barnabas.wire.framing import foreign_protocol
@@ -26,7 +28,6 @@ logger = logging.getLogger(__name__)
 _HEAD_END: Final = b"\r\n\r\n"
 _NO_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_CHUNKED: Final = b"\ntransfer-encoding:"
 _CHUNKS_REFUSED: Final = b'{"error": "the body is in too many chunks: send larger ones, or a Content-Length"}\n'
 _TOO_MANY_CHUNKS: Final = (
     b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Type: application/json; charset=utf-8\r\n"
@@ -34,10 +35,15 @@ _TOO_MANY_CHUNKS: Final = (
 ) % (len(_CHUNKS_REFUSED), _CHUNKS_REFUSED)
 
 EXCHANGE_TIMEOUT_S: Final = 30
-"""The maximum lifetime of a connection, until the client has read the last byte."""
+"""The maximum time for a request to arrive, the first one or the one after a response; and then for its response, until
+the client has read it."""
 
 HEAD_BYTES_MAX: Final = 16 * 1024
 """The maximum size of a request's line and headers together."""
+
+AHEAD_BYTES_MAX: Final = HEAD_BYTES_MAX
+"""The maximum size of the requests that a client sends before it has the response to an earlier one (pipelining). The
+connection of a client that sends more closes after that response."""
 
 CONNECTIONS_MAX: Final = 32
 PAGES_MAX: Final = 4
@@ -57,13 +63,15 @@ UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 class HttpBounds:
     """The limits of one port's connections. `port` is its name in the log.
 
-    With `may_wait` requests have bodies, and may take as long as they need: the deadline is for receiving the request,
-    and then for the response; and a connection with a complete request is not cut for a new one.
+    With `takes_bodies` the bodies of requests are passed on; otherwise they are dropped. With `may_wait` requests may
+    take as long as they need: the deadline is for receiving the request, and then for the response; and a connection
+    with a complete request is not cut for a new one.
     """
 
     port: str = "the HTTP port"
     connections_max: int = CONNECTIONS_MAX
     exchange_timeout_s: float = EXCHANGE_TIMEOUT_S
+    takes_bodies: bool = False
     may_wait: bool = False
 
 
@@ -72,8 +80,8 @@ class BodyTooLarge(Exception):
 
 
 class HttpConnections:
-    """The connections of an HTTP server, oldest first. `new_protocol` creates the HTTP protocol of a connection
-    (aiohttp's `web.Server`). Owned by the event loop.
+    """The connections of an HTTP server, oldest first: by their last response, or else by when they began.
+    `new_protocol` creates aiohttp's protocol of a connection. Owned by the event loop.
     """
 
     def __init__(
@@ -127,6 +135,17 @@ class HttpConnections:
         if (connection := self._by_transport.get(transport)) is not None:
             connection.note_answered()
 
+    def is_last(self, transport: Hashable) -> bool:
+        """Whether the connection must close after the response to its present request."""
+        connection = self._by_transport.get(transport)
+        return connection is None or connection.is_last
+
+    def is_sent(self, transport: Hashable) -> None:
+        """Note that a response has been written, and that the connection stays open."""
+        if (connection := self._by_transport.pop(transport, None)) is not None:
+            self._by_transport[transport] = connection
+            connection.note_sent()
+
     def holds_page(self, transport: Hashable) -> None:
         """Note that a large response is built for this connection; if there are too many, the oldest is cut."""
         if (connection := self._by_transport.get(transport)) is not None:
@@ -169,7 +188,7 @@ class HttpConnections:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection: passes one complete request to aiohttp's protocol, and cuts the connection at its deadline."""
+    """One connection: passes one request at a time to aiohttp's protocol, and cuts the connection at its deadline."""
 
     def __init__(self, connections: HttpConnections, protocol: asyncio.Protocol) -> None:
         self.has_asked = False
@@ -178,11 +197,16 @@ class HttpConnection(asyncio.Protocol):
         self.has_room = asyncio.Event()
         """Whether more of a body may be read."""
         self.has_room.set()
-        self._has_head = False
-        self._has_body = False
-        self._framing: ChunkFraming | None = None
+        self._is_refused = False
+        self._is_in_exchange = False
+        """Whether a request has been passed on whose response has not been written."""
+        self._is_last = False
         self._is_answered = False
         self._head = bytearray()
+        self._body_left: int | None = 0
+        """The bytes of the body that have not arrived; None if only the parser of the body can tell."""
+        self._framing: ChunkFraming | None = None
+        self._ahead = bytearray()
         self._connections = connections
         self._protocol = protocol
         self._deadline = self._new_deadline()
@@ -203,46 +227,75 @@ class HttpConnection(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Buffer data until the head of the one request is complete, then pass it on, with the body if requests have
-        any, but nothing that follows.
+        """Buffer data until the head of a request is complete, then pass it on, and its body. What follows is kept
+        until the response has been written, within a limit.
 
         aiohttp would buffer everything it is sent: each of an endless series of requests, and each piece of invalid
         data, with an exception.
         """
-        if self._has_head:
-            if self._has_body and not self.has_asked and self._is_within_framing(data):
-                self._protocol.data_received(data)
+        if self._is_refused:
             return
+        if self._is_in_exchange:
+            self._receive_body(data)
+        else:
+            self._receive_head(data)
+
+    def _receive_head(self, data: bytes) -> None:
         if not self._head and (spoken := _spoken_instead(data)) is not None:
-            self._has_head = True
-            self._transport.write(_NO_HTTP)
-            self._transport.close()
             logger.warning(
                 "closing HTTP connections from %s: the peer speaks %s; this port is for HTTP", self._host, spoken
             )
+            self._refuse(_NO_HTTP)
             return
         start = max(0, len(self._head) - len(_HEAD_END) + 1)
         self._head += data
+        if self._head.startswith(
+            (b"\r", b"\n")
+        ):  # empty lines before a request count as nothing: RFC 9112, section 2.2
+            self._head, start = self._head.lstrip(b"\r\n"), 0
         end = self._head.find(_HEAD_END, start)
         if (len(self._head) if end < 0 else end) > HEAD_BYTES_MAX:
-            self._has_head = True
-            self._transport.write(_TOO_LARGE)
-            self._transport.close()
+            self._refuse(_TOO_LARGE)
         elif end >= 0:
-            self._has_head = True
-            self._hand_on(bytes(self._head), end + len(_HEAD_END))
-        if self._has_head:
-            self._head = bytearray()
+            received, self._head = bytes(self._head), bytearray()
+            self._hand_on(received[: end + len(_HEAD_END)], received[end + len(_HEAD_END) :])
 
-    def _hand_on(self, data: bytes, body_start: int) -> None:
+    def _refuse(self, response: bytes) -> None:
+        """Respond here to what is no request, and drop all that follows."""
+        self._is_refused = True
+        self._head = bytearray()
+        self._transport.write(response)
+        self._transport.close()
+
+    def _hand_on(self, head: bytes, rest: bytes) -> None:
         """Pass a complete head on to aiohttp, with the part of the body that arrived with it."""
-        self._has_body = self._connections.bounds.may_wait
-        if not self._has_body:
-            data = data[:body_start]
-        elif _CHUNKED in data[:body_start].lower():
-            self._framing = ChunkFraming()
-        if self._is_within_framing(data[body_start:]):
-            self._protocol.data_received(data)
+        framing = framing_of(head)
+        takes_bodies = self._connections.bounds.takes_bodies
+        self._is_in_exchange = True
+        self._is_last = framing.is_last or (not takes_bodies and framing.body_bytes != 0)
+        self._body_left = framing.body_bytes if takes_bodies else 0
+        self._framing = ChunkFraming() if takes_bodies and framing.is_chunked else None
+        body = rest[: self._body_left]
+        if self._is_within_framing(body):
+            self._protocol.data_received(head + body)
+            self._pass_over(body, rest)
+
+    def _receive_body(self, data: bytes) -> None:
+        body = data[: self._body_left]
+        if body and (self._body_left is not None or (not self.has_asked and self._is_within_framing(body))):
+            self._protocol.data_received(body)
+        self._pass_over(body, data)
+
+    def _pass_over(self, body: bytes, data: bytes) -> None:
+        """Count `body` as received, and keep what follows it in `data`, if a request may follow."""
+        if self._body_left is not None:
+            self._body_left -= len(body)
+        if self._is_last:
+            return
+        self._ahead += data[len(body) :]
+        if len(self._ahead) > AHEAD_BYTES_MAX:
+            self._is_last = True
+            self._ahead = bytearray()
 
     def _is_within_framing(self, data: bytes) -> bool:
         """Whether the framing of a body is within its limit, the next piece included. Beyond the limit, the client gets
@@ -253,7 +306,7 @@ class HttpConnection(asyncio.Protocol):
         self._framing.add(data)
         if not self._framing.is_too_much:
             return True
-        self._has_body = False
+        self._is_refused = True
         if not self._is_answered:
             self._transport.write(_TOO_MANY_CHUNKS)
             self._transport.write_eof()
@@ -272,6 +325,12 @@ class HttpConnection(asyncio.Protocol):
         self._protocol.resume_writing()
 
     @property
+    def is_last(self) -> bool:
+        """Whether the connection must close after its response: because of the request, of bytes that its handler did
+        not wait for, or of too many bytes ahead."""
+        return self._is_last or self._body_left != 0
+
+    @property
     def unread_bytes(self) -> int:
         """The bytes of the response that the client has not read."""
         return self._transport.get_write_buffer_size()
@@ -285,8 +344,9 @@ class HttpConnection(asyncio.Protocol):
     def note_asked(self) -> None:
         """The request is complete; if requests may wait, the response may take longer than the deadline."""
         self.has_asked = True
-        if self._connections.bounds.may_wait:
-            self._deadline.cancel()
+        self._deadline.cancel()
+        if not self._connections.bounds.may_wait:
+            self._deadline = self._new_deadline()
 
     def note_answered(self) -> None:
         """The response is sent next, with a new deadline for the client to read it."""
@@ -294,6 +354,17 @@ class HttpConnection(asyncio.Protocol):
         self._connections.bodies.report(self, 0)
         self._deadline.cancel()
         self._deadline = self._new_deadline()
+
+    def note_sent(self) -> None:
+        """The response has been written: the next request may come, within a new deadline."""
+        self.note_answered()
+        if self.is_last:  # more has come ahead since the response began
+            self._transport.close()
+            return
+        self.has_asked = self.holds_page = self._is_answered = self._is_in_exchange = False
+        ahead, self._ahead = bytes(self._ahead), bytearray()
+        if ahead:
+            self.data_received(ahead)
 
     def close_for(self, reason: str) -> None:
         """Cut the connection and log the reason."""

@@ -53,7 +53,9 @@ WAITING_MAX: Final = 200
 WORKING_MAX: Final = 16
 """The maximum number of requests in progress; separate, so that a request that ends a wait always finds room."""
 
-BOUNDS: Final = HttpBounds("the control port", connections_max=WAITING_MAX + WORKING_MAX + 40, may_wait=True)
+BOUNDS: Final = HttpBounds(
+    "the control port", connections_max=WAITING_MAX + WORKING_MAX + 40, takes_bodies=True, may_wait=True
+)
 """As many connections as requests are served, and some that have not sent a request yet."""
 
 _READ_AHEAD_BYTES: Final = 64 * 1024

@@ -53,7 +53,7 @@ def test_chunks_that_are_too_many_are_not_handed_on(piece_bytes: int) -> None:
     reader = Reader()
 
     async def scenario() -> bytes:
-        connections = HttpConnections(lambda: reader, HttpBounds(may_wait=True))
+        connections = HttpConnections(lambda: reader, HttpBounds(takes_bodies=True, may_wait=True))
         server = await asyncio.get_running_loop().create_server(connections.new, "127.0.0.1", 0)
         async with server:
             from_server, to_server = await asyncio.open_connection(*server.sockets[0].getsockname())

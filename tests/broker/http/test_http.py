@@ -14,15 +14,19 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.http.connections import CONNECTIONS_MAX, PAGES_MAX
+from barnabas.broker.http.connections import CONNECTIONS_MAX, EXCHANGE_TIMEOUT_S, PAGES_MAX, HttpBounds
 from barnabas.broker.http.figures import Snapshot
 from barnabas.broker.http.metrics_page import MetricsPage
+from barnabas.broker.http.pages import Pages
 from barnabas.broker.http.server import HttpServer
 from barnabas.network import OsNetwork
 from barnabas.storage.os_files import is_reserved_descriptor
 from barnabas.testing import Broker
 from barnabas.threads import OsThreads
 from tools.waiting import PATIENCE_S, wait_until
+
+HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 def get(url: str) -> tuple[int, str]:
@@ -60,18 +64,20 @@ def test_pages(free_port: int) -> None:
 
 
 class Serving:
-    """A broker, and an HTTP server of it that is handed what the test says."""
+    """A broker, and an HTTP server of its pages, of which /metrics is the one that the test says."""
 
-    def __init__(self, broker: Broker, **handed_in: Any) -> None:
+    def __init__(
+        self, broker: Broker, *, metrics_page: MetricsPage | None = None, exchange_timeout_s: float = EXCHANGE_TIMEOUT_S
+    ) -> None:
         self.broker = broker
         assert broker.server is not None
+        pages = Pages(broker.server.metric_sources(), OsThreads(), metrics_page)
         self.server = HttpServer(
-            broker.server.metric_sources(),
+            pages.routes(),
             "127.0.0.1:0",
             OsNetwork(),
-            OsThreads(),
+            HttpBounds(exchange_timeout_s=exchange_timeout_s),
             is_reserved_descriptor=is_reserved_descriptor,
-            **handed_in,
         )
 
     def __enter__(self) -> "Serving":
@@ -157,7 +163,7 @@ def test_a_client_of_another_port_is_told_at_once(
 
 
 def test_the_newest_format_that_is_accepted(serving: Serving) -> None:
-    page = serving.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\naccept: application/openmetrics-text\r\n\r\n")
+    page = serving.ask(METRICS.replace(b"Host: x", b"Host: x\r\naccept: application/openmetrics-text"))
     assert b"Content-Type: application/openmetrics-text;" in page
     assert page.endswith(b"# EOF\n")
 
@@ -168,7 +174,7 @@ def test_who_says_nothing_makes_room_for_others(serving: Serving) -> None:
         silent = [stack.enter_context(serving.connect()) for _ in range(CONNECTIONS_MAX + 10)]
         silent[-1].sendall(b"GET /healthz HTTP/1.1\r\n")
         for _ in range(3):
-            assert serving.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"ok\n")
+            assert serving.ask(HEALTHZ).endswith(b"ok\n")
         assert silent[0].recv(1) == b""
         silent[-1].sendall(b"Host: x\r\n\r\n")
         assert silent[-1].recv(15) == b"HTTP/1.1 200 OK"
@@ -189,8 +195,8 @@ def few_descriptors_left() -> Iterator[None]:
 
 def test_the_descriptors_that_are_left_are_for_files(serving: Serving) -> None:
     with few_descriptors_left(), contextlib.suppress(ConnectionResetError, BrokenPipeError):
-        assert serving.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
-    assert serving.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"ok\n")
+        assert serving.ask(HEALTHZ) == b""
+    assert serving.ask(HEALTHZ).endswith(b"ok\n")
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /metrics HTTP/1.1\r\nHost:"], ids=["nothing", "half a request"])
@@ -208,7 +214,7 @@ def test_pages_that_nobody_reads(broker: Broker) -> None:
             connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             assert connection.recv(15) == b"HTTP/1.1 200 OK"
         assert len(serving.server.connections) <= PAGES_MAX
-        assert len(serving.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")) > len(page.content)
+        assert len(serving.ask(METRICS)) > len(page.content)
 
 
 @pytest.mark.slow
@@ -228,7 +234,7 @@ def test_pages_leave_three_quarters_of_the_time_to_others(broker: Broker) -> Non
     page = Page(b"", work_s=0.1)
     with Serving(broker, metrics_page=page) as serving:
         for _ in range(2):
-            serving.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            serving.ask(METRICS)
     (_, first_ended_s), (second_began_s, _) = page.made
     assert second_began_s - first_ended_s >= 3 * 0.1
 
@@ -243,7 +249,7 @@ def test_no_page_is_made_for_who_asks_and_goes(broker: Broker) -> None:
                 connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         wait_until(lambda: not serving.server.connections)
         page.may_be_made.set()
-        assert serving.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200 OK")
+        assert serving.ask(METRICS).startswith(b"HTTP/1.1 200 OK")
     assert 1 <= len(page.made) <= 2, "one was asked for when the first of those who went was still there"
 
 
