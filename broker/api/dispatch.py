@@ -12,15 +12,16 @@ import struct
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.large_requests import LARGE_REQUEST_BYTES, MANY_ELEMENTS_BYTES_MAX, LargeRequests
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.api.response_errors import error_counter
-from barnabas.broker.network.connection import Connection, Interceptor, Serve
+from barnabas.broker.network.connection import Interceptor, Serve
 from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome
 from barnabas.broker.network.reply_queue import Parts
+from barnabas.broker.network.session import Session
 from barnabas.broker.observability.request_metrics import RequestMetrics
 from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
 from barnabas.broker.services import Services
@@ -43,6 +44,16 @@ BROKER_ELEMENTS_MAX = 1 << 62
 requests have the usual limit of elements: they are decoded before they can be refused."""
 
 _REPLY_LENGTH = struct.Struct(">i")
+
+
+class Requester(Protocol):
+    """The dispatcher's interface to where a request comes from: a connection, or a client in this process."""
+
+    session: Session
+
+    def hold(self, size: int) -> None:
+        """Count the bytes of a large request that waits; a negative size when it no longer does."""
+        ...
 
 
 class _Route:
@@ -125,7 +136,7 @@ class Dispatcher:
         """Pass requests from now on through `interceptor`; with None they are served directly again."""
         self.dispatch = self.serve if interceptor is None else partial(interceptor, self.serve)
 
-    def serve(self, frame: memoryview | bytearray, connection: Connection, *, is_let_in: bool = False) -> Outcome:
+    def serve(self, frame: memoryview | bytearray, connection: Requester, *, is_let_in: bool = False) -> Outcome:
         """Serve one request; a large one waits until others are done, unless it `is_let_in`.
 
         Returns the response's parts, None where there is no response, a coroutine or `Delayed` (whose `resume` returns
@@ -165,7 +176,7 @@ class Dispatcher:
             request, _ = route.decode_large(frame, header.body_position, _elements_max(route.handler, context))
         return self._answer(route, context, started_ns, len(frame), route.handle, request, context)
 
-    def _may_be_of_broker(self, handler: Handler[Any, Any], connection: Connection) -> bool:
+    def _may_be_of_broker(self, handler: Handler[Any, Any], connection: Requester) -> bool:
         """Whether a request may be the first one of another broker whose connection is not known as such yet, because
         brokers without a secret exist; brokers with one have sent it before."""
         return (
@@ -174,7 +185,7 @@ class Dispatcher:
             and self._services.broker_secrets.believes_anybody()
         )
 
-    def _room_for(self, handler: Handler[Any, Any], connection: Connection) -> LargeRequests:
+    def _room_for(self, handler: Handler[Any, Any], connection: Requester) -> LargeRequests:
         """The limit that a large request counts for: requests that wait for the controller, and those that brokers may
         have sent, have limits of their own, so that neither delay others nor are delayed by them."""
         if self._may_be_of_broker(handler, connection):
@@ -182,7 +193,7 @@ class Dispatcher:
         return self._large_requests_to_controller if handler.waits_for else self._large_requests
 
     async def _let_in(
-        self, requests: LargeRequests, frame: memoryview | bytearray, connection: Connection
+        self, requests: LargeRequests, frame: memoryview | bytearray, connection: Requester
     ) -> Parts | None:
         """Serve a large request when there is room for its decoded form."""
         size = len(frame)
