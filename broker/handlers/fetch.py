@@ -25,14 +25,8 @@ from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.configuration.tables.broker import RACK_AWARE_SELECTOR
 from barnabas.broker.network.outcome import Delayed
 from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperation, Results, error_data
-from barnabas.broker.replication.fetch_sessions import (
-    FINAL_EPOCH,
-    INITIAL_EPOCH,
-    FetchPartition,
-    FetchPlan,
-    FetchSessions,
-    PartitionKey,
-)
+from barnabas.broker.replication.fetch_partition import FetchPartition, PartitionKey
+from barnabas.broker.replication.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPlan, FetchSessions
 from barnabas.broker.replication.followers import UNKNOWN_BROKER_EPOCH
 from barnabas.controller.topics import PARTITIONS_MAX
 from barnabas.storage.segment_reader import ColdRead

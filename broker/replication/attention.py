@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from barnabas.broker.replication.fetch_sessions import FetchPartition, PartitionKey
+    from barnabas.broker.replication.fetch_partition import FetchPartition, PartitionKey
     from barnabas.broker.replication.followers import Follower, Heartbeat
     from barnabas.broker.replication.partition import Partition
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.attention import Attention
-from barnabas.broker.replication.fetch_sessions import FetchPartition
+from barnabas.broker.replication.fetch_partition import FetchPartition
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.replication.waiting_fetches import FEW

@@ -1,26 +1,51 @@
 """A partition that this broker leads and others follow: applies the followers' fetches, proposes ISRs to the
 controller, and completes the waits for deletions. `followers.py` decides; this module carries the decisions out (the
-rest of Kafka's Partition). Created for one leader epoch; a partition without other replicas has none.
+rest of Kafka's Partition; docs/decisions/0013-followers-at-their-leader.md). Created for one leader epoch; a partition
+without other replicas has none.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from barnabas.broker.cluster.alter_partitions import AlterPartitions
 from barnabas.broker.replication.commit_waiters import CommitWaiters
 from barnabas.broker.replication.followers import Follower, Followers, Proposal
+from barnabas.broker.replication.isr import PartitionState
 from barnabas.broker.replication.throttles import Throttle
 from barnabas.clock import Clock
+from barnabas.storage.log import PartitionLog
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.alter_partition import BrokerState, RequestPartitionData, ResponsePartitionData
+from barnabas.wire.names import TopicId
 
 if TYPE_CHECKING:
-    from barnabas.broker.replication.partition import Partition
     from barnabas.wire.messages.leader_and_isr import LeaderAndIsrPartitionState
 
 logger = logging.getLogger(__name__)
+
+
+class LedPartition(Protocol):
+    """The part of a partition that its leadership uses (`Partition`)."""
+
+    topic_id: TopicId
+    index: int
+    log: PartitionLog
+    state: PartitionState
+
+    @property
+    def own_offset(self) -> int:
+        """The offset up to which the leader's own log counts."""
+        ...
+
+    def commit(self, offset: int) -> None:
+        """Commit everything below `offset`, which is beyond the high watermark."""
+        ...
+
+    def in_sync_replicas_changed(self) -> None:
+        """Apply another ISR."""
+        ...
 
 
 class Leaderships:
@@ -50,7 +75,7 @@ class Leaderships:
         self.failed_isr_updates = 0
         """The number of proposals that the controller refused, or whose responses were outdated."""
 
-    def lead(self, partition: "Partition", told: "LeaderAndIsrPartitionState") -> "Leadership":
+    def lead(self, partition: LedPartition, told: "LeaderAndIsrPartitionState") -> "Leadership":
         """Begin to lead a partition with followers, as the controller requested."""
         return Leadership(self, partition, told)
 
@@ -58,13 +83,14 @@ class Leaderships:
 class Leadership:
     """The leader's side of one partition with followers, in one leader epoch; owned by the event loop."""
 
-    __slots__ = ("_deletions", "_partition", "_shared", "followers")
+    __slots__ = ("_deletions", "_has_ended", "_partition", "_shared", "followers")
 
-    def __init__(self, shared: Leaderships, partition: "Partition", told: "LeaderAndIsrPartitionState") -> None:
+    def __init__(self, shared: Leaderships, partition: LedPartition, told: "LeaderAndIsrPartitionState") -> None:
         state = partition.state
         self._shared = shared
         self._partition = partition
         self._deletions: CommitWaiters | None = None
+        self._has_ended = False
         self.followers = Followers(
             state.node_id,
             told.replicas,
@@ -83,9 +109,10 @@ class Leadership:
         self.followers.told(told.replicas, told.isr, told.partition_epoch)
 
     def end(self, error: ErrorCode) -> None:
-        """End the leadership: this broker leads no longer, or in another epoch. Waits for deletions fail
-        with `error`.
+        """End the leadership: this broker leads no longer, or in another epoch. Waits for deletions fail with
+        `error`.
         """
+        self._has_ended = True
         if self._deletions is not None:
             self._deletions.fail(ApiError(error))
 
@@ -202,7 +229,7 @@ class Leadership:
 
     def _answered(self, proposal: Proposal, answer: ResponsePartitionData) -> bool:
         """Apply the controller's response; returns whether to ask again."""
-        if self._partition.leadership is not self:
+        if self._has_ended:
             return False
         followers, error = self.followers, ErrorCode.of(answer.error_code)
         before = followers.isr

@@ -13,7 +13,8 @@ from operator import attrgetter
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.attention import Attention
 from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperation
-from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchPlan
+from barnabas.broker.replication.fetch_partition import FetchPartition
+from barnabas.broker.replication.fetch_sessions import FetchPlan
 from barnabas.broker.replication.followers import Heartbeat
 from barnabas.broker.replication.leadership import Leadership
 from barnabas.broker.replication.partition import Partition

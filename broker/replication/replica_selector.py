@@ -9,7 +9,8 @@ from collections.abc import Callable
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.attention import Attention
 from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperation
-from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchPlan
+from barnabas.broker.replication.fetch_partition import FetchPartition
+from barnabas.broker.replication.fetch_sessions import FetchPlan
 from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager

@@ -3,7 +3,8 @@ all there is to say of them."""
 
 import itertools
 
-from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchSessions
+from barnabas.broker.replication.fetch_partition import FetchPartition
+from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.fetcher import Append, AskOffsets, Decision, Fetcher, StartAnew, Truncate
 from barnabas.storage.leader_epochs import LeaderEpochs
 from barnabas.wire.errors import ErrorCode

@@ -10,7 +10,8 @@ import pytest
 
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperation
-from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchPlan, FetchSessions, PartitionKey
+from barnabas.broker.replication.fetch_partition import FetchPartition, PartitionKey
+from barnabas.broker.replication.fetch_sessions import FetchPlan, FetchSessions
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_fetch import ReplicaFetch
 from barnabas.broker.replication.replica_selector import RackAwareFetch

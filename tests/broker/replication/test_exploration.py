@@ -32,7 +32,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import pytest
 
-from barnabas.broker.replication.fetch_sessions import FetchPartition
+from barnabas.broker.replication.fetch_partition import FetchPartition
 from barnabas.broker.replication.fetcher import UNKNOWN, Fetcher, FetchSettings, FollowedLog, Following
 from barnabas.broker.replication.followers import UNKNOWN_OFFSET, Followers, Proposal
 from barnabas.controller.operations.alter_partition import plan_alterations

@@ -2,14 +2,8 @@ import itertools
 
 import pytest
 
-from barnabas.broker.replication.fetch_sessions import (
-    EPOCH_MAX,
-    EVICTION_MS_MIN,
-    FetchPartition,
-    FetchPlan,
-    FetchSessions,
-    PartitionKey,
-)
+from barnabas.broker.replication.fetch_partition import FetchPartition, PartitionKey
+from barnabas.broker.replication.fetch_sessions import EPOCH_MAX, EVICTION_MS_MIN, FetchPlan, FetchSessions
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import PartitionData
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId

@@ -15,7 +15,8 @@ from typing import Any
 
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.fetch_operation import FetchLimits
-from barnabas.broker.replication.fetch_sessions import FetchPartition, FetchPlan, FetchSessions
+from barnabas.broker.replication.fetch_partition import FetchPartition
+from barnabas.broker.replication.fetch_sessions import FetchPlan, FetchSessions
 from barnabas.broker.replication.fetcher import (
     Append,
     AskOffsets,
