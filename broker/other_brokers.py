@@ -22,7 +22,8 @@ from barnabas.broker.coordinators.transactions.marker_sender import MarkerSender
 from barnabas.broker.coordinators.transactions.markers import MarkerWriter
 from barnabas.broker.foundation import Foundation
 from barnabas.broker.replication.fetcher import FetchSettings
-from barnabas.broker.replication.fetcher_manager import FetcherManager, FlushLog
+from barnabas.broker.replication.fetcher_context import FetcherContext, FlushLog
+from barnabas.broker.replication.fetcher_manager import FetcherManager
 from barnabas.broker.replication.leadership import Leaderships
 from barnabas.broker.replication.throttles import Throttle, listed_in
 from barnabas.broker.security.broker_secrets import credentials_of_broker
@@ -184,7 +185,7 @@ class OtherBrokers:
     def fetchers(self, log_manager: LogManager, flush: FlushLog) -> FetcherManager:
         """Create the part that fetches the partitions that this broker follows."""
         config = self._config
-        return FetcherManager(
+        context = FetcherContext(
             self._node_id,
             self._broker_epoch,
             self.peers.connection,
@@ -206,6 +207,7 @@ class OtherBrokers:
                 BrokerConfig.follower_replication_throttled_rate, "follower.replication.throttled.replicas"
             ),
         )
+        return FetcherManager(context)
 
     def _throttle(self, rate: ConfigKey[int], replicas: str) -> Throttle:
         """The throttle for these two keys, of the broker and of its topics."""

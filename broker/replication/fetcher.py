@@ -6,7 +6,7 @@ the point where the two logs diverge (`diverging_epoch`, KIP-595); then the foll
 high watermark (KIP-101, KIP-279), and fetches again. All of a response is compared with the request and with the latest
 state from the controller, so that a late response changes nothing.
 
-`FetcherManager` carries out the decisions.
+`FetcherLane` carries out the decisions.
 
 Source: kafka.server.AbstractFetcherThread, ReplicaFetcherThread, RemoteLeaderEndPoint; clients' FetchSessionHandler.
 """

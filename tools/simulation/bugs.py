@@ -15,6 +15,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.cluster.controller_commands import ControllerCommands
@@ -22,6 +23,7 @@ from barnabas.broker.cluster.former_session import SessionNote
 from barnabas.broker.coordinators.transactions import machine, marker_sender
 from barnabas.broker.coordinators.transactions.events import EndTransaction
 from barnabas.broker.replication.fetcher import Following, Position
+from barnabas.broker.replication.fetcher_context import FetcherContext
 from barnabas.broker.replication.fetcher_manager import FetcherManager
 from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.isr import PartitionState
@@ -217,8 +219,8 @@ def follower_asks_for_what_it_has_not_written() -> list[Change]:
     """
     begin = FetcherManager.__init__
 
-    def without_flush(self: FetcherManager, *arguments: Any, **named: Any) -> None:
-        begin(self, *arguments, **named | {"flush": None})
+    def without_flush(self: FetcherManager, context: FetcherContext) -> None:
+        begin(self, replace(context, flush=None))
 
     return [Change(FetcherManager, "__init__", without_flush)]
 

@@ -12,7 +12,10 @@ import pytest
 
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
 from barnabas.broker.replication.fetcher import Fetcher, FetchSettings, Stage
-from barnabas.broker.replication.fetcher_manager import _BYTES_PER_TURN, FetcherManager, _parts
+from barnabas.broker.replication.fetcher_context import FetcherContext
+from barnabas.broker.replication.fetcher_lane import BYTES_PER_TURN, parts_of
+from barnabas.broker.replication.fetcher_manager import FetcherManager
+from barnabas.broker.replication.follower_truncations import FollowerTruncations
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.throttles import LONGEST_WAIT_MS, Throttle
 from barnabas.broker.server import Broker
@@ -127,10 +130,11 @@ class Follower:
         self.connections: dict[tuple[int, str], Watched] = {}
         self.logs = open_logs(data_dir, threads, files)
         self.timers = Timers(clock, asyncio.get_running_loop())
-        self.manager = FetcherManager(
+        context = FetcherContext(
             FOLLOWER, lambda: 70, self.connection, self.logs, SystemClock(), clock, self.timers,
             FetchSettings(wait_max_ms=10, backoff_ms=40), flush=flush, throttle=throttle,
         )  # fmt: skip
+        self.manager = FetcherManager(context)
 
     def connection(self, broker_id: int, purpose: str) -> Watched:
         port = self.leader.socket_server.ports["BROKERS"]
@@ -314,19 +318,19 @@ async def test_many_records_are_appended_in_turns(tmp_path: Path) -> None:
 
 
 def test_parts_are_whole_batches_and_the_last_has_what_is_left() -> None:
-    value = b"v" * (_BYTES_PER_TURN * 2 // 5)
+    value = b"v" * (BYTES_PER_TURN * 2 // 5)
     batches = [
         bytes(build_batch([Record(offset, 1, None, value)], base_offset=offset, partition_leader_epoch=epoch))
         for offset, epoch in enumerate((5, 5, 5, 5, 6, 6, 6, 6))
     ]
     size, records = len(batches[0]), b"".join(batches)
     two = 2 * size
-    assert [bytes(part) for part in _parts(records, 6)] == [records[at : at + two] for at in range(0, 8 * size, two)]
-    assert [bytes(part) for part in _parts(records, 5)] == [records[:two], records[two:]]
-    assert [bytes(part) for part in _parts(records, 4)] == [records]
-    assert [bytes(part) for part in _parts(records[:-1], 6)][-1] == records[3 * two : -1]
+    assert [bytes(part) for part in parts_of(records, 6)] == [records[at : at + two] for at in range(0, 8 * size, two)]
+    assert [bytes(part) for part in parts_of(records, 5)] == [records[:two], records[two:]]
+    assert [bytes(part) for part in parts_of(records, 4)] == [records]
+    assert [bytes(part) for part in parts_of(records[:-1], 6)][-1] == records[3 * two : -1]
     torn = records[: 3 * size] + bytes(100) + records[3 * size :]
-    assert [bytes(part) for part in _parts(torn, 6)] == [torn[:two], torn[two:]]
+    assert [bytes(part) for part in parts_of(torn, 6)] == [torn[:two], torn[two:]]
 
 
 async def test_who_has_everything_is_asked_for_beside_who_catches_up(tmp_path: Path) -> None:
@@ -424,7 +428,7 @@ async def test_a_truncation_that_was_never_begun_is_decided_again(
         log.append_as_leader(build_batch([Record(0, 0, None, b"lost")]), leader_epoch=6, now_ms=0)
         await leader.lead(epoch=7)
         leader.append(2)
-        bug = Bug(monkeypatch, FetcherManager, "cut")
+        bug = Bug(monkeypatch, FollowerTruncations, "begin")
         follower.follow(epoch=7)
         await follower.until(lambda: bug.tries > 1)
         bug.is_there = False

@@ -152,7 +152,8 @@ class Side:
     def _throttle(self) -> Throttle:
         """On the loop of the cluster."""
         replicas = self.cluster.brokers[BROKERS[self.name]].server.replicas
-        parts = replicas.leaderships if self.name == "leader" else replicas.fetchers
+        fetchers = replicas.fetchers
+        parts = replicas.leaderships if self.name == "leader" else fetchers and fetchers.context
         assert parts is not None
         assert parts.throttle is not None
         return parts.throttle

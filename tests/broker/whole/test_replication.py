@@ -137,7 +137,7 @@ print(*sorted(name for name in sys.modules if name.startswith("barnabas.broker."
     modules = {name.rpartition(".")[2] for name in run.stdout.split()}
     assert "partition" in modules
     assert not modules & {"leadership", "followers", "replica_fetch", "alter_partitions"}
-    assert not modules & {"fetcher", "fetcher_manager", "peer_connection", "controller_client"}
+    assert not modules & {"fetcher", "fetcher_lane", "fetcher_manager", "peer_connection", "controller_client"}
 
 
 @pytest.mark.parametrize("which", ["the leader", "a follower"])
