@@ -89,7 +89,7 @@ class ReplicaManager:
     ) -> None:
         self.node_id = node_id
         self._log_manager = log_manager
-        self._metadata = metadata
+        self.metadata = metadata
         self._clock = clock
         self._config_of = config_of
         self._on_elected = on_elected
@@ -163,7 +163,7 @@ class ReplicaManager:
     def _error_of_absent(self, topic: str, index: int) -> ErrorCode:
         if (topic, index) in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        known = self._metadata.has_partition(topic, index)
+        known = self.metadata.has_partition(topic, index)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # --- requests of the controller ---------------------------------------------------------------
@@ -349,8 +349,8 @@ class ReplicaManager:
         """
         turns = Turns(LOGS_PER_TURN)
         for partition in self.partitions():
-            known = self._metadata.partition(partition.topic, partition.index)
-            if known is None or self._metadata.topic_id(partition.topic) != partition.topic_id:
+            known = self.metadata.partition(partition.topic, partition.index)
+            if known is None or self.metadata.topic_id(partition.topic) != partition.topic_id:
                 continue
             if self.node_id not in known.replicas:
                 if self.fetchers is not None:
@@ -488,7 +488,7 @@ class ReplicaManager:
     def _follow_brokers(self) -> None:
         """Look at all ISRs when brokers have gone: a dead replica that had caught up, without being in sync, no longer
         holds back the high watermark, nor any dead replica the deletion of records."""
-        before, self._live_brokers = self._live_brokers, frozenset(self._metadata.broker_ids())
+        before, self._live_brokers = self._live_brokers, frozenset(self.metadata.broker_ids())
         if self.leaderships is None or before <= self._live_brokers:
             return
         for partition in self.partitions():

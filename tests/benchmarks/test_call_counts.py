@@ -70,11 +70,11 @@ class Work(NamedTuple):
         )
 
 
-PRODUCE = Work(56, 2_410)
-PRODUCE_OF_FULL_BATCH = Work(58, 2_490)
+PRODUCE = Work(52, 2_410)
+PRODUCE_OF_FULL_BATCH = Work(54, 2_490)
 """Two calls for the index entries that so many bytes get, none for the records."""
-IDEMPOTENT_PRODUCE = Work(62, 2_620)
-PRODUCE_RECORDED = Work(145, 5_000)
+IDEMPOTENT_PRODUCE = Work(58, 2_620)
+PRODUCE_RECORDED = Work(141, 5_000)
 """While somebody looks at what clients ask (`Broker.recorded`)."""
 PRODUCE_AFTER_FLUSH = Work(215, 5_350)
 """With `barnabas.flush.before.ack`: the flush, its thread, and the reply that waits for it, as with acks=all for

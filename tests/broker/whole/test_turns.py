@@ -26,7 +26,8 @@ import barnabas.controller.operations.reassignment
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.configuration.topics import TopicConfigs
 from barnabas.broker.coordinators.transactions.id_pattern import STEPS_PER_TURN, IdPattern
-from barnabas.broker.handlers.produce import APPENDS_AT_ONCE
+from barnabas.broker.replication import append_operation
+from barnabas.broker.replication.append_operation import APPENDS_AT_ONCE
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.server import Broker
 from barnabas.controller.operations.deletion import DeleteTopics
@@ -428,9 +429,12 @@ def test_producing_to_many_partitions_leaves_the_loop_to_others(tmp_path: Path, 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("transactional_id", "watched"), [(None, "_fault"), ("x", "_topic_name")])
+@pytest.mark.parametrize(
+    ("transactional_id", "watched"),
+    [(None, (barnabas.broker.handlers.produce, "_message")), ("x", (append_operation, "parse_header"))],
+)
 def test_producing_many_transactional_batches_leaves_the_loop_to_others(
-    tmp_path: Path, transactional_id: str | None, watched: str
+    tmp_path: Path, transactional_id: str | None, watched: tuple[Any, str]
 ) -> None:
     """Refused without an id; with one, of two producers."""
     batches = [
@@ -453,14 +457,14 @@ def test_producing_many_transactional_batches_leaves_the_loop_to_others(
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             taken = TurnsTaken()
-            taken.watch(barnabas.broker.handlers.produce, watched)
+            taken.watch(*watched)
             producing = asyncio.create_task(ask(broker, request, 9))
             await asyncio.sleep(0)
             for batch in batches:
                 batch[:] = bytes(len(batch))
             answers = (await producing).responses[0].partition_responses
             taken.end()
-            assert taken.calls(watched) == (ENTRIES, ENTRIES_PER_TURN)
+            assert taken.calls(watched[1]) == (ENTRIES, ENTRIES_PER_TURN)
             expected = (
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
                 if transactional_id is None
