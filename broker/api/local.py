@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from barnabas.broker.api.dispatch import Requester
+from barnabas.broker.network.listener import ListenerContext
 from barnabas.broker.network.outcome import Delayed, Outcome
 from barnabas.broker.network.reply_queue import Parts
 from barnabas.broker.network.session import Session
@@ -59,7 +60,7 @@ class LocalClient:
     """
 
     def __init__(self, resources: LocalResources, listener_name: str, client_id: str) -> None:
-        self.session = Session(self, listener_name, NO_CONNECTION_ID, client_host="127.0.0.1")
+        self.session = Session(self, ListenerContext(listener_name), NO_CONNECTION_ID, client_host="127.0.0.1")
         self._resources = resources
         self._client_id = client_id
         self._in_order = asyncio.Lock()

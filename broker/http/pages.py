@@ -9,8 +9,9 @@ from typing import Final
 from aiohttp import web
 
 import barnabas
+from barnabas.broker.http.figures import MetricSources, take_snapshot
 from barnabas.broker.http.joining import Joining
-from barnabas.broker.http.metrics_page import MetricSources, MetricsPage, take_snapshot
+from barnabas.broker.http.metrics_page import MetricsPage
 from barnabas.broker.http.routes import Route
 from barnabas.threads import Threads
 

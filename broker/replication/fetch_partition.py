@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from barnabas.controller.operations.topics import TOPIC_NAME_LENGTH_MAX
+from barnabas.controller.topics import TOPIC_NAME_LENGTH_MAX
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import PartitionData
 from barnabas.wire.names import ZERO_TOPIC_ID, TopicId

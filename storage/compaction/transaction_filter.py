@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from barnabas.storage.files import Buffer
 from barnabas.storage.txn_index import AbortedTransaction
+from barnabas.wire.control_records import ControlRecordType, control_record_type
 from barnabas.wire.record_batch import CorruptBatch, RecordBatchHeader
-from barnabas.wire.records import ControlRecordType, control_record_type, iter_records
+from barnabas.wire.records import iter_records
 
 
 @dataclass(slots=True)

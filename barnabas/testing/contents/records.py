@@ -11,10 +11,10 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.storage.files import Buffer
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.testing.contents.partitions import Partitions
-from barnabas.wire.record_batch import RecordBatchHeader, iter_headers
 from barnabas.wire.control_records import ControlRecordType, control_record_type
-from barnabas.wire.records import iter_records
+from barnabas.wire.record_batch import RecordBatchHeader, iter_headers
 from barnabas.wire.records import Record as BatchRecord
+from barnabas.wire.records import iter_records
 
 READ_BYTES: Final = 4 * 1024 * 1024
 DESCRIBED_MAX: Final = 5

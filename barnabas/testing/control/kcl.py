@@ -17,7 +17,6 @@ from uuid import UUID
 
 from barnabas.broker.client.group import describe_assignment
 from barnabas.broker.coordinators.groups.classic.subscriptions import parse_topics
-from barnabas.broker.coordinators.groups.subscriptions import parse_topics
 from barnabas.testing.contents.group import STATES, check_group_may_be
 from barnabas.testing.control.fields import TIMEOUT_MS_MAX, Kind, Refused
 from barnabas.testing.waiting.conditions import wait_until

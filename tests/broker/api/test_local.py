@@ -24,7 +24,7 @@ from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from barnabas.wire.record_batch import parse_header
 from barnabas.wire.records import Record, build_batch, iter_records
-from tools.manual_timers import ManualTimers
+from tests.support.manual_timers import ManualTimers
 
 VERSION = 4
 REQUEST = HeartbeatRequest(group_id="g", generation_id=5, member_id="m")

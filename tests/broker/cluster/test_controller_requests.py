@@ -8,9 +8,8 @@ import pytest
 
 from barnabas.broker.cluster.controller_requests import create_topics
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
-from barnabas.controller.operations.topics import NewTopic
-from barnabas.testing.contents.requests import ask
 from barnabas.controller.topics import NewTopic
+from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ApiError, ErrorCode
 from tests.broker.running import running
 
