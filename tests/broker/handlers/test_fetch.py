@@ -1,9 +1,9 @@
-"""What a fetch of several partitions tells of those that it finds no records in, or has no room for; and fetches that
-wait."""
+"""Fetch over a socket: what is told of several partitions, some without records or room; fetches that wait; errors."""
 
 import gc
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -39,6 +39,16 @@ def connection(broker: Broker) -> Iterator[socket.socket]:
         yield connection
 
 
+def fetch_of(offsets: Mapping[int, int], *, topic: str = "t", **fields: Any) -> FetchRequest:
+    """A request for partitions from these offsets on; without a session unless one is given."""
+    partitions = [
+        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for index, offset in offsets.items()
+    ]
+    given = {"min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1} | fields
+    return FetchRequest(topics=[FetchTopic(topic=topic, partitions=partitions)], **given)
+
+
 class Fetcher:
     """One fetch session; `offsets` are what it asks for, and it asks again only for what has changed."""
 
@@ -53,22 +63,12 @@ class Fetcher:
     def fetch(self) -> dict[int, PartitionData]:
         changed = {index: offset for index, offset in self.offsets.items() if self._asked.get(index) != offset}
         self._asked |= changed
-        request = FetchRequest(
-            replica_id=-1,
+        request = fetch_of(
+            changed,
             max_wait_ms=self.max_wait_ms,
-            min_bytes=1,
             max_bytes=self._max_bytes,
             session_id=self._session_id,
             session_epoch=self._epoch,
-            topics=[
-                FetchTopic(
-                    topic="t",
-                    partitions=[
-                        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
-                        for index, offset in changed.items()
-                    ],
-                )
-            ],
         )
         response = ask(self._connection, request, FETCH_VERSION, FetchResponse)
         assert response.error_code == 0
@@ -157,20 +157,8 @@ def test_a_log_start_offset_that_moved_is_told_without_records(broker: Broker, c
 # --- fetches that wait ---------------------------------------------------------------------------
 
 
-def waiting_fetch(offset: int = 0, *, max_wait_ms: int = 60_000, min_bytes: int = 1) -> FetchRequest:
-    """Without a session, of partition 0."""
-    return FetchRequest(
-        max_wait_ms=max_wait_ms,
-        min_bytes=min_bytes,
-        max_bytes=1 << 20,
-        session_id=0,
-        session_epoch=-1,
-        topics=[
-            FetchTopic(
-                topic="t", partitions=[FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
-            )
-        ],
-    )
+def waiting_fetch(*, max_wait_ms: int = 60_000, min_bytes: int = 1) -> FetchRequest:
+    return fetch_of({0: 0}, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
 
 
 def send(connection: socket.socket, broker: Broker, request: FetchRequest) -> Partition:
@@ -232,9 +220,7 @@ def test_nobody_listens_for_a_client_that_is_gone(broker: Broker) -> None:
 
 
 def wide_fetch(first: int, end: int) -> FetchRequest:
-    asked = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in range(first, end)]
-    topics = [FetchTopic(topic="wide", partitions=asked)]
-    return FetchRequest(max_wait_ms=2**31 - 1, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=topics)
+    return fetch_of(dict.fromkeys(range(first, end), 0), topic="wide", max_wait_ms=2**31 - 1)
 
 
 def test_a_fetch_that_waits_keeps_no_client_id(broker: Broker, connection: socket.socket) -> None:
@@ -268,3 +254,30 @@ def test_beyond_the_bound_the_largest_fetch_that_waits_is_answered(broker: Broke
         gone.sendall(frame(wide_fetch(1, 12), FETCH_VERSION))
         assert wait_until(lambda: waiting.partition_count == 11)
     assert wait_until(lambda: waiting.partition_count == 0)
+
+
+# --- errors, as Apache Kafka tells them ----------------------------------------------------------
+
+
+def first_of(connection: socket.socket, request: FetchRequest) -> PartitionData:
+    return ask(connection, request, FETCH_VERSION, FetchResponse).responses[0].partitions[0]
+
+
+def with_epoch(current_leader_epoch: int) -> FetchRequest:
+    request = fetch_of({0: 0})
+    request.topics[0].partitions[0].current_leader_epoch = current_leader_epoch
+    return request
+
+
+def test_any_negative_leader_epoch_means_none(connection: socket.socket) -> None:
+    assert first_of(connection, with_epoch(-2)).error_code == ErrorCode.NONE
+
+
+def test_aborted_transactions_are_null_except_for_topics_that_do_not_exist(connection: socket.socket) -> None:
+    assert first_of(connection, fetch_of({0: 0}, topic="no-such")).aborted_transactions == []
+    assert first_of(connection, with_epoch(9)).aborted_transactions is None
+
+
+def test_the_leader_does_not_follow_itself(broker: Broker, connection: socket.socket) -> None:
+    request = fetch_of({0: 0}, replica_id=broker.server.node_id)
+    assert first_of(connection, request).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
