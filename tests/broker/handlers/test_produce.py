@@ -5,6 +5,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+from tools.hostile import ask, connect
 
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
@@ -16,7 +17,6 @@ from barnabas.wire.messages.produce import (
     TopicProduceData,
 )
 from barnabas.wire.records import Record, build_batch
-from tools.hostile import ask, connect
 
 PRODUCE_VERSION = 9
 BASE_OFFSET_POSITION, BATCH_LENGTH_POSITION, MAGIC_POSITION = 0, 8, 16

@@ -21,7 +21,7 @@ from barnabas.wire.messages.leader_and_isr import (
 )
 from barnabas.wire.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from barnabas.wire.records import Record, build_batch
-from tests.broker.replication.test_fetcher_manager import (
+from tests.broker.replication.leader_and_follower import (
     CONFIG,
     FOLLOWER,
     TOPIC_ID,

@@ -16,7 +16,7 @@ from barnabas.wire.headers import parse_request_header
 from barnabas.wire.messages.alter_partition import AlterPartitionRequest
 from barnabas.wire.messages.create_topics import CreateTopicsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from tests.broker.replication.test_fetcher_manager import content, turn_bit
+from tests.broker.replication.leader_and_follower import content, turn_bit
 from tests.broker.whole.cluster import Cluster, cluster, leader_of
 from tools.processes import children
 from tools.waiting import PATIENCE_S, until
