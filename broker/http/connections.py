@@ -249,9 +249,8 @@ class HttpConnection(asyncio.Protocol):
             return
         start = max(0, len(self._head) - len(_HEAD_END) + 1)
         self._head += data
-        if self._head.startswith(
-            (b"\r", b"\n")
-        ):  # empty lines before a request count as nothing: RFC 9112, section 2.2
+        if self._head.startswith((b"\r", b"\n")):
+            # Empty lines before a request mean nothing: RFC 9112, section 2.2.
             self._head, start = self._head.lstrip(b"\r\n"), 0
         end = self._head.find(_HEAD_END, start)
         if (len(self._head) if end < 0 else end) > HEAD_BYTES_MAX:

@@ -28,6 +28,8 @@ _SHUTDOWN_TIMEOUT_S: Final = 1.0
 _UNHEARD: Final = logging.Logger("aiohttp.server", logging.CRITICAL + 1)
 """Discards aiohttp's log lines: it would write a traceback for all invalid data. The response informs the client."""
 
+_BOUNDS: Final = HttpBounds()
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -41,7 +43,7 @@ class HttpServer:
         routes: Sequence[Route],
         address: str,
         network: Network,
-        bounds: HttpBounds = HttpBounds(),  # noqa: B008 - a value
+        bounds: HttpBounds = _BOUNDS,
         is_reserved_descriptor: Callable[[int], bool] = lambda _descriptor: False,
     ) -> None:
         self._routes = routes
