@@ -9,6 +9,7 @@ import pytest
 
 from barnabas.wire.codec import decode, decoder, encode, encoder
 from barnabas.wire.errors import ErrorCode, ProtocolError, TooManyElements
+from barnabas.wire.function_source import FunctionSource
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription, TopicPartition
@@ -24,8 +25,9 @@ from barnabas.wire.messages.join_group import JoinGroupRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.wire.messages.offset_commit_key import OffsetCommitKey
 from barnabas.wire.messages.transaction_log_value import TransactionLogValue
-from barnabas.wire.reader_source import ELEMENTS_MAX
+from barnabas.wire.reader_source import ELEMENTS_MAX, ReaderSource
 from barnabas.wire.schema import UNSET, Array, Field, Message, version_range
+from barnabas.wire.writer_source import WriterSource
 
 
 def heartbeat(**values: Any) -> HeartbeatRequest:
@@ -334,3 +336,14 @@ class TestSchema:
 def test_source_is_kept_for_reading() -> None:
     assert "def read(buf, pos, left=50000):" in decoder(HeartbeatRequest, 4).source  # type: ignore[attr-defined]
     assert "def write(m, parts):" in encoder(ApiVersionsRequest, 3).source  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("source_of", [ReaderSource, WriterSource])
+@pytest.mark.parametrize("message", [FetchRequest, FetchResponse, MetadataResponse, TransactionLogValue])
+def test_source_depends_on_the_schema_alone(source_of: type[FunctionSource], message: type[Message]) -> None:
+    """A build could write it to a module."""
+    lowest, highest = message.VALID_VERSIONS
+    for version in range(lowest, highest + 1):
+        first, second = source_of(message, version), source_of(message, version)
+        assert first.text() == second.text()
+        assert first.names.keys() == second.names.keys()
