@@ -1,5 +1,7 @@
 """docs/compatibility.md: what is served, and what comparing it with Apache Kafka has shown."""
 
+import re
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -60,14 +62,15 @@ def page(run: Run) -> str:
         "",
         "## Differences",
         "",
-        "By API, with the row of [deviations.md](deviations.md) that gives the reason:",
+        "Each difference with the APIs that show it; [deviations.md](deviations.md) gives the reasons.",
         "",
     ]
-    lines += ["| API | difference |", "|---|---|"]
-    rows = dict.fromkeys((finding.api, finding.known) for finding in run.findings if finding.known is not None)
-    told = sorted({(name, row_of(known)) for name, known in rows})
-    lines += [f"| {name} | {row} |" for name, row in told]
-    lines += ["", "Not served: " + ", ".join(_not_served(kafka)) + "."]
+    apis: dict[str, set[str]] = {}
+    for finding in run.findings:
+        if finding.known is not None:
+            apis.setdefault(row_of(finding.known), set()).add(finding.api)
+    lines += [_wrapped(f"- {row} ({', '.join(sorted(apis[row]))})") for row in sorted(apis)]
+    lines += ["", _wrapped("Not served: " + ", ".join(_not_served(kafka)) + ".")]
     return HEAD + "\n".join(lines) + "\n"
 
 
@@ -80,14 +83,16 @@ def kafka_versions(run: Run) -> dict[int, tuple[int, int]]:
 
 
 def row_of(known: KnownDifference) -> str:
-    """The first cell of the row of docs/deviations.md that explains a difference.
+    """What is bold in the item of docs/deviations.md that explains a difference.
 
     Raises LookupError when there is none, or more than one.
     """
-    rows = [line for line in (DOCS / "deviations.md").read_text().splitlines() if known.row in line]
+    text = " ".join((DOCS / "deviations.md").read_text().split())
+    items = re.findall(r"- (\*\*(.*?)\.\*\*.*?)(?= - \*\*| ## |$)", text)
+    rows = [title for item, title in items if known.row in item.replace("**", "")]
     if len(rows) != 1:
         raise LookupError(f"{len(rows)} rows of docs/deviations.md say {known.row!r}")
-    return rows[0].strip("| ").split(" | ")[0]
+    return rows[0]
 
 
 def _row(run: Run, key: int, kafka: dict[int, tuple[int, int]]) -> str:
@@ -102,6 +107,12 @@ def _row(run: Run, key: int, kafka: dict[int, tuple[int, int]]) -> str:
     return f"| {key} | {name} | {served} | {_range(*kafka[key])} | {count} | {verdict} |"
 
 
+def _wrapped(text: str) -> str:
+    """A paragraph or an item of a list, in lines of at most 120 characters."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def _range(lowest: int, highest: int) -> str:
     return str(lowest) if lowest == highest else f"{lowest}-{highest}"
 
@@ -112,6 +123,6 @@ def _not_served(kafka: dict[int, tuple[int, int]]) -> list[str]:
 
 
 def check_rows() -> None:
-    """Every known difference points to one row. Raises LookupError."""
+    """Every known difference points to one item. Raises LookupError."""
     for known in KNOWN:
         row_of(known)
