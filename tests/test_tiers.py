@@ -356,7 +356,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{LOG_DIRS}::test_two_metadata_stores_are_refused",
         f"{LOG_DIRS}::test_an_empty_metadata_store_is_told_as_such_and_stays_empty",
     ),
-    "fsync, a write, a rename or an open fails": (
+    "an fsync, a write, a rename or an open fails": (
         PASSING,
         f"{FAULTS}::test_a_failing_disk_takes_the_log_offline_for_good",
         f"{FAULTS}::test_every_error_of_a_sync_is_final",
@@ -383,7 +383,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/broker/replication/test_leadership.py"
         "::test_one_partition_that_raises_keeps_no_other_from_leaving_out_who_is_behind",
     ),
-    "something that a broker is to be told cannot be written": (
+    "a command for a broker cannot be written": (
         f"{BAD_APPLE}::test_what_no_message_can_carry_keeps_a_broker_from_hearing_nothing_else",
     ),
     "the end of a transaction, or forgetting a group's offsets": (
@@ -444,11 +444,11 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 PROMISES_NOTHING: Final[Mapping[str, str]] = {
-    "a log directory is put back from an older copy": "nothing tells the copy from the log; the row says what to do",
+    "a log directory is put back from an older copy": "nothing tells the copy from the log; the page says what to do",
 }
-"""Rows of faults that nothing can be shown of, and why."""
+"""Faults that nothing can be shown of, and why."""
 
-BETWEEN_THE_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
+BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
     "After a crash every batch from the recovery point on is checked": (
         f"{RECOVERY}::test_damage_in_front_of_whole_batches_is_refused_and_nothing_is_cut",
         f"{CRASH_POINTS}::test_what_is_left_out_is_found",
@@ -458,7 +458,7 @@ BETWEEN_THE_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
         f"{RECOVERY}::test_a_recovery_that_is_given_up_leaves_all_to_the_next_one",
     ),
     "Checkpoints are replaced in one step": (f"{CRASH_POINTS}::test_what_is_left_out_is_found",),
-    "Flushes that nobody waits for run four at a time": (
+    "Flushes that no acknowledgement waits for run four at a time": (
         "tests/broker/replication/test_flushes.py::test_a_log_whose_sync_takes_long_holds_back_no_other",
         "tests/broker/replication/test_flushes.py::test_a_stop_begins_no_new_flushes_before_the_last",
         "tests/broker/replication/test_flusher.py"
@@ -555,31 +555,37 @@ def page() -> str:
 
 
 def section(title: str) -> str:
-    """The text below a heading, without those below it."""
-    [found] = re.findall(rf"^#+ {re.escape(title)}\n(.*?)(?=^#)", page(), re.MULTILINE | re.DOTALL)
+    """The text below a heading, with the smaller headings below it."""
+    [found] = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## )", page(), re.MULTILINE | re.DOTALL)
     return str(found)
 
 
-def rows(title: str) -> list[list[str]]:
-    """The cells of the table below a heading, without its own head."""
-    lines = [line for line in section(title).splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines[2:]]
+def paragraphs(title: str) -> list[str]:
+    """The paragraphs and items of lists below a heading, each in one line."""
+    blocks = (" ".join(block.split()) for block in re.split(r"\n\n|\n(?= *- )", section(title)))
+    return [block for block in blocks if block and not block.startswith("#")]
+
+
+def items(title: str) -> list[str]:
+    """The items of the lists below a heading, from their first bold word on, in lower case."""
+    found = [text.removeprefix("- **") for text in paragraphs(title) if text.startswith("- **")]
+    return [text[:1].lower() + text[1:] for text in found]
 
 
 def unlike(found: list[str], told: Mapping[str, object] | list[str]) -> list[str]:
-    """The rows that no entry begins, those that several begin, and the entries that begin none."""
+    """The texts that no entry begins, those that several begin, and the entries that begin none."""
     entries = {row: [entry for entry in told if row.startswith(entry)] for row in found}
     begun = {entry for each in entries.values() for entry in each}
     return [row for row, each in entries.items() if len(each) != 1] + [entry for entry in told if entry not in begun]
 
 
-def test_each_row_of_what_survives_is_shown() -> None:
-    found = [
-        f"{setting} / {what}"
-        for setting, killed, cut in rows("What survives")
-        for what, promise in (("`kill -9`", killed), ("power cut", cut))
-        if promise
-    ]
+def test_each_item_of_what_survives_is_shown() -> None:
+    found, setting = [], ""
+    for text in paragraphs("What survives"):
+        if text.endswith(":"):
+            setting = text.removeprefix("- ").removeprefix("The ").removesuffix(":")
+        elif text.startswith("- "):
+            found.append(f"{setting} / {text.removeprefix('- ').partition(':')[0]}")
     assert unlike(found, SURVIVES) == []
 
 
@@ -590,28 +596,30 @@ def test_each_row_of_what_survives_is_shown() -> None:
         ("What a fault does", [*FAULT, *PROMISES_NOTHING]),
     ],
 )
-def test_each_row_of_a_table_is_shown(title: str, shown: list[str]) -> None:
-    found = [cells[0] for cells in rows(title)]
+def test_each_item_of_a_list_is_shown(title: str, shown: list[str]) -> None:
+    found = items(title)
     assert len(found) > 5
     assert unlike(found, shown) == []
 
 
-def test_each_paragraph_between_the_tables_is_shown() -> None:
-    titles = ("What survives", "What reaches the disk when", "What a fault does", "Who left the ISR last")
-    paragraphs = [
-        paragraph.replace("\n", " ")
-        for title in titles
-        for paragraph in section(title).strip().split("\n\n")
-        if not paragraph.startswith("|")
-    ]
-    assert len(paragraphs) >= 8
-    for paragraph in paragraphs:
-        assert any(words in paragraph for words in BETWEEN_THE_TABLES), paragraph
-    text = " ".join(paragraphs)
-    assert [words for words in BETWEEN_THE_TABLES if words not in text] == []
+def test_each_paragraph_between_the_lists_is_shown() -> None:
+    titles = (
+        "What survives",
+        "What reaches the disk when",
+        "What a fault does",
+        "Several log directories",
+        "What checksums do not cover",
+        "Who left the ISR last",
+    )
+    found = [text for title in titles for text in paragraphs(title) if not text.startswith("- ")]
+    assert len(found) >= 8
+    for paragraph in found:
+        assert any(words in paragraph for words in BETWEEN_THE_LISTS), paragraph
+    text = " ".join(found)
+    assert [words for words in BETWEEN_THE_LISTS if words not in text] == []
 
 
-SHOWN: Final = {**SURVIVES, **REACHES_THE_DISK, **FAULT, **BETWEEN_THE_TABLES, **LIVE}
+SHOWN: Final = {**SURVIVES, **REACHES_THE_DISK, **FAULT, **BETWEEN_THE_LISTS, **LIVE}
 
 
 def problem_of(test: str) -> str:
