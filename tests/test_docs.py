@@ -49,28 +49,42 @@ def test_how_many_requests_were_compared() -> None:
         assert re.findall(r"([\d,]+) requests", (ROOT / name).read_text()) == [total], name
 
 
+ATTACKS = re.findall(r"^- \*\*A(\d+)\.\*\*", (DOCS / "internals/attacks.md").read_text(), re.MULTILINE)
+"""The numbers of the attacks on their page, one for each of their figures."""
+
+
+def is_tried(name: str) -> bool:
+    """Whether an attack has its figures, or a test is there."""
+    return name.removeprefix("A") in ATTACKS or (ROOT / name.strip("`")).is_file()
+
+
+def limits(begin: str, end: str) -> str:
+    """A part of docs/limits.md, without line breaks in items."""
+    page = (DOCS / "limits.md").read_text()
+    return re.sub(r"\n +", " ", page[page.index(begin) : page.index(end)])
+
+
 def test_each_number_of_an_attack_means_one_thing() -> None:
-    """One file tries it, and `docs/limits.md` has its rows, in order."""
+    """One file tries it, and its page has the figures, in order."""
     files: dict[int, set[str]] = {}
     for path in (ROOT / "tests/abuse").glob("test_*.py"):
         for number in re.findall(r"^def test_a(\d+)_", path.read_text(), re.MULTILINE):
             files.setdefault(int(number), set()).add(path.name)
     assert {number: names for number, names in files.items() if len(names) > 1} == {}
-    rows = [int(number) for number in re.findall(r"^\| A(\d+) \|", (DOCS / "limits.md").read_text(), re.MULTILINE)]
-    assert rows == sorted(rows)
-    assert set(rows) == set(files)
+    numbers = [int(number) for number in ATTACKS]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(files)
 
 
 def test_each_limit_is_tried() -> None:
-    """By an attack that `docs/limits.md` has a row for, or by a test that is there."""
-    page = (DOCS / "limits.md").read_text()
-    rows = set(re.findall(r"^\| (A\d+) \|", page, re.MULTILINE))
-    table = page[page.index("| what | limit |") : page.index("### Who may suffer")]
-    limits = re.findall(r"^\| .* \| ([^|]*) \|$", table, re.MULTILINE)[1:]
-    assert len(limits) > 40
-    for tried_by in limits:
-        for name in tried_by.split(", "):
-            assert name in rows or (ROOT / name.strip("`")).is_file(), tried_by
+    """By an attack, or by a test that is there."""
+    bounded = re.findall(r"^- \*\*.*$", limits("## What is bounded", "### Who may suffer"), re.MULTILINE)
+    assert len(bounded) > 40
+    for limit in bounded:
+        tried_by = re.search(r"\(([^()]*)\)\.$", limit)
+        assert tried_by, limit
+        for name in tried_by[1].split(", "):
+            assert is_tried(name), limit
 
 
 LISTENERS = {
@@ -80,7 +94,7 @@ LISTENERS = {
     "controller/coordination/zookeeper_server/server.py": 1,
     "barnabas/testing/brokers/kept_network.py": 0,  # hands on what it is asked for
 }
-"""What listens, and how many rows `docs/limits.md` has for it."""
+"""What listens, and how many headings `docs/limits.md` has for it."""
 
 
 def test_each_listener_has_its_bounds_and_each_of_them_is_tried() -> None:
@@ -92,19 +106,18 @@ def test_each_listener_has_its_bounds_and_each_of_them_is_tried() -> None:
         if re.search(r"bound\.listen\(", path.read_text())
     }
     assert listening == set(LISTENERS)
-    page = (DOCS / "limits.md").read_text()
-    table = page[page.index("| listener |") : page.index("## What is bounded")]
-    heading, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
-    assert len(rows) == sum(LISTENERS.values())
-    measured = set(re.findall(r"^\| (A\d+) \|", page, re.MULTILINE))
-    for listener, *cells in rows:
-        assert len(cells) == len(heading) - 1, listener
-        for what, cell in zip(heading[1:], cells, strict=True):
-            tried_by = re.findall(r"\((A\d+|`tests/[\w/]+\.py`)\)", cell)
-            assert tried_by, f"{listener}: {what} is tried by nothing: {cell}"
-            for name in tried_by:
-                assert name in measured or (ROOT / name.strip("`")).is_file(), f"{listener}: {name}"
-            assert not cell.startswith("none") or re.match(r"none[^:]*: \w", cell), f"{listener}: {what} has no reason"
+    headings = limits("## Every listener", "## What is bounded").split("\n### ")[1:]
+    assert len(headings) == sum(LISTENERS.values())
+    kinds = [re.findall(r"^- ([\w -]+): ", heading, re.MULTILINE) for heading in headings]
+    assert len(kinds[0]) == 7
+    assert all(each == kinds[0] for each in kinds)
+    for heading in headings:
+        listener, *bounds = re.split(r"\n+- ", heading)
+        for bound in bounds:
+            tried_by = re.findall(r"\((A\d+|`tests/[\w/]+\.py`)\)", bound)
+            assert tried_by, f"{listener}: nothing tries {bound}"
+            assert all(map(is_tried, tried_by)), f"{listener}: {bound}"
+            assert not re.search(r": none[^:]*$", bound), f"{listener}: no reason for {bound}"
 
 
 def links(page: Path) -> list[tuple[str, str]]:
