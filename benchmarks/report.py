@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -176,28 +177,32 @@ def rich_table(run: Run) -> Table:
 
 
 def markdown(run: Run) -> str:
-    """The table for docs/benchmarks.md, with what it was measured on."""
+    """A section for docs/benchmarks.md: what it was measured on, then a heading and a table for each workload."""
     systems = _present(run)
-    text = [f"- {name}: {value}" for name, value in run.environment.items()]
+    told = {**run.environment, "columns": ", ".join(systems.values())}
+    text = [f"- {name}: {value}" for name, value in told.items()]
     if run.is_quick:
         text.append("- sizes: those of --quick, a check of the harness rather than a measurement")
-    headings = ["", *_headings(systems.values())]
-    text += ["", f"| {' | '.join(headings)} |", "|---|---|" + "---:|" * (len(headings) - 2)]
     for row, title, of_row in _blocks(run.measurements):
-        told = f"**{title if of_row else f'{title}: failed'}**" + (f" ({run.made[row]})" if row in run.made else "")
-        text.append(f"| **{row}** | {told} |" + " |" * (len(headings) - 2))
-        text += [f"| | {' | '.join(cells(line, systems))} |" for line in of_row]
+        text += ["", f"### {row}: {title if of_row else f'{title}: failed'}", ""]
+        if row in run.made:
+            text += [textwrap.fill(run.made[row] + ".", 120, break_long_words=False, break_on_hyphens=False), ""]
+        if of_row:
+            shown = [name for name in systems if any(name in line.values for line in of_row)]
+            headings = _headings(re.split(r" [\d(]", systems[name])[0] for name in shown)
+            text += [f"| {' | '.join(headings)} |", "|---|" + "---:|" * (len(headings) - 1)]
+            text += [f"| {' | '.join(cells(line, shown))} |" for line in of_row]
     failed = [each for each in run.measurements if each.error]
     text += ["", *(f"- {each.row} failed on {each.system}: {each.error.splitlines()[0]}" for each in failed)]
-    return "\n".join(text).rstrip()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(text)).rstrip()
 
 
 def with_results(document: str, results: str) -> str:
-    """A document with its part between the marks replaced; rows of its table that the new one has not stay, with what
-    is told about their failures.
+    """A document with its part between the marks replaced; workloads that the new part has not stay, with what is told
+    about their failures.
 
-    Raises ValueError when it has no marks, or rows would stay of a table that was made on another machine, with other
-    versions or other columns.
+    Raises ValueError when it has no marks, or workloads would stay that were measured on another machine, with other
+    versions or with other columns.
     """
     head, start, rest = document.partition(RESULTS_START)
     there, end, tail = rest.partition(RESULTS_END)
@@ -212,16 +217,18 @@ def with_results(document: str, results: str) -> str:
             )
         stay = [line for line in old_failures if line[2:].partition(" ")[0] not in new]
         blocks = {**old, **new}
-        results = "\n".join([told, *(blocks[row] for row in sorted(blocks, key=_place)), "", *stay, *failures])
+        results = "\n\n".join(
+            [told, *(blocks[row] for row in sorted(blocks, key=_place)), "\n".join([*stay, *failures])]
+        )
     return f"{head}{start}\n{results.rstrip()}\n{end}{tail}"
 
 
 def _split(results: str) -> tuple[str, dict[str, str], list[str]]:
-    """What `markdown` made: up to the table's first row, the lines of each row, and those about failures."""
-    head, *blocks = re.split(r"\n(?=\| \*\*W\d)", results.strip())
-    table, _, failures = blocks[-1].partition("\n\n") if blocks else ("", "", "")
-    of_row = {block.split("*", 3)[2]: block for block in [*blocks[:-1], table] if block}
-    return head, of_row, failures.splitlines()
+    """What `markdown` made: up to the first workload, the text of each, and the lines about failures."""
+    head, *blocks = re.split(r"\n\n(?=### W\d)", results.strip())
+    text, *failures = re.split(r"\n\n(?=- W\d+ failed)", blocks[-1]) if blocks else [""]
+    of_row = {block.removeprefix("### ").partition(":")[0]: block for block in [*blocks[:-1], text] if block}
+    return head, of_row, failures[0].splitlines() if failures else []
 
 
 def _place(row: str) -> int:

@@ -116,20 +116,24 @@ def test_a_run_is_the_same_after_its_file():
 
 
 def test_markdown():
-    systems = {BARNABAS: "Barnabas 1", KAFKA: "Kafka 4", "mesh": "not measured", FLOOR: "floor"}
+    systems = {BARNABAS: "Barnabas 1", KAFKA: "Apache Kafka 4 (Java)", "mesh": "not measured", FLOOR: "floor"}
     failed = Measurement("W2", "defaults", KAFKA, 0, 2, (), "RuntimeError: no\nmore")
-    text = markdown(Run({"machine": "this one"}, systems, True, [*MEASURED, failed]))
+    text = markdown(Run({"machine": "this one"}, systems, True, [*MEASURED, failed], {"W1": "today, 3 pairs"}))
     assert text.splitlines() == [
         "- machine: this one",
+        "- columns: Barnabas 1, Apache Kafka 4 (Java), floor",
         "- sizes: those of --quick, a check of the harness rather than a measurement",
         "",
-        "|  | figure | Barnabas 1 | Kafka 4 | floor | Barnabas / Kafka | goal | met |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-        "| **W1** | **produce** | | | | | | |",
-        "| | rate, MiB/s | 300 | 200 | 900 | 1.50 (1.00 - 1.60) | ≥ 1.3 x | yes (2 of 3) |",
-        "| | CPU, s/GiB | 1.10 | 4.00 | 0.50 | 0.25 (0.20 - 0.50) | ≤ 0.4 x; ≤ 1.5 x floor "
-        "| yes (2 of 3); no: 2.20 x |",
-        "| **W2** | **defaults: failed** | | | | | | |",
+        "### W1: produce",
+        "",
+        "today, 3 pairs.",
+        "",
+        "| figure | Barnabas | Apache Kafka | floor | Barnabas / Kafka | goal | met |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        "| rate, MiB/s | 300 | 200 | 900 | 1.50 (1.00 - 1.60) | ≥ 1.3 x | yes (2 of 3) |",
+        "| CPU, s/GiB | 1.10 | 4.00 | 0.50 | 0.25 (0.20 - 0.50) | ≤ 0.4 x; ≤ 1.5 x floor | yes (2 of 3); no: 2.20 x |",
+        "",
+        "### W2: defaults: failed",
         "",
         "- W2 failed on kafka: RuntimeError: no",
     ]
@@ -142,18 +146,18 @@ def test_results_are_replaced_and_nothing_else():
         with_results("no marks", "new")
 
 
-def test_rows_that_were_not_measured_again_stay():
-    head = "- machine: a\n\n| | figure | Kafka |\n|---|---|---|\n"
+def test_workloads_that_were_not_measured_again_stay():
+    head = "- machine: a\n- columns: Kafka"
 
     def block(row: str, value: int) -> str:
-        return f"| **{row}** | **title** | |\n| | rate | {value} |\n"
+        return f"\n\n### {row}: title\n\n| figure | Kafka |\n|---|---:|\n| rate | {value} |"
 
-    failures = "\n- W2 failed on kafka: y\n- W3 failed on kafka: x"
+    failures = "\n\n- W2 failed on kafka: y\n- W3 failed on kafka: x"
     old = head + block("W2", 1) + block("W3", 1) + block("W10", 1) + failures
     new = head + block("W1", 2) + block("W3", 2)
     document = with_results(f"before\n{RESULTS_START}\n{old}\n{RESULTS_END}\nafter\n", new)
-    rows = block("W1", 2) + block("W2", 1) + block("W3", 2) + block("W10", 1) + "\n- W2 failed on kafka: y\n"
-    assert document == f"before\n{RESULTS_START}\n{head}{rows}{RESULTS_END}\nafter\n"
+    blocks = block("W1", 2) + block("W2", 1) + block("W3", 2) + block("W10", 1) + "\n\n- W2 failed on kafka: y\n"
+    assert document == f"before\n{RESULTS_START}\n{head}{blocks}{RESULTS_END}\nafter\n"
     for other in (head.replace("Kafka", "floor"), head.replace("machine: a", "machine: b")):
         with pytest.raises(ValueError, match="other columns, versions or another machine"):
             with_results(document, other + block("W1", 3))
@@ -165,7 +169,7 @@ def test_numbers_keep_three_digits():
     ]  # fmt: skip
 
 
-def test_the_table_of_the_documents_is_that_of_the_measurements():
+def test_the_tables_of_the_documents_are_those_of_the_measurements():
     docs = Path(__file__).parents[2] / "docs"
     runs = [Run.from_json(file.read_text()) for file in sorted(docs.glob("benchmarks*.json"))]
     page = (docs / "benchmarks.md").read_text()
