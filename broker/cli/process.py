@@ -59,7 +59,7 @@ async def run(config: BrokerConfig, environment: Environment | None = None) -> i
 
 def look_for_garbage() -> None:
     """Enable Python's garbage collection (of cycles of objects) from now on, with rare runs. The event loop stands
-    still during each run (docs/performance.md).
+    still during each run (docs/internals/performance.md).
 
     The objects of the started broker are exempt: they contain no garbage, neither during the start (`main` in
     __main__.py) nor later. Later objects are partitions, and large requests that are freed without it: with Python's

@@ -1,9 +1,9 @@
 """What a request costs in calls of Python functions and in instructions of the interpreter: counts that a busy machine
 does not change.
 
-A request of one record is interpreted code through and through (docs/performance.md), so its time is in proportion to
-them; the instructions tell of loops, too. Whoever makes a request better lowers the limits; whoever has to raise them
-should know why.
+A request of one record is interpreted code through and through (docs/internals/performance.md), so its time is in
+proportion to them; the instructions tell of loops, too. Whoever makes a request better lowers the limits; whoever has
+to raise them should know why.
 """
 
 import socket
