@@ -4,7 +4,6 @@ import argparse
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.table import Table
 from benchmarks.model import Figure, Goal, Measurement
 from benchmarks.spread import Spread
 from benchmarks.system import BARNABAS, FLOOR, KAFKA, PEERS
+from tools.markdown import wrapped
 
 RESULTS_START, RESULTS_END = "<!-- results -->", "<!-- end of results -->"
 
@@ -186,7 +186,7 @@ def markdown(run: Run) -> str:
     for row, title, of_row in _blocks(run.measurements):
         text += ["", f"### {row}: {title if of_row else f'{title}: failed'}", ""]
         if row in run.made:
-            text += [textwrap.fill(run.made[row] + ".", 120, break_long_words=False, break_on_hyphens=False), ""]
+            text += [wrapped(run.made[row] + "."), ""]
         if of_row:
             shown = [name for name in systems if any(name in line.values for line in of_row)]
             headings = _headings(re.split(r" [\d(]", systems[name])[0] for name in shown)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.controller import znodes
+from tools.markdown import WIDTH
 from tools.references import command_line, configuration, metrics
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,6 +121,14 @@ def test_each_listener_has_its_bounds_and_each_of_them_is_tried() -> None:
             assert not re.search(r": none[^:]*$", bound), f"{listener}: no reason for {bound}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_line_is_wider_than_the_code(page: Path) -> None:
+    if page.name == "ARCHITECTURE.md":
+        pytest.skip("its tables have a row for each module")
+    wide = [line for line in page.read_text().splitlines() if len(line) > WIDTH and not line.startswith("http")]
+    assert wide == [], "wrap paragraphs, and make wide tables lists"
+
+
 def links(page: Path) -> list[tuple[str, str]]:
     """Relative links, each as path (empty within the page) and heading (may be empty)."""
     found = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())
@@ -190,7 +199,7 @@ def test_files_that_the_architecture_names_exist() -> None:
 def test_each_file_that_waits_is_named_where_it_is_told_what_becomes_stale() -> None:
     """And each name there is of a file or folder that there is, of what waits or runs in a thread."""
     page = (DOCS / "decisions/0010-stale-across-await.md").read_text()
-    named = [pattern for row in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE) for pattern in _paths(row)]
+    named = [pattern for item in re.findall(r"^- (`.*?):$", page, re.MULTILINE | re.DOTALL) for pattern in _paths(item)]
     files = [str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     waiting = {path for path in files if re.search(r"\bawait |\basync (with|for) ", (ROOT / path).read_text())}
     elsewhere = ("broker/cli/", "broker/client/")
@@ -202,10 +211,10 @@ def test_each_file_that_waits_is_named_where_it_is_told_what_becomes_stale() -> 
     assert [pattern for pattern in named if not fnmatch.filter(files, pattern)] == []
 
 
-def _paths(cell: str) -> list[str]:
-    """The files that a cell names, as patterns: `a/b.py`, `c` are in one folder, and `a/` is all of it."""
+def _paths(item: str) -> list[str]:
+    """The files that an item names, as patterns: `a/b.py`, `c` are in one folder, and `a/` is all of it."""
     found: list[str] = []
-    for name in re.findall(r"`([\w/*]+(?:\.py)?)`", cell):
+    for name in re.findall(r"`([\w/*]+(?:\.py)?)`", item):
         if name.endswith("/"):
             found.append(name + "*")
         elif "/" in name or found:

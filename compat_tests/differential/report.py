@@ -1,7 +1,6 @@
 """docs/compatibility.md: what is served, and what comparing it with Apache Kafka has shown."""
 
 import re
-import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from barnabas.wire.messages import API_NAMES
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from compat_tests.differential.known import KNOWN, KnownDifference
 from compat_tests.differential.run import Run
+from tools.markdown import wrapped
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 PAGE = DOCS / "compatibility.md"
@@ -69,8 +69,8 @@ def page(run: Run) -> str:
     for finding in run.findings:
         if finding.known is not None:
             apis.setdefault(row_of(finding.known), set()).add(finding.api)
-    lines += [_wrapped(f"- {row} ({', '.join(sorted(apis[row]))})") for row in sorted(apis)]
-    lines += ["", _wrapped("Not served: " + ", ".join(_not_served(kafka)) + ".")]
+    lines += [wrapped(f"- {row} ({', '.join(sorted(apis[row]))})") for row in sorted(apis)]
+    lines += ["", wrapped("Not served: " + ", ".join(_not_served(kafka)) + ".")]
     return HEAD + "\n".join(lines) + "\n"
 
 
@@ -105,12 +105,6 @@ def _row(run: Run, key: int, kafka: dict[int, tuple[int, int]]) -> str:
     kinds = Counter(row_of(finding.known) for finding in run.findings if finding.api == name and finding.known)
     verdict = f"equal but for [{len(kinds)} listed](#differences)" if kinds else "equal" if count else "not compared"
     return f"| {key} | {name} | {served} | {_range(*kafka[key])} | {count} | {verdict} |"
-
-
-def _wrapped(text: str) -> str:
-    """A paragraph or an item of a list, in lines of at most 120 characters."""
-    indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _range(lowest: int, highest: int) -> str:

@@ -1,7 +1,6 @@
 """Writes docs/command-line.md from the commands themselves: `python -m tools.references.command_line`."""
 
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import typer.main
 
 from barnabas.broker.cli.app import app
 from barnabas.broker.cli.command import UNSEEN
+from tools.markdown import wrapped
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
 
@@ -18,25 +18,24 @@ INTRODUCTION = """# The command line
 `barnabas serve` runs a broker; the other commands work with any Kafka-compatible one. All of them take the same options
 for the same things:
 
-- `--bootstrap-server` (`-b`) tells where the cluster is, `127.0.0.1:9092` if neither it nor the variable
-  `BARNABAS_BOOTSTRAP_SERVER` does.
-- `--json` prints JSON for programs instead of tables and sentences. Complaints go to standard error either way.
-- TIME is a date and time (`2026-01-31T12:00`, local unless it has a zone), a number of ms since 1970, or so long ago:
+- `--bootstrap-server` (`-b`) is the address of the cluster; without it, that of the variable
+  `BARNABAS_BOOTSTRAP_SERVER`, else `127.0.0.1:9092`.
+- `--json` prints JSON for programs instead of tables and sentences. Errors go to standard error either way.
+- TIME is a date and time (`2026-01-31T12:00`, local unless it has a zone), a number of ms since 1970, or a time ago:
   `-90s`, `-15m`, `-1h`, `-7d`, `-2w`.
 - OFFSET is a number, `-N` for N before the end, `earliest` or `latest`.
 - `TOPIC[:P,P...]` is a topic, or some of its partitions: `flights:0,3`.
 
-The status is 0 when all was done, 1 when something failed (a line on standard error says what, unless it is that nobody
-reads the output any more), 2 for wrong usage,
-130 after Ctrl-C and 143 after SIGTERM. (In the first hundredths of a second, while Python itself starts, Ctrl-C shows
-Python's own traceback.) Names of groups of commands may be in the singular: `barnabas topic list`.
+The exit status is 0 after success, 1 after a failure, 2 after wrong usage, 130 after Ctrl-C and 143 after SIGTERM.
+Standard error names each failure, but for a closed output. (In the first hundredths of a second, while Python itself
+starts, Ctrl-C shows Python's own traceback.) Names of groups of commands may be in the singular: `barnabas topic list`.
 
 `barnabas --install-completion` makes bash, zsh and fish propose commands, choices, keys and their values, and the
 topics, partitions, groups and ids that the broker knows; `barnabas --show-completion` prints the script instead.
 
 Records are lines: `consume` prints values, or what `--format` says, and `produce` takes a value per line. With `--json`
-a line is a record with key, value, headers, timestamp and partition; what is no UTF-8 is `{"base64": "..."}`. So a
-topic is copied, nulls and bytes included, to one that has as many partitions:
+a line is a record with key, value, headers, timestamp and partition; bytes that are not UTF-8 are
+`{"base64": "..."}`. This copies a topic, nulls and bytes included, to one with as many partitions:
 
 ```sh
 barnabas topics create B --partitions 6
@@ -76,15 +75,10 @@ def _section(path: str, command: Any) -> str:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option"]
     usage = " ".join([path, "[OPTIONS]", *(each.metavar or each.name.upper() for each in arguments)])
-    lines = [f"## {path.removeprefix('barnabas ')}", "", f"`{usage}`", "", *_wrapped(description), ""]
-    lines += ["| | |", "|---|---|"]
-    lines += [f"| {_names(each)} | {_cell(each)} |" for each in (*arguments, *options)]
+    paragraphs = "\n\n".join(map(wrapped, description.split("\n\n")))
+    lines = [f"## {path.removeprefix('barnabas ')}", "", f"`{usage}`", "", paragraphs, ""]
+    lines += [wrapped(f"- {_names(each)}: {_meaning(each)}") for each in (*arguments, *options)]
     return "\n".join([*lines, "", "```console", *examples(command), "```", ""])
-
-
-def _wrapped(text: str) -> list[str]:
-    paragraphs = (textwrap.wrap(each, 116, break_long_words=False) for each in text.split("\n\n"))
-    return "\n\n".join(map("\n".join, paragraphs)).split("\n")
 
 
 def _names(parameter: Any) -> str:
@@ -94,10 +88,10 @@ def _names(parameter: Any) -> str:
     return f"{names} `{parameter.metavar}`" if parameter.metavar else names
 
 
-def _cell(parameter: Any) -> str:
+def _meaning(parameter: Any) -> str:
     values = () if parameter.metavar else getattr(parameter.type, "choices", ())
     choices = [f"`{value}`" for value in values]
-    text = (parameter.help or "").replace("|", r"\|")
+    text = parameter.help or ""
     default = parameter.default
     if parameter.param_type_name == "option" and default not in (None, False, [], ()):
         text += f" Default: `{getattr(default, 'value', default)}`."

@@ -8,6 +8,7 @@ from barnabas.broker.configuration.definitions import INTERNAL, ConfigKey, to_te
 from barnabas.broker.configuration.keys import BROKER_KEYS, SECURITY_KEYS, broker_documentation
 from barnabas.broker.configuration.tables.other import OTHER_ROWS
 from barnabas.broker.configuration.topics import TOPIC_KEYS, TOPIC_SYNONYMS
+from tools.markdown import wrapped
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 
@@ -15,45 +16,50 @@ WITHOUT_EFFECT = frozenset(row[0] for row in OTHER_ROWS)
 
 INTRODUCTION = """# Configuration
 
-`barnabas serve [SERVER_PROPERTIES] [--override KEY=VALUE]...` takes Kafka's own keys. A value is looked for in this
-order: command-line options, `--override`, environment variables, the properties file, the default. `barnabas config
-check FILE` says what is wrong with a file without starting.
+`barnabas serve [SERVER_PROPERTIES] [--override KEY=VALUE]...` takes Kafka's own keys. The first of these that has a
+value counts: command-line options, `--override`, environment variables, the properties file, the default.
+`barnabas config check FILE` checks a file without starting a broker.
 
 Environment variables are named as in Kafka's official image: `KAFKA_` and the key in upper case, with `_` for a dot,
 `__` for an underscore and `___` for a dash. `KAFKA_CFG_`, as in Bitnami's image, is the same, and counts where the
 other form is not set. `CLUSTER_ID` becomes the cluster id.
 
-Unknown keys are warned of; keys that ask for what is not there (TLS, SASL, ACLs) are errors. Keys of KRaft and of
+The broker warns of unknown keys. Keys of TLS, SASL and ACLs, which it does not have, are errors. Keys of KRaft and of
 tiered storage are accepted, listed by DescribeConfigs with Kafka's defaults, and have no effect.
 
-Keys that begin with `zookeeper.` are told of in [With ZooKeeper](zookeeper.md).
+[With ZooKeeper](zookeeper.md) describes the keys that begin with `zookeeper.`.
 
 Dynamic keys can be changed at run time, for one broker or for all: `barnabas configs alter --help`.
 
 *This page is written by `make docs`.*
 """
+BROKER = "In brackets: the default, and whether the key can be changed at run time, for one broker or for all."
+TOPICS = "In brackets: the default, and the keys of the broker that set another one."
 
 
 def reference() -> str:
     """The whole page."""
-    lines = [INTRODUCTION, "## Broker", "", "| key | default | dynamic | meaning |", "|---|---|---|---|"]
-    lines += _broker_rows()
-    lines += ["", "## Topics", "", "| key | default | default set by | meaning |", "|---|---|---|---|"]
-    lines += _topic_rows()
+    lines = [INTRODUCTION, "## Broker", "", BROKER, "", *_broker_keys()]
+    lines += ["", "## Topics", "", TOPICS, "", *_topic_keys()]
     return "\n".join(lines) + "\n"
 
 
-def _broker_rows() -> Iterator[str]:
+def _broker_keys() -> Iterator[str]:
     for name, key in sorted(BROKER_KEYS.items()):
         if key.visibility != INTERNAL and name not in SECURITY_KEYS and name not in WITHOUT_EFFECT:
-            yield f"| `{name}` | {_default(key)} | {key.mode} | {_cell(broker_documentation(name))} |"
+            yield _item(key, key.mode, broker_documentation(name))
 
 
-def _topic_rows() -> Iterator[str]:
+def _topic_keys() -> Iterator[str]:
     for name, key in sorted(TOPIC_KEYS.items()):
         if key.visibility != INTERNAL:
             synonyms = ", ".join(f"`{synonym}`" for synonym in TOPIC_SYNONYMS.get(name, ()))
-            yield f"| `{name}` | {_default(key)} | {synonyms} | {_cell(key.documentation)} |"
+            yield _item(key, synonyms, key.documentation)
+
+
+def _item(key: ConfigKey[Any], remark: str, meaning: str) -> str:
+    about = "; ".join(filter(None, (_default(key), remark)))
+    return wrapped(f"- **`{key.name}`**{f' ({about})' if about else ''}: {meaning}")
 
 
 def _default(key: ConfigKey[Any]) -> str:
@@ -61,10 +67,6 @@ def _default(key: ConfigKey[Any]) -> str:
         return "`$XDG_DATA_HOME/barnabas/NODE_ID`"  # Kafka's default would be /tmp/kafka-logs
     text = to_text(key.default)
     return f"`{text}`" if text else ""
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

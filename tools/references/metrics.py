@@ -19,6 +19,7 @@ from barnabas.broker.http.figures import (
 )
 from barnabas.broker.http.metrics_page import MetricsPage
 from barnabas.broker.observability.request_metrics import DURATION_BOUNDS_NS
+from tools.markdown import wrapped
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
@@ -26,7 +27,7 @@ INTRODUCTION = f"""# Metrics
 
 `barnabas serve --http 127.0.0.1:8080` (`barnabas.http.address`) serves these pages; `/` lists them:
 
-- `/metrics`: the table below, in Prometheus' text format or, where the `Accept` header asks for it, in OpenMetrics';
+- `/metrics`: the metrics below, in Prometheus' text format or, where the `Accept` header asks for it, in OpenMetrics';
 - `/healthz`: 200 as long as the process lives and its event loop turns;
 - `/readyz`: 200 while clients are accepted, 503 before and after. In a cluster it is 503 after a start until all
   replicas of the broker have been in sync, and says how many are not (`not ready: 3 replicas not in sync yet`); what
@@ -49,8 +50,10 @@ are counted in `barnabas_topics_left_out`; groups and their offsets take 8 MiB o
 
 *This page is written by `make docs`.*
 
-| metric | type | labels | meaning |
-|---|---|---|---|
+## The metrics
+
+In brackets: the type, and the labels.
+
 """
 
 EXAMPLE = Snapshot(
@@ -80,14 +83,15 @@ EXAMPLE = Snapshot(
 
 def reference() -> str:
     """The whole page."""
-    return INTRODUCTION + "\n".join(_rows()) + "\n"
+    return INTRODUCTION + "\n".join(_items()) + "\n"
 
 
-def _rows() -> Iterator[str]:
+def _items() -> Iterator[str]:
     for metric in MetricsPage().families(EXAMPLE):
         labels = ", ".join(f"`{label}`" for label in metric.samples[0].labels if label != "le")
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        yield f"| `{name}` | {metric.type} | {labels} | {metric.documentation} |"
+        about = "; ".join(filter(None, (metric.type, labels)))
+        yield wrapped(f"- **`{name}`** ({about}): {metric.documentation}")
 
 
 if __name__ == "__main__":
