@@ -79,7 +79,7 @@ def test_each_number_of_an_attack_means_one_thing() -> None:
 
 def test_each_limit_is_tried() -> None:
     """By an attack, or by a test that is there."""
-    bounded = re.findall(r"^- \*\*.*$", limits("## What is bounded", "### Who may suffer"), re.MULTILINE)
+    bounded = re.findall(r"^- \*\*.*$", limits("## What is bounded", "### Effects on clients"), re.MULTILINE)
     assert len(bounded) > 40
     for limit in bounded:
         tried_by = re.search(r"\(([^()]*)\)\.$", limit)

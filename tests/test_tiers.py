@@ -609,7 +609,7 @@ def test_each_paragraph_between_the_lists_is_shown() -> None:
         "What a fault does",
         "Several log directories",
         "What checksums do not cover",
-        "Who left the ISR last",
+        "The last replica to leave the ISR",
     )
     found = [text for title in titles for text in paragraphs(title) if not text.startswith("- ")]
     assert len(found) >= 8
