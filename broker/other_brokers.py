@@ -153,11 +153,11 @@ class OtherBrokers:
         try:
             response = await self.controller_client.send(request, CONTROLLED_SHUTDOWN_VERSION, HAND_OVER_TIMEOUT_MS)
         except ApiError as error:
-            logger.warning("this broker stops without the controller's leave: %s", error)
+            logger.warning("this broker stops without the controller's consent: %s", error)
             return
         if response.error_code or (response.remaining_partitions and self._has_others()):
             logger.warning(
-                "this broker stops while it leads %d partition(s) that nobody else can lead (%s)",
+                "this broker stops while it leads %d partition(s) that no other broker can lead (%s)",
                 len(response.remaining_partitions),
                 ErrorCode.of(response.error_code).name,
             )

@@ -52,7 +52,7 @@ TOLD_NOTHING_MS = 10_000
 _SHARED_LISTENER = (
     "brokers show each other their secrets unencrypted on listener %s, and brokers of Apache Kafka have none: let only"
     " brokers reach it (inter.broker.listener.name), over a network that you trust. WriteTxnMarkers, which"
-    " administrators send, too, is taken from everybody, on every listener"
+    " administrators send, too, is accepted from every client, on every listener"
 )
 
 
@@ -304,8 +304,8 @@ class Broker:
         name = self.config.inter_broker_listener_name
         addresses = [f"{each.host}:{each.port}" for each in self._endpoints() if each.listener == name]
         logger.warning(
-            "the controller has not told this broker anything for %d s, and it serves nobody before: other brokers have"
-            " to reach it at %s (advertised.listeners)",
+            "the controller has sent this broker nothing for %d s, and the broker serves no clients before: other"
+            " brokers must be able to reach it at %s (advertised.listeners)",
             TOLD_NOTHING_MS // 1000,
             ", ".join(addresses),
         )

@@ -21,7 +21,7 @@ WELCOME_MS_MAX: Final = 1_500
 """The time for which an early client waits before it is refused: less than the 2 s in which kafka-python 2 expects the
 brokers' versions (`api_version_auto_timeout_ms`)."""
 
-_TOLD_NOTHING: Final = "this broker has not been told of its cluster yet"
+_TOLD_NOTHING: Final = "this broker does not know its cluster yet"
 
 
 class Welcome:

@@ -78,20 +78,20 @@ def replicas_beyond(config: BrokerConfig, count: int) -> Iterator[str]:
     """Warnings of configured replica numbers that exceed the number of brokers. (A minimum of the ISR above the number
     of a topic's replicas is as good as that number.)"""
     for key, consequence in (
-        (BrokerConfig.default_replication_factor, "no topic can be created that does not name a factor of its own"),
+        (BrokerConfig.default_replication_factor, "only topics with a replication factor of their own can be created"),
         (
             BrokerConfig.min_insync_replicas,
-            "acks=all takes every replica of a topic, and is refused while one of them is out of sync",
+            "acks=all needs every replica of a topic, and is refused while one of them is out of sync",
         ),
         (BrokerConfig.offsets_topic_replication_factor, "consumer groups wait for more brokers"),
         (BrokerConfig.transaction_state_log_replication_factor, "transactions wait for more brokers"),
         (
             BrokerConfig.transaction_state_log_min_isr,
-            "transactions take every replica of __transaction_state, and wait while one of them is out of sync",
+            "transactions need every replica of __transaction_state, and wait while one of them is out of sync",
         ),
     ):
         if (wanted := getattr(config, key.attribute)) > count:
-            yield f"{key.name} of {wanted}: there are no more brokers than --brokers {count}, so {consequence}"
+            yield f"{key.name} of {wanted}: --brokers {count} has no more brokers, so {consequence}"
 
 
 def _plan(config: BrokerConfig, directories: Sequence[str], node_id: int, count: int) -> BrokerPlan:

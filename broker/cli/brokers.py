@@ -26,7 +26,7 @@ from barnabas.broker.client.client import ClientError, KafkaClient
 from barnabas.broker.client.placement import Placement, read_placement
 from barnabas.broker.client.placement_plans import Loads, check_none_away, plan_spread
 
-app = Application(help="Look at brokers, empty them, share the load out among them.")
+app = Application(help="Show brokers, drain them, and balance the load among them.")
 
 
 @app.command("list")
@@ -93,15 +93,15 @@ def drain(
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Move every replica away from brokers, of their own topics, too, and say when they may be switched off.
+    """Move every replica away from brokers, of internal topics, too, and say when they may be switched off.
 
-    Also from one that is gone for good: others get what it had. If another one that has some of its partitions is away,
-    too, start that first. Drain several that are to go at once: until it is switched off, an empty broker is the one
-    that the next drain or rebalance gives most.
+    A broker that is gone for good can be drained, too: others get its replicas. If another broker with some of its
+    partitions is away, start that one first. Drain several brokers with one command: the next drain or rebalance gives
+    most to an empty broker that still runs.
 
-    Shows what it would do, asks, and waits until it is done; interrupted, it goes on when it is run again. With --json
-    nobody is asked: without --yes it only shows the plan; with it the plan is shown on standard error, and the document
-    comes when all is done.
+    Shows the plan, asks for confirmation, and waits until all is done. To go on after Ctrl-C, run the command again.
+    With --json there is no question: without --yes the command only shows the plan; with --yes it shows the plan on
+    standard error, and prints the document at the end.
 
     [bold]Examples[/bold]
 
@@ -118,12 +118,12 @@ def drain(
     left = [each for each, place in placement.partitions.items() if not {*leaving}.isdisjoint(place.replicas)]
     if without := [each for each in left if placement.partitions[each].leader < 0]:
         raise ClientError(
-            f"nobody leads {some_text(without)}, left on {_named(leaving)}: start brokers that have replicas, or delete"
-            " topics that are lost"
+            f"on {_named(leaving)} there are partitions without a leader, {some_text(without)}: start brokers that have"
+            " replicas of them, or delete topics that are lost"
         )
     if left:
         have = "has" if len(leaving) == 1 else "have"
-        raise ClientError(f"{_named(leaving)} {have} got replicas meanwhile, of new topics, say: run the command again")
+        raise ClientError(f"{_named(leaving)} {have} new replicas, such as those of new topics: run the command again")
     if not as_json:
         has, it = ("has", "it") if len(leaving) == 1 else ("have", "they")
         say(f"{_named(leaving)} {has} no replicas: {it} may be switched off, before others are drained or rebalanced")
@@ -181,12 +181,13 @@ def rebalance(
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Bring replicas, leaders and bytes of all brokers within 10 % of each other, and copy little for it.
+    """Bring replicas, leaders and bytes of all brokers within 10 % of each other, with little to copy.
 
-    After a broker has joined, say. What cannot be divided, one large partition or racks of different sizes, stays
-    uneven. Shows what it would do, asks, and waits until it is done; interrupted, it goes on when it is run again:
-    whatever is under way is waited for, too. With --json nobody is asked: without --yes it only shows the plan; with
-    it the plan is shown on standard error, and the document comes when all is done.
+    Use it after a broker has joined. A large partition, or racks of different sizes, cannot be divided and stay uneven.
+
+    Shows the plan, asks for confirmation, and waits until all is done, also for moves that are under way already. To
+    go on after Ctrl-C, run the command again. With --json there is no question: without --yes the command only shows
+    the plan; with --yes it shows the plan on standard error, and prints the document at the end.
 
     [bold]Examples[/bold]
 
@@ -204,7 +205,7 @@ def rebalance(
         return
     if uneven:
         why = "run the command again" if plan.awaited else "partitions or racks cannot be divided better"
-        say(f"more than {SLACK * 100:.0f} % apart are {' and '.join(uneven)}: {why}")
+        say(f"{' and '.join(uneven)} of brokers are more than {SLACK * 100:.0f} % apart: {why}")
     else:
         say("replicas, leaders and bytes of all brokers are as even as they should be")
 

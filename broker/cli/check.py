@@ -20,7 +20,7 @@ def check(
 ) -> None:
     """Check the files of a log directory: segments, indexes, checkpoints. Reads only; the broker should be stopped.
 
-    Ends with status 1 if data is damaged.
+    The status is 1 if data is damaged.
 
     [bold]Examples[/bold]
 
@@ -42,7 +42,7 @@ def check(
         whole = directory.resolve()
         for place in (whole, whole.parent):  # of a broker, or of one partition
             if (pid := lock_holder(str(place / LOCK_FILE))) is not None:
-                complain(f"{holder_text(pid)} uses {place}: what it writes meanwhile may look damaged, and not be")
+                complain(f"{holder_text(pid)} uses {place}: files that it writes during the check may look damaged")
         report = check_directory(files, directory, deep=deep)
     except OSError as error:
         raise ClientError(f"cannot check {directory}: {error.strerror}") from error

@@ -17,7 +17,7 @@ from barnabas.broker.cli.output import (
 )
 from barnabas.broker.client.client import KafkaClient
 
-app = Application(help="Look at the cluster.")
+app = Application(help="Show the cluster.")
 
 
 @app.callback()

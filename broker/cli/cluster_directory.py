@@ -96,9 +96,9 @@ def left_out(directories: Sequence[str], asked: Collection[int]) -> Iterator[str
     ids = ", ".join(map(str, sorted(places)))
     which = f"broker {ids} is" if len(places) == 1 else f"brokers {ids} are"
     yield (
-        f"{which} not started, and partitions lie in {', '.join(places[each] for each in sorted(places))}: what nobody"
-        f" else has of them is unavailable. Start with {options_for([*asked, *places], min(asked))}, and drain"
-        f" whoever is to go (barnabas brokers drain {max(places)})"
+        f"{which} not started, and partitions lie in {', '.join(places[each] for each in sorted(places))}: those"
+        f" without another replica are unavailable. Start with {options_for([*asked, *places], min(asked))}, and drain"
+        f" brokers before you remove them (barnabas brokers drain {max(places)})"
     )
 
 

@@ -38,7 +38,7 @@ from barnabas.broker.client.configs import (
 from barnabas.broker.configuration.config import ConfigError, resolve
 from barnabas.broker.configuration.listeners import Listener
 
-app = Application(help="Look at and change configs of topics, brokers and loggers; check files.")
+app = Application(help="Show and change configs of topics, brokers and loggers; check files.")
 
 _SOURCES = {
     1: "topic",
@@ -88,7 +88,7 @@ def describe(
     kind: Kind,
     name: Name = None,
     show_all: Annotated[bool, typer.Option("--all", "-a", help="Show defaults, too.")] = False,
-    documentation: Annotated[bool, typer.Option("--documentation", help="Say what each config means.")] = False,
+    documentation: Annotated[bool, typer.Option("--documentation", help="Explain each config.")] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
@@ -160,7 +160,7 @@ def alter(
     ] = None,
     subtract: Annotated[
         list[str] | None,
-        typer.Option("--subtract", metavar="KEY=VALUE", autocompletion=completion.keys, help="Take from a list."),
+        typer.Option("--subtract", metavar="KEY=VALUE", autocompletion=completion.keys, help="Remove from a list."),
     ] = None,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
@@ -194,13 +194,13 @@ def alter(
 def check_file(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Kafka's server.properties.")],
     environment: Annotated[
-        bool, typer.Option("--environment", "-e", help="Take KAFKA_... variables into account, as `serve` does.")
+        bool, typer.Option("--environment", "-e", help="Read KAFKA_... variables, too, as `serve` does.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what `barnabas serve FILE` would make of a file, without starting anything.
+    """Check a configuration file as `barnabas serve FILE` reads it, without starting a broker.
 
-    Ends with status 2, as `serve` does, if the broker would not start.
+    The status is 2, as that of `serve`, if the broker would not start.
 
     [bold]Examples[/bold]
 

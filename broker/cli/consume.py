@@ -125,13 +125,13 @@ def consume(
         ),
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", metavar="N", min=0, help="Stop after so many.")
+        int | None, typer.Option("--max-messages", "-n", metavar="N", min=0, help="Stop after this many records.")
     ] = None,
     exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", "-e", help="Stop at what is the end when reading begins.")
+        bool, typer.Option("--exit-at-end", "-e", help="Stop at the offset that is the end when reading begins.")
     ] = False,
     timeout_ms: Annotated[
-        int | None, typer.Option("--timeout-ms", metavar="MS", min=0, help="Stop when nothing comes for so long.")
+        int | None, typer.Option("--timeout-ms", metavar="MS", min=0, help="Stop after this time without a record.")
     ] = None,
     template: Annotated[
         str,
@@ -151,7 +151,7 @@ def consume(
     ] = IsolationLevel.READ_UNCOMMITTED,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
 ) -> None:
-    """Print records, from the end on unless told otherwise, until Ctrl-C.
+    """Print records until Ctrl-C: new ones, unless an option says where to begin.
 
     [bold]Examples[/bold]
 

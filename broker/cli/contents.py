@@ -47,7 +47,7 @@ def offsets(
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Show where partitions begin and end; what lies between are all records, and what is left of deleted ones.
+    """Show the first offset and the end of partitions; between them are records, and gaps of deleted ones.
 
     [bold]Examples[/bold]
 
@@ -150,12 +150,12 @@ def delete_records(
         Place | None,
         values.offset_option(
             "--before",
-            help="Delete what lies before: a number that is not beyond the end, -N to keep N, latest to keep nothing.",
+            help="Delete the records before this offset: a number up to the end, -N to keep N, latest to keep none.",
         ),
     ] = None,
     before_time: Annotated[
         Place | None,
-        values.moment_option("--before-time", help="Delete what lies before the first record since then"),
+        values.moment_option("--before-time", help="Delete the records before the first one since then"),
     ] = None,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,

@@ -41,7 +41,7 @@ from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from barnabas.wire.messages.list_groups import ListGroupsRequest
 
-app = Application(help="Look at consumer groups, move their offsets.")
+app = Application(help="Show consumer groups, and move their offsets.")
 
 _DEAD = "Dead"
 _NO_MEMBERS = frozenset(("Empty", _DEAD))
@@ -235,12 +235,12 @@ def reset_offsets(
         values.moment_option("--to-datetime", help="To the first record since then"),
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without it, only show what would be done.")
+        bool, typer.Option("--execute", help="Move the offsets; without it, only show the result.")
     ] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Move the committed offsets of a group that has no members. What cannot be done is told before anything is moved.
+    """Move the committed offsets of a group that has no members. All moves are checked before any is made.
 
     [bold]Examples[/bold]
 

@@ -89,8 +89,8 @@ def check_nobody_else_moves(plan: Plan) -> None:
             to = ids_text(plan.situation.moving[partition].target)
             topic, index = partition
             raise ClientError(
-                f"{partition_text(partition)} is on its way to brokers {to} already: wait until it is there, or cancel"
-                f" that (barnabas topics reassign {topic}:{index} --cancel)"
+                f"{partition_text(partition)} is moving to brokers {to} already: wait until it is there, or cancel that"
+                f" (barnabas topics reassign {topic}:{index} --cancel)"
             )
 
 
@@ -119,7 +119,7 @@ def show(plan: Plan, *, is_beside: bool) -> None:
     if plan.elections:
         tell(f"{counted(len(plan.elections), 'partition')} to be led by the preferred replica")
     if plan.awaited:
-        tell(f"{counted(len(plan.awaited), 'partition')} on the way already")
+        tell(f"{counted(len(plan.awaited), 'partition')} already moving")
 
 
 def ids_text(ids: Sequence[int]) -> str:

@@ -43,7 +43,7 @@ Throttle = Annotated[
         "--throttle",
         metavar="BYTES_PER_S",
         min=1,
-        help="Copy so many bytes per second and broker at most; taken away at the end.",
+        help="Copy at most this many bytes per second and broker; removed at the end.",
     ),
 ]
 AtOnce = Annotated[
@@ -52,7 +52,7 @@ AtOnce = Annotated[
         "--at-once",
         metavar="N",
         min=1,
-        help="Move so many partitions at a time, the next when these are there (default: all); clients notice less.",
+        help="Move at most this many partitions at a time (default: all); with few, clients notice less.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -119,14 +119,14 @@ async def _former_rate(client: KafkaClient, plan: Plan) -> int | None:
     moving = plan.situation.moving
     rate = await throttled_rate(client, {broker for each in plan.awaited for broker in moving[each].replicas})
     if rate is not None:
-        note(f"throttled to {rate} bytes per second, as was said before: --throttle says otherwise")
+        note(f"throttled to {rate} bytes per second, as before: --throttle changes it")
     return rate
 
 
 async def end_throttle(client: KafkaClient) -> None:
     """Remove the throttle, if there is one and no reassignment is in progress. Errors: ClientError."""
     if not await reassignments(client) and await unthrottle(client):
-        note("the throttle is taken away")
+        note("the throttle is removed")
 
 
 async def _move(
@@ -173,7 +173,7 @@ def _turns(plan: Plan, at_once: int | None) -> list[dict[TopicPartition, Replica
 
 def _complain_of_away(broker: int, partitions: Sequence[TopicPartition]) -> None:
     complain(
-        f"broker {broker} is away, and is to get {some_text(partitions)}: start it again, or give that up"
+        f"broker {broker} is away, and is to get {some_text(partitions)}: start it again, or cancel that"
         f" (barnabas topics reassign {as_arguments(partitions)} --cancel)"
     )
 
@@ -184,7 +184,7 @@ def _complain_of_leaderless(plan: Plan, wanted: Iterable[TopicPartition]) -> Non
     found = sorted(each for each in wanted if each in places and places[each].leader < 0)
     if found:
         complain(
-            f"nobody leads {some_text(found)}: start brokers that have replicas, or give that up"
+            f"there is no leader of {some_text(found)}: start brokers that have replicas, or cancel that"
             f" (barnabas topics reassign {as_arguments(found)} --cancel)"
         )
 
@@ -230,7 +230,7 @@ async def _not_as_planned(client: KafkaClient, wanted: Mapping[TopicPartition, R
         if not other or loop.time() - began_at > (SETTLE_WHERE_SLOW_S if is_late else SETTLE_S):
             return [
                 f"{partition_text(each)} has replicas {ids_text(replicas)} instead of {ids_text(wanted[each])}:"
-                " somebody else has changed that; run the command again"
+                " another command has changed that; run this one again"
                 for each, replicas in other.items()
             ]
         await asyncio.sleep(RETRY_BACKOFF_S)

@@ -64,9 +64,7 @@ def with_client(bootstrap_servers: str, work: Callable[[KafkaClient], Coroutine[
         # ours, so the place is named.
         *_, place = traceback.extract_tb(error.__traceback__)
         where = f"{Path(place.filename).name}, line {place.lineno}"
-        raise ClientError(
-            f"an answer does not fit what was asked: {type(error).__name__}: {error} ({where})"
-        ) from error
+        raise ClientError(f"a response does not fit its request: {type(error).__name__}: {error} ({where})") from error
 
 
 def console(*, is_beside: bool = False) -> Console:
@@ -128,7 +126,7 @@ def complain(text: str) -> None:
 def tell_delay(error: ClientError, left_s: float | None) -> None:
     """Print an error that is being retried, and for how long."""
     complain(
-        f"{error}; trying again until that is over" if left_s is None else f"{error}; trying for another {left_s:.0f} s"
+        f"{error}; trying again until it works" if left_s is None else f"{error}; trying for another {left_s:.0f} s"
     )
 
 

@@ -43,7 +43,7 @@ async def run(config: BrokerConfig, environment: Environment | None = None) -> i
     except asyncio.CancelledError:
         if not end.begun.is_set():
             raise
-        logger.info("the start was given up")
+        logger.info("the start was interrupted")
         return end.status
     look_for_garbage()
     print_ready(ready_line(broker))
@@ -120,5 +120,5 @@ class End:
             return
         self.began = time.perf_counter()
         self.begun.set()
-        logger.info("%s: %s", cause, "stopping" if self.is_up else "stopping as soon as the start is over")
+        logger.info("%s: %s", cause, "stopping" if self.is_up else "stopping after the start")
         self.on_begin()

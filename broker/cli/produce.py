@@ -90,13 +90,16 @@ def produce(
             "-p",
             metavar="PARTITION",
             autocompletion=completion.partitions,
-            help="Instead of the key's partition.",
+            help="The partition of every record, instead of the key's.",
         ),
     ] = None,
     timestamp: Annotated[
         int | None,
         typer.Option(
-            "--timestamp", metavar=MOMENT_METAVAR, parser=moment_ms, help=f"Instead of the time of now: {MOMENT_HELP}."
+            "--timestamp",
+            metavar=MOMENT_METAVAR,
+            parser=moment_ms,
+            help=f"The timestamp of every record, instead of the current time: {MOMENT_HELP}.",
         ),
     ] = None,
     as_json: Annotated[
@@ -128,7 +131,7 @@ def produce(
       barnabas consume flights -o earliest -e --json | barnabas produce copy --json
     """
     if as_json and (key is not None or key_separator is not None or null_value is not None or parse_headers):
-        raise typer.BadParameter("--json tells keys, nulls and headers: leave out the other options for them")
+        raise typer.BadParameter("--json lines contain keys, nulls and headers: leave out the other options for these")
     if key is not None and key_separator is not None:
         raise typer.BadParameter("choose one of --key and --key-separator")
     if key_separator == "":
@@ -224,8 +227,8 @@ async def _send(producer: Producer, record: NewRecord, common: NewRecord, now_ms
         raise ValueError(
             f"is for partition {record.partition}, but {producer.topic} has "
             f"{counted(producer.partition_count, 'partition')}: "
-            f"`barnabas topics alter {producer.topic} --partitions {record.partition + 1}` adds what is missing, "
-            "--partition 0 writes all records there"
+            f"`barnabas topics alter {producer.topic} --partitions {record.partition + 1}` adds the missing ones, "
+            "--partition 0 writes all records to partition 0"
         )
     told_ms = record.timestamp if common.timestamp is None else common.timestamp
     await producer.send(

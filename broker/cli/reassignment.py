@@ -52,7 +52,7 @@ def reassign_partitions(
             "--replicas",
             metavar="ID,ID...",
             autocompletion=completion.broker_ids,
-            help="Exactly these brokers; the first one is to lead.",
+            help="Exactly these brokers; the first one is the preferred leader.",
         ),
     ] = None,
     brokers: Annotated[
@@ -71,25 +71,25 @@ def reassign_partitions(
             "-r",
             metavar="N",
             min=1,
-            help="So many replicas of each partition; those that are there stay, also on brokers that are away.",
+            help="This many replicas of each partition; existing ones stay, also on brokers that are away.",
         ),
     ] = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Stop what is under way.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the moves under way.")] = False,
     throttle: Throttle = None,
     at_once: AtOnce = None,
     yes: Yes = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Have partitions on other brokers, or on more or fewer of them, while they are written and read.
+    """Move partitions to other brokers, or to more or fewer of them, while clients write and read.
 
-    Where to is said by --replicas alone, or by --brokers or --replication-factor or both; --cancel goes without any of
-    them, and without --throttle and --at-once.
+    Give --replicas alone, or --brokers or --replication-factor or both. --cancel takes none of them, and neither
+    --throttle nor --at-once.
 
-    Shows what it would do, asks, and waits until it is done. Interrupted, it goes on waiting when it is run again.
-    With --json nobody is asked: without --yes it only shows the plan; with it the plan is shown on standard error, and
-    the document comes when all is done. Throttles go at the end, also those that another run or
-    kafka-reassign-partitions has left behind.
+    Shows the plan, asks for confirmation, and waits until all is done. To go on waiting after Ctrl-C, run the command
+    again. With --json there is no question: without --yes the command only shows the plan; with --yes it shows the plan
+    on standard error, and prints the document at the end. Throttles are removed at the end, also those of another run
+    or of kafka-reassign-partitions.
 
     [bold]Examples[/bold]
 
@@ -106,9 +106,9 @@ def reassign_partitions(
         _cancel(bootstrap_servers, wanted, as_json)
         return
     if exact and (among or replication_factor):
-        raise typer.BadParameter("--replicas says everything: it goes without --brokers and --replication-factor")
+        raise typer.BadParameter("--replicas excludes --brokers and --replication-factor")
     if not (exact or among or replication_factor):
-        raise typer.BadParameter("where to? give --replicas, or --brokers or --replication-factor or both, or --cancel")
+        raise typer.BadParameter("give --replicas, or --brokers or --replication-factor or both, or --cancel")
     named = with_client(bootstrap_servers, lambda client: named_partitions(Positions(client), wanted))
 
     def prepare(situation: Situation) -> Plan:
@@ -132,7 +132,7 @@ def _targets(
 ) -> dict[TopicPartition, Replicas]:
     placement = situation.placement
     if gone := [each for each in named if each not in placement.partitions]:
-        raise ClientError(f"deleted by somebody meanwhile: {some_text(gone)}")
+        raise ClientError(f"deleted during the move: {some_text(gone)}")
     if exact:
         check_brokers(placement, exact)
         return {each: tuple(exact) for each in named if placement.partitions[each].replicas != tuple(exact)}
@@ -149,14 +149,14 @@ def _cancel(bootstrap_servers: str, wanted: dict[str, set[int] | None], as_json:
         cancelled = await reassign(client, {each: None for each in named if each in moving})
         await end_throttle(client)
         return [
-            _outcome(each, "cancelled", f"{partition_text(each)} stays on the brokers that it was on", why)
+            _outcome(each, "cancelled", f"{partition_text(each)} stays on its brokers", why)
             for each, why in cancelled.items()
         ]
 
     outcomes = with_client(bootstrap_servers, work)
     report(outcomes, as_json)
     if not outcomes and not as_json:
-        say("nothing is under way")
+        say("no move is under way")
 
 
 def _outcome(partition: TopicPartition, key: str, sentence: str, why: str | None) -> Outcome:
@@ -178,14 +178,14 @@ def elect_leaders(
     ] = None,
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="Have a replica lead that is not in sync, where no other is left."),
+        typer.Option("--unclean", help="Elect a replica that is not in sync where no other is alive."),
     ] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Have partitions led by their preferred replicas: the first of each.
+    """Elect the preferred replica of partitions, the first one, as their leader.
 
-    With --unclean, have those without a leader led by whoever is left; records that it lacks are lost.
+    With --unclean, elect a live replica of partitions without a leader; records that it lacks are lost.
 
     [bold]Examples[/bold]
 
@@ -200,7 +200,7 @@ def elect_leaders(
     async def work(client: KafkaClient) -> list[Outcome]:
         named = await named_partitions(Positions(client), wanted) if wanted else None
         results = await elect(client, named, UNCLEAN if unclean else PREFERRED)
-        whom = "whoever was left" if unclean else "its preferred replica"
+        whom = "a live replica" if unclean else "its preferred replica"
         return [
             _outcome(each, "elected", f"{partition_text(each)} is led by {whom}", why)
             for each, why in sorted(results.items())

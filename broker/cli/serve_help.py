@@ -61,7 +61,7 @@ def serve(
     ] = None,
     brokers: Annotated[
         int | None,
-        typer.Option("--brokers", metavar="N", help="A cluster of so many brokers, all of them on this machine."),
+        typer.Option("--brokers", metavar="N", help="A cluster of this many brokers on this machine."),
     ] = None,
     control: Annotated[
         str | None,
@@ -86,16 +86,16 @@ def serve(
 
     Configuration is Kafka's. Each key is taken from the first of these that sets it: the options, --override,
     environment variables (KAFKA_LOG_RETENTION_MS is log.retention.ms; CLUSTER_ID names a new cluster), the file, the
-    default. `barnabas config check FILE` says what a file means without starting.
+    default. `barnabas config check FILE` checks a file without starting a broker.
 
-    With --brokers N there is a process for each broker, and a parent that holds the metadata store, starts again what
-    dies (five times a minute), and stops all. Ids, ports and directories (DIR/brokerN) are counted up from the
-    options; the one ready line names all addresses. It is for one machine: docs/one-machine.md says what holds when
-    something fails.
+    With --brokers N, a parent process holds the metadata store, starts a process for each broker, starts brokers that
+    die again (five times a minute at most), and stops all. Ids, ports and directories (DIR/brokerN) are counted up
+    from the options; the one ready line names all addresses. It is for one machine: docs/one-machine.md says what
+    holds when something fails.
 
-    With --control tests in any language can have the broker fail, see what clients ask, set it back, move its clock,
-    and start other brokers: docs/testing-other-languages.md; the ready line ends with control=URL. Without --data-dir
-    its data is temporary. With BARNABAS_CONTROL_TOKEN in the environment it is only for who sends that token.
+    With --control, tests in any language can make the broker fail, see the requests of clients, reset the broker, move
+    its clock, and start other brokers: docs/testing-other-languages.md. The ready line ends with control=URL. Without
+    --data-dir the data is temporary. With BARNABAS_CONTROL_TOKEN in the environment, requests need that token.
 
     [bold]Examples[/bold]
 

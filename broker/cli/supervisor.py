@@ -202,11 +202,13 @@ class Supervisor:
             pid = note.get(str(node_id), {}).get("pid", 0)
             if not pid or user not in (pid, _UNKNOWN):
                 raise OSError(
-                    f"{holder_text(user)} uses {directory}, and {self._directory / NOTE_FILE} does not have it as a"
-                    " broker of before: stop it, then start again"
+                    f"{holder_text(user)} uses {directory}, and {self._directory / NOTE_FILE} does not list it: "
+                    "stop it, then start again"
                 )
             if node_id not in asked:
-                raise OSError(f"broker {node_id} of before, pid {pid}, still runs: stop it, or start as many as before")
+                raise OSError(
+                    f"broker {node_id} of the last run, pid {pid}, still runs: stop it, or start as many as before"
+                )
 
     def _adopt(self, child: Child) -> None:
         """A broker of a former parent still runs: it finds the store at its former port."""
@@ -341,9 +343,7 @@ class Supervisor:
         try:
             return read_note(path)
         except (OSError, ValueError) as error:
-            logger.warning(
-                "%s cannot be read, brokers of before that still run have to be stopped first: %s", path, error
-            )
+            logger.warning("%s cannot be read; stop the brokers of the last run that still run: %s", path, error)
             return {}
 
     def _renew_note(self) -> None:
@@ -358,8 +358,8 @@ class Supervisor:
             self._late_note = self._loop.call_later(_NOTE_INTERVAL_S, self._renew_note)
             if late is None:
                 logger.error(
-                    "%s cannot be written (%s): should this process be killed before it is, stop the brokers before"
-                    " the next start", path, error.strerror,
+                    "%s cannot be written (%s): if this process is killed, stop its brokers before the next start",
+                    path, error.strerror,
                 )  # fmt: skip
         else:
             if late is not None:

@@ -44,7 +44,7 @@ from barnabas.wire.messages.delete_topics import DeletableTopicResult, DeleteTop
 from barnabas.wire.messages.metadata import MetadataResponseTopic
 from barnabas.wire.names import topic_id_to_text
 
-app = Application(help="Create, look at and change topics.")
+app = Application(help="Create, show and change topics.")
 
 _TIMEOUT_MS = 30_000
 _DYNAMIC_TOPIC_CONFIG = 1
@@ -59,11 +59,11 @@ Topics = Annotated[
 @app.command("list")
 def list_topics(
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    internal: Annotated[bool, typer.Option("--internal", help="Show the broker's own topics, too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Show internal topics, too.")] = False,
     under_replicated: Annotated[
         bool, typer.Option("--under-replicated", help="Partitions with replicas that are not in sync.")
     ] = False,
-    unavailable: Annotated[bool, typer.Option("--unavailable", help="Partitions that nobody leads.")] = False,
+    unavailable: Annotated[bool, typer.Option("--unavailable", help="Partitions without a leader.")] = False,
     under_min_isr: Annotated[
         bool, typer.Option("--under-min-isr", help="Partitions with fewer in sync than min.insync.replicas.")
     ] = False,
@@ -71,8 +71,7 @@ def list_topics(
 ) -> None:
     """List topics.
 
-    With --under-replicated, --unavailable or --under-min-isr, list the partitions that are so, those of the broker's
-    own topics, too.
+    With --under-replicated, --unavailable or --under-min-isr, list such partitions, those of internal topics, too.
 
     [bold]Examples[/bold]
 
@@ -139,7 +138,7 @@ def create(
         ),
     ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Topics that exist are no error.")] = False,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Only say whether it would work.")] = False,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Only check the request.")] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:

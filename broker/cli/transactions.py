@@ -35,7 +35,7 @@ from barnabas.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 
-app = Application(help="Look at transactions, end those that hang.")
+app = Application(help="Show transactions, and end those that hang.")
 
 DEFAULT_MAX_TIMEOUT_MS = 900_000
 """Kafka's `transaction.max.timeout.ms`: no transaction that its coordinator knows is open for longer."""
@@ -286,15 +286,15 @@ def abort(
         int, typer.Option("--start-offset", metavar="OFFSET", help="First offset of the transaction (find-hanging).")
     ],
     force: Annotated[
-        bool, typer.Option("--force", help="Also a transaction that its coordinator knows, and would end itself.")
+        bool, typer.Option("--force", help="Abort also a transaction that its coordinator knows and ends itself.")
     ] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
     """Abort a transaction that hangs in a partition, by writing the marker that its coordinator does not write.
 
-    Meant for what `find-hanging` finds. A transaction that a coordinator knows is ended by its producer or its timeout;
-    without `--force` it is left alone: its producer would lose records without being told.
+    Use it for transactions that `find-hanging` lists. A transaction that its coordinator knows is ended by its producer
+    or its timeout; without `--force` the command refuses it, since its producer would lose records without an error.
 
     [bold]Example[/bold]
 

@@ -25,11 +25,11 @@ def zookeeper(
 
     When clients may connect it prints one line on standard output, `ready: HOST:PORT`; log lines go to standard error.
     Brokers are started with `barnabas serve --zookeeper HOST:PORT`, each with an id, an address and a directory of its
-    own. One that stays alone needs `--override offsets.topic.replication.factor=1`, or consumer groups wait for two
-    more, and `--override transaction.state.log.replication.factor=1` for transactions.
+    own. A single broker needs `--override offsets.topic.replication.factor=1`, or consumer groups wait for two more,
+    and `--override transaction.state.log.replication.factor=1` for transactions.
 
-    It is one process without a quorum: while it is away, brokers go on serving and nobody is elected; when it is back
-    with the same FILE, all sessions have ended and brokers register anew. Only programs of this machine may connect;
+    It is one process without a quorum: while it is away, brokers go on serving, and no leader is elected. After a start
+    with the same FILE all sessions have ended, and brokers register anew. Only programs of this machine may connect;
     there are no passwords, and ACLs are world:anyone. Across machines, use a real ZooKeeper ensemble.
 
     [bold]Examples[/bold]

@@ -127,7 +127,7 @@ class BrokerConnection:
             if version and _error_code(body, position) == ErrorCode.UNSUPPORTED_VERSION:
                 continue
             response: ApiVersionsResponse = await self._decode(request, version, body, position)
-            check(response.error_code, f"{self.address} does not tell its versions")
+            check(response.error_code, f"{self.address} does not report its API versions")
             self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
             return
 
@@ -142,7 +142,8 @@ class BrokerConnection:
             highest = min(highest, max_version)
         if lowest > highest:
             raise ClientError(
-                f"the broker at {self.address} serves {name} in versions {theirs[0]} to {theirs[1]}, we need others"
+                f"the broker at {self.address} serves {name} in versions {theirs[0]} to {theirs[1]},"
+                " and this program knows none of them"
             )
         return highest
 
@@ -228,7 +229,7 @@ class BrokerConnection:
 
     def _hand_over(self, frame: memoryview) -> None:
         if not self._waiting:
-            raise ProtocolError("a response that nobody asked for")
+            raise ProtocolError("a response without a request")
         expected, api_key, version, answer = self._waiting[0]
         correlation_id, position = parse_response_header(frame, api_key, version)
         if correlation_id != expected:

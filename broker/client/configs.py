@@ -76,7 +76,7 @@ async def describe_configs(
             found |= _told(await client.send(request, node_id), keys)
     for resource in resources:
         if resource not in found:
-            raise ClientError(f"the broker does not tell the configs of {resource_text(resource)}")
+            raise ClientError(f"the broker does not return the configs of {resource_text(resource)}")
     return found
 
 

@@ -89,7 +89,7 @@ async def _replica_bytes(
         try:
             response = await client.send(DescribeLogDirsRequest(topics=None), broker)
         except ClientError as error:
-            problems.append(f"broker {broker} does not tell its sizes: {error}")
+            problems.append(f"broker {broker} does not report its sizes: {error}")
             silent.append(broker)
             continue
         for directory in response.results:

@@ -71,7 +71,7 @@ def check_none_away(away: Sequence[int]) -> None:
     """Errors: ClientError with the remedy for a broker that has replicas and is down."""
     if away:
         raise ClientError(
-            f"broker {away[0]} has replicas and is away: start it again, or have others get what it has"
+            f"broker {away[0]} has replicas and is away: start it again, or move its replicas to others"
             f" (barnabas brokers drain {away[0]})"
         )
 
@@ -136,7 +136,7 @@ def _check_enough(
         lower = f"ask for {most} at most"
     more = f" (and {len(hindered) - 1} more)" if len(hindered) > 1 else ""
     raise ClientError(
-        f"{topic}-{index}{more} needs {needed} brokers, and {there} would have it"
+        f"{topic}-{index}{more} needs {needed} brokers, and {there} can have it"
         f"{_what_to_do(needed, there, missed, lower)}"
     )
 

@@ -98,7 +98,7 @@ class AlterPartitions:
                 unanswered = await self._send_once()
                 if unanswered and not is_told:
                     is_told = True
-                    logger.warning("in-sync replicas are not stored yet, and asked for again: %s", unanswered)
+                    logger.warning("in-sync replicas are not stored yet, and proposed again: %s", unanswered)
                 if unanswered:
                     await pause(self._timers, RETRY_BACKOFF_MS)
         finally:

@@ -74,7 +74,7 @@ class BrokerBatches(Generic[Item]):
             self._silent.add(broker_id)
             trace = None if isinstance(error, OSError) else error
             log.warning(
-                "%s: no answer from broker %d, tried again: %s", self._activity, broker_id, error, exc_info=trace
+                "%s: no response from broker %d, retrying: %s", self._activity, broker_id, error, exc_info=trace
             )
 
     async def close(self) -> None:

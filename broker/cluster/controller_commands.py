@@ -224,7 +224,7 @@ class ControllerCommands:
         try:
             elected = await self._elected()
         except CoordinationError as error:
-            raise CloseConnection(f"who is the controller cannot be read: {error}") from error
+            raise CloseConnection(f"the controller cannot be read: {error}") from error
         if elected is None or elected.epoch < controller_epoch:
             raise CloseConnection(f"no controller with epoch {controller_epoch} has been elected, as far as is known")
         return elected.controller_id == controller_id
@@ -265,4 +265,4 @@ def _ended_unheard(command: asyncio.Task[Any]) -> None:
     error = None if command.cancelled() else command.exception()
     if error is not None:
         trace = None if isinstance(error, CoordinationError) else error
-        logger.warning("a command whose connection broke failed, and is sent again: %s", error, exc_info=trace)
+        logger.warning("a command failed after its connection broke, and is sent again: %s", error, exc_info=trace)

@@ -126,8 +126,8 @@ class SessionNote:
         self._is_machines_first = boot_id != self._boot_id or boot_id == _UNKNOWN_BOOT
         if (boot_id, directory) != (self._boot_id, self._identity(path)):
             logger.info(
-                "the session in %s is not ended: the machine was started anew since, or this is a copy of the directory"
-                " of a broker that may live",
+                "the session in %s is left to time out: the machine was started since, or this is a copy of the"
+                " directory of a broker that may be alive",
                 path,
             )
             return None

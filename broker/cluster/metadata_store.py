@@ -230,7 +230,7 @@ class MetadataStore:
         for _ in range(ENDINGS_MAX):
             if await self._has_ended(connect_string, former):
                 return
-        logger.warning("the session of this broker's former life cannot be ended: it is over when it times out")
+        logger.warning("the session of this broker's last run cannot be ended: it ends when it times out")
 
     async def _has_ended(self, connect_string: str, former: SessionCredentials) -> bool:
         """Try once to end a former session; False if the connection broke before ZooKeeper responded."""
@@ -238,7 +238,7 @@ class MetadataStore:
         is_over = session.session_id != former.session_id
         await session.close()
         if not is_over and session.was_ended:
-            logger.info("the session of this broker's former life, which did not end it, is ended now")
+            logger.info("ended the session that this broker's last run left open")
         return is_over or session.was_ended
 
     def _expired(self) -> None:

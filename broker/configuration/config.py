@@ -363,7 +363,7 @@ class _Resolver:
         for key, lines in self.lines.items():
             if len(lines) > 1:
                 told = f"{', '.join(map(str, lines[:-1]))} and {lines[-1]}"
-                self.warnings.append(f"{key} stands at the lines {told} of the file: the last one counts")
+                self.warnings.append(f"{key} is set at the lines {told} of the file: the last one counts")
 
     def _parse(self, key: str) -> None:
         definition = BROKER_KEYS[key]
@@ -493,7 +493,7 @@ class _Resolver:
         if self.text("zookeeper.connect") is not None:
             return
         for key, consequence in (
-            ("default.replication.factor", "no topic can be created that does not name a factor of its own"),
+            ("default.replication.factor", "only topics with a replication factor of their own can be created"),
             ("min.insync.replicas", "its topics have one replica, which is enough for acks=all"),
         ):
             if self._number(key) > 1:

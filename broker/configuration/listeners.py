@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from barnabas.broker.configuration.definitions import ConfigValue
 
-NO_SECURITY: Final = "TLS, SASL and ACLs are not supported yet, and Barnabas does not pretend otherwise"
+NO_SECURITY: Final = "TLS, SASL and ACLs are not supported yet"
 
 PORT_MAX: Final = 65_535
 
@@ -133,7 +133,7 @@ class ListenerResolver:
                 if host == "0.0.0.0":
                     self._fail(
                         "listeners",
-                        f"{name}://{host}:{port} cannot be told to clients: set advertised.listeners, or leave the "
+                        f"{name}://{host}:{port} cannot be advertised: set advertised.listeners, or leave the "
                         f"host out ({name}://:{port}) to advertise this machine's name",
                     )
                 listeners.append(Listener(name, host, port, True, host, None))

@@ -33,7 +33,7 @@ async def handle(request: SaslAuthenticateRequest, context: RequestContext) -> S
     shown = sasl_plain.decode(request.auth_bytes)
     broker_id = -1 if shown is None else broker_of_username(shown.username)
     if shown is None or broker_id < 0 or not await _is_shown(broker_id, shown.password, context):
-        logger.warning("somebody at %s has shown no secret of a broker", session.client_host)
+        logger.warning("a client at %s has shown no secret of a broker", session.client_host)
         refused = SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=_FAILED)
         raise CloseConnection("SaslAuthenticate was refused", refused)
     session.principal = f"User:{shown.username}"

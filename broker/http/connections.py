@@ -109,9 +109,9 @@ class HttpConnections:
         """
         self._by_transport[transport] = connection
         if self._is_reserved_descriptor(transport.get_extra_info("socket").fileno()):
-            connection.close_for("the descriptors that are left are for files")
+            connection.close_for("the remaining descriptors are reserved for files")
             if (silent := self._oldest_silent()) is not None:
-                silent.close_for("the descriptors that are left are for files")
+                silent.close_for("the remaining descriptors are reserved for files")
         elif len(self._by_transport) > self.bounds.connections_max:
             silent = self._oldest_silent()
             oldest = next(iter(self._by_transport.values()))
@@ -184,7 +184,7 @@ class HttpConnections:
             if excess <= 0:
                 return
             excess -= unread[oldest]
-            oldest.close_for("all answers that are not read are more than is kept")
+            oldest.close_for("unread responses of all connections exceed their limit")
 
 
 class HttpConnection(asyncio.Protocol):

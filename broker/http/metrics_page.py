@@ -120,12 +120,12 @@ def _topic_metrics(snapshot: Snapshot) -> Iterator[Metric]:
     )
     bytes_out = CounterMetricFamily(
         "barnabas_topic_bytes_out",
-        "Bytes of batches that fetches were given (Kafka's BytesOutPerSec).",
+        "Bytes of batches returned to fetches (Kafka's BytesOutPerSec).",
         labels=["topic"],
     )
     messages_out = CounterMetricFamily(
         "barnabas_topic_messages_out",
-        "Records that fetches were given of a topic, by their offsets: those that compaction removed in between count.",
+        "Records of a topic returned to fetches, by their offsets: those that compaction removed in between count.",
         labels=["topic"],
     )
     for topic in snapshot.topics:
@@ -172,8 +172,7 @@ def _partition_metrics(partitions: tuple[PartitionFigures, ...]) -> Iterator[Met
 def _replication_metrics(figures: ReplicationFigures) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "barnabas_under_replicated_partitions",
-        "Partitions that this broker leads and of which fewer replicas are in sync than they are to have"
-        " (Kafka's UnderReplicatedPartitions).",
+        "Partitions that this broker leads and that have replicas out of sync (Kafka's UnderReplicatedPartitions).",
         value=figures.under_replicated,
     )
     yield GaugeMetricFamily(
@@ -184,17 +183,17 @@ def _replication_metrics(figures: ReplicationFigures) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "barnabas_under_min_isr_partitions",
-        "Those with fewer replicas in sync than min.insync.replicas, which take no records with acks=all"
+        "Partitions with fewer replicas in sync than min.insync.replicas, which refuse records with acks=all"
         " (Kafka's UnderMinIsrPartitionCount).",
         value=figures.under_min_isr,
     )
     for name, meaning, value in (
         (
             "isr_expands",
-            "How often the in-sync replicas of a partition became more (Kafka's IsrExpandsPerSec).",
+            "How often replicas joined an ISR (Kafka's IsrExpandsPerSec).",
             figures.isr_expands,
         ),
-        ("isr_shrinks", "How often they became fewer (Kafka's IsrShrinksPerSec).", figures.isr_shrinks),
+        ("isr_shrinks", "How often replicas left an ISR (Kafka's IsrShrinksPerSec).", figures.isr_shrinks),
         (
             "failed_isr_updates",
             "Changes of in-sync replicas that the controller did not store (Kafka's FailedIsrUpdatesPerSec).",
@@ -209,14 +208,14 @@ def _replication_metrics(figures: ReplicationFigures) -> Iterator[Metric]:
         yield CounterMetricFamily(f"barnabas_{name}", meaning, value=value)
     yield GaugeMetricFamily(
         "barnabas_replica_max_lag",
-        "Records of what is committed that the replica lacks which this broker follows farthest behind (Kafka's"
-        " MaxLag of the ReplicaFetcherManager).",
+        "The largest number of committed records that a replica of this broker lacks (Kafka's MaxLag of the"
+        " ReplicaFetcherManager).",
         value=figures.max_lag,
     )
     yield GaugeMetricFamily(
         "barnabas_replica_failed_partitions",
-        "Partitions that this broker follows and does not fetch before the controller says something new: another"
-        " leader is known, or the log has failed (Kafka's FailedPartitionsCount).",
+        "Partitions that this broker follows but does not fetch until the next command of the controller: there is"
+        " a newer leader, or the log has failed (Kafka's FailedPartitionsCount).",
         value=figures.not_fetched,
     )
 
@@ -228,7 +227,7 @@ def _controller_metrics(figures: ControllerFigures) -> Iterator[Metric]:
             "1 on the broker that is the controller; 1 in all of a cluster (Kafka's ActiveControllerCount).",
             int(figures.is_active),
         ),
-        ("controller_epoch", "That of this broker's last election; 0 before the first.", figures.epoch),
+        ("controller_epoch", "Controller epoch of this broker's last election; 0 before the first.", figures.epoch),
         (
             "controller_queue_length",
             "Events that wait for this broker's controller (Kafka's EventQueueSize).",
@@ -241,7 +240,7 @@ def _controller_metrics(figures: ControllerFigures) -> Iterator[Metric]:
         ),
         (
             "controller_left_out_topics",
-            "Topics that the controller leaves out, as their znode is damaged or named as no topic can be; the log says"
+            "Topics that the controller leaves out because of a damaged znode or an invalid name; the log says"
             " why. 0 on brokers that are not the controller.",
             figures.left_out_topics,
         ),
@@ -249,7 +248,7 @@ def _controller_metrics(figures: ControllerFigures) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"barnabas_{name}", meaning, value=value)
     yield SummaryMetricFamily(
         "barnabas_controller_event_duration_seconds",
-        "Time that events took of this broker's controller, writes to the metadata store included; in full"
+        "Duration of the events of this broker's controller, with writes to the metadata store, in whole"
         " milliseconds (Kafka's RateAndTimeMs, of all events together).",
         count_value=figures.event_count,
         sum_value=figures.event_ms / 1000,
@@ -264,7 +263,7 @@ def _peer_metrics(peers: tuple[PeerFigures, ...]) -> Iterator[Metric]:
         labels=labels,
     )
     waiting = GaugeMetricFamily(
-        "barnabas_peer_requests_waiting", "Requests to another broker without an answer yet.", labels=labels
+        "barnabas_peer_requests_waiting", "Requests to another broker without a response yet.", labels=labels
     )
     for peer in peers:
         names = [str(peer.broker_id), peer.purpose]
@@ -296,8 +295,8 @@ def _group_metrics(snapshot: Snapshot) -> Iterator[Metric]:
 
 def _set_aside_metrics(snapshot: Snapshot) -> Iterator[Metric]:
     labels = ["activity"]
-    members = GaugeMetricFamily("barnabas_set_aside", "What upkeep leaves out because it failed.", labels=labels)
-    failures = CounterMetricFamily("barnabas_upkeep_failures", "How often upkeep failed at something.", labels=labels)
+    members = GaugeMetricFamily("barnabas_set_aside", "What upkeep leaves out after a failure.", labels=labels)
+    failures = CounterMetricFamily("barnabas_upkeep_failures", "Failures of upkeep.", labels=labels)
     for aside in snapshot.set_aside:
         members.add_metric([aside.activity], aside.count)
         failures.add_metric([aside.activity], aside.failures)
@@ -327,7 +326,7 @@ def _set_aside_metrics(snapshot: Snapshot) -> Iterator[Metric]:
         full.add_metric([directory.directory], directory.is_full)
     yield from (free, full)
     refused = CounterMetricFamily(
-        "barnabas_refused_for_memory", "What coordinators had no room for.", labels=["coordinator"]
+        "barnabas_refused_for_memory", "Refusals of coordinators for lack of memory.", labels=["coordinator"]
     )
     for coordinator, number in snapshot.refused_for_memory:
         refused.add_metric([coordinator], number)

@@ -21,7 +21,7 @@ from barnabas.network import BoundSocket, Network
 
 logger = logging.getLogger(__name__)
 
-_OTHER_ADDRESS: Final = "Serve it elsewhere (--http, barnabas.http.address), or end what is in the way"
+_OTHER_ADDRESS: Final = "Serve it elsewhere (--http, barnabas.http.address), or stop what uses it"
 
 _SHUTDOWN_TIMEOUT_S: Final = 1.0
 

@@ -104,7 +104,7 @@ class Connections:
         if self._per_host[host] > per_ip_max:
             return f"more than {per_ip_max} connections from {host} (max.connections.per.ip)"
         if self._is_reserved_descriptor(connection.descriptor):
-            return f"{len(self._connections)} connections, and the descriptors that are left are for files"
+            return f"{len(self._connections)} connections, and the remaining descriptors are reserved for files"
         return None
 
     def _bound_strangers(self, newcomer: Connection) -> None:
@@ -145,7 +145,7 @@ class Connections:
             if slowest is None:
                 return
             self._leaving_bytes += slowest.unsent_bytes
-            slowest.abort(f"{slowest.unsent_bytes} bytes of replies are not read, with others' more than is kept")
+            slowest.abort(f"{slowest.unsent_bytes} bytes of responses are unread, too many with those of others")
         if not self.is_crowded:
             self._leaving_bytes = 0
 

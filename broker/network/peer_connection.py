@@ -121,12 +121,12 @@ class PeerConnection:
         """Do not connect any more; requests in flight fail."""
         self._is_closed = True
         if self._link is not None:
-            self._link.end("is not asked any more: the connection is closed")
+            self._link.end("is not needed any more: the connection is closed")
 
     def _open_link(self) -> _Link | str:
         """The connection, or why there is none."""
         if self._is_closed:
-            return "is not asked any more: the connection is closed"
+            return "is not needed any more: the connection is closed"
         if self._link is None or self._link.is_over:
             address = self._address()
             if address is None:
@@ -233,7 +233,7 @@ class _Link(asyncio.BufferedProtocol):
         """Process a response of the handshake."""
         error = ErrorCode.of(answer.error_code)
         if error not in (ErrorCode.NONE, ErrorCode.ILLEGAL_SASL_STATE):
-            self.end(f"does not believe who this broker is: {error.name}")
+            self.end(f"does not accept the identity of this broker: {error.name}")
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class _Link(asyncio.BufferedProtocol):
     def _hand_over(self, frame: memoryview) -> None:
         """Pass a response to its request. Errors: ProtocolError, when it does not belong to it."""
         if not self._waiting:
-            raise ProtocolError("a response that nobody asked for")
+            raise ProtocolError("a response without a request")
         request = self._waiting[0]
         correlation_id, position = parse_response_header(frame, request.api_key, request.version)
         if correlation_id != request.correlation_id:

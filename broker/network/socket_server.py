@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_INFLIGHT_BYTES_MAX: Final = 128 * 1024 * 1024
 """The limit of unfinished requests where `queued.max.request.bytes` is Kafka's default (-1, no limit at all)."""
 
-_OTHER_ADDRESS: Final = "Listen elsewhere (--listen, listeners; port 0 takes a free one), or end what is in the way"
+_OTHER_ADDRESS: Final = "Listen elsewhere (--listen, listeners; port 0 takes a free one), or stop what uses it"
 
 
 class BoundListener:

@@ -159,7 +159,7 @@ class FetcherLane:
 
     def _note_failure(self, error: OSError) -> None:
         if not self._is_failing:
-            logger.warning("%s: %s; it is asked again until it answers", self._name, error)
+            logger.warning("%s: %s; fetching again until it responds", self._name, error)
         self._is_failing = True
 
     # --- decisions --------------------------------------------------------------------------------
@@ -270,9 +270,9 @@ class FetcherLane:
         # A log that is truncated for a newer epoch, while records of an older epoch are flushed, is no error.
         if not isinstance(error, LogBusy) and following.is_news(f"{log.log_end_offset} {error!r}"):
             if isinstance(error, ApiError):
-                logger.error("what was fetched for %s at %d is refused: %s", following, log.log_end_offset, error)
+                logger.error("records for %s at offset %d are refused: %s", following, log.log_end_offset, error)
             else:
-                logger.error("cannot use what was fetched for %s", following, exc_info=error)
+                logger.error("cannot use the records fetched for %s", following, exc_info=error)
         if isinstance(error, StorageError) and not error.passes:
             self.fetcher.given_up(following)
         else:
@@ -311,7 +311,7 @@ class FetcherLane:
             await self._offsets_told(following, *told)
         except Exception as error:  # noqa: BLE001 - whatever the error, it is asked again
             if following.is_news(repr(error)):
-                logger.warning("the leader of %s does not tell its offsets: %r", following, error)
+                logger.warning("the leader of %s does not return its offsets: %r", following, error)
             self.fetcher.refused(following, self._context.network_clock.monotonic_ms())
         self.wake()
 

@@ -79,7 +79,7 @@ class Flusher:
                 if task.may_be_repeated and task.error is not None:
                     raise task.error
             elif is_of_all and log.recovery_point < log.log_end_offset:
-                raise StorageError(f"somebody else flushes {log.directory}")
+                raise StorageError(f"another flush of {log.directory} is under way")
             log.check()
         except (LogBusy, LogDeleted):  # a truncation syncs the log itself, and a deleted log needs no flush
             raise

@@ -311,12 +311,12 @@ class ReplicaManager:
         if not self._log_manager.lost.is_lost(topic, index):
             return
         if all(replica == self.node_id for replica in told.replicas):
-            logger.warning("%s-%d is not new, has no log, and nobody else has one: it begins empty", topic, index)
+            logger.warning("%s-%d has lost its log, and no other broker has one: it begins empty", topic, index)
             return
         raise StorageError(
-            "its log is gone: it is fetched once another replica leads. Where none that is in sync comes back, see to"
-            f" that with `barnabas topics elect {topic}:{index} --unclean`; where all have lost theirs, stop a broker,"
-            f" delete {LOST_LOGS_FILE} in its first log directory, and start it: it begins anew"
+            "its log is gone: it is fetched once another replica leads. If no replica in sync comes back, elect another"
+            f" one with `barnabas topics elect {topic}:{index} --unclean`. If all have lost their logs, stop a broker,"
+            f" delete {LOST_LOGS_FILE} in its first log directory, and start it: the log begins anew"
         )
 
     def _write_lost_logs(self) -> None:

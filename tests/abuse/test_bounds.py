@@ -297,7 +297,7 @@ def test_a32_descriptors(broker: BarnabasProcess, memory: Memory, healthy: Healt
         memory.mark()
         healthy.mark()
         strangers = [stack.enter_context(connect(address)) for address in (broker.bootstrap_servers, http) * limit]
-        assert eventually(lambda: "descriptors that are left are for files" in broker.log_text())
+        assert eventually(lambda: "the remaining descriptors are reserved for files" in broker.log_text())
         batch = build_batch([Record(0, NOW_MS, None, b"v")])
         for number in range(10):
             assert create(live, f"during-{number}", 3) == ErrorCode.NONE

@@ -78,7 +78,7 @@ def test_a37_idle_connections_to_the_control_port(attacked: BarnabasControl, fig
         create_topic(attacked.bootstrap_servers, "before")
         resource.prlimit(attacked.pid, resource.RLIMIT_NOFILE, (limit, hard))
         strangers = [stack.enter_context(connect(control_port(attacked))) for _ in range(limit + 20)]
-        assert eventually(lambda: "descriptors that are left are for files" in attacked.log_text())
+        assert eventually(lambda: "the remaining descriptors are reserved for files" in attacked.log_text())
         control = ControlClient(attacked.url)
 
         def is_answered() -> bool:
@@ -195,7 +195,7 @@ def test_a39_answers_that_nobody_reads(attacked: BarnabasControl, module: str, m
             connection.sendall(b"GET /brokers/main/records?topic=before HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert connection.recv(1) == b"H"
         assert len(control.done("GET", "/brokers/main/records", topic="before")["records"]) == 16
-        cut = attacked.log_text().count("all answers that are not read are more than is kept")
+        cut = attacked.log_text().count("unread responses of all connections exceed their limit")
     figure(connections=30, cut=cut, growth_mib=round(memory.growth / MIB, 1))
     assert cut >= 25
     assert memory.growth <= 160 * MIB  # most of it for the one that is being made

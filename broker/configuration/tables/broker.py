@@ -58,30 +58,30 @@ class BrokerKeys:
     add_partitions_to_txn_retry_backoff_ms: ConfigKey[int] = ConfigKey(INT, 20, ("min", 1), HIGH, READ_ONLY,
         "Pause between two tries to add a partition to a transaction.")
     advertised_listeners: ConfigKey[tuple[str, ...] | None] = ConfigKey(LIST, None, ("list",), HIGH, READ_ONLY,
-        "Addresses that clients are told, NAME://HOST:PORT,...; without it, those of listeners.")
+        "Addresses that clients connect to, NAME://HOST:PORT,...; without it, those of listeners.")
     auto_create_topics_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, HIGH, READ_ONLY,
         "Create a topic when a client asks for one that does not exist.")
     auto_leader_rebalance_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, HIGH, READ_ONLY,
-        "Have each partition led by its first replica again when that is in sync.")
+        "Elect the preferred replica of each partition again when it is in sync.")
     broker_id: ConfigKey[int] = ConfigKey(INT, -1, None, HIGH, READ_ONLY,
         "The id of this broker; the same as node.id.")
     broker_rack: ConfigKey[str | None] = ConfigKey(STRING, None, None, MEDIUM, READ_ONLY,
-        "Where this broker stands; replicas are spread over racks.")
+        "The rack of this broker; replicas are spread over racks.")
     compression_gzip_level: ConfigKey[int] = ConfigKey(INT, -1, ("range_or", 1, 9, -1), MEDIUM, CLUSTER_WIDE)
     compression_lz4_level: ConfigKey[int] = ConfigKey(INT, 9, ("range", 1, 17), MEDIUM, CLUSTER_WIDE)
     compression_type: ConfigKey[str] = ConfigKey(
         STRING, "producer", ("in", "uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), HIGH, CLUSTER_WIDE)
     compression_zstd_level: ConfigKey[int] = ConfigKey(INT, 3, ("range", -131_072, 22), MEDIUM, CLUSTER_WIDE)
     connections_max_idle_ms: ConfigKey[int] = ConfigKey(LONG, 600_000, None, MEDIUM, READ_ONLY,
-        "Connections that neither send nor take anything for this long are closed.")
+        "Connections that neither send nor receive anything for this long are closed.")
     controlled_shutdown_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, MEDIUM, READ_ONLY,
-        "Before a broker stops, others lead what it leads.")
+        "Before a broker stops, its partitions get other leaders.")
     default_replication_factor: ConfigKey[int] = ConfigKey(INT, 1, None, MEDIUM, READ_ONLY,
-        "Replicas of topics that are created without a number.")
+        "Replication factor of topics that are created without one.")
     delete_topic_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, HIGH, READ_ONLY,
         "Whether topics can be deleted.")
     fetch_max_bytes: ConfigKey[int] = ConfigKey(INT, 57_671_680, ("min", 1024), MEDIUM, READ_ONLY,
-        "The most bytes one fetch response carries, whatever the client asks for.")
+        "The most bytes of one fetch response, whatever the client asks for.")
     follower_replication_throttled_rate: ConfigKey[int] = ConfigKey(
         LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE,
         "Bytes per second that throttled replicas fetch.", visibility=INTERNAL)
@@ -96,7 +96,7 @@ class BrokerKeys:
     inter_broker_listener_name: ConfigKey[str] = ConfigKey(STRING, None, None, MEDIUM, READ_ONLY,
         "The listener that brokers use among themselves.")
     leader_imbalance_check_interval_seconds: ConfigKey[int] = ConfigKey(LONG, 300, ("min", 1), HIGH, READ_ONLY,
-        "How often the controller looks for partitions that their first replica may lead and does not.")
+        "How often the controller looks for partitions whose preferred replica could lead but does not.")
     leader_replication_throttled_rate: ConfigKey[int] = ConfigKey(
         LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE,
         "Bytes per second that leaders serve to throttled replicas.", visibility=INTERNAL)
@@ -108,12 +108,12 @@ class BrokerKeys:
         "Addresses to listen on, NAME://HOST:PORT,...; no host means all addresses, port 0 any free port.",
         is_fixed=True)
     log_cleaner_backoff_ms: ConfigKey[int] = ConfigKey(LONG, 15_000, ("min", 0), MEDIUM, CLUSTER_WIDE,
-        "Pause between two looks for logs to compact, when there was none.")
+        "Pause between two searches for logs to compact, after one that found none.")
     log_cleaner_dedupe_buffer_size: ConfigKey[int] = ConfigKey(LONG, 134_217_728, None, MEDIUM, CLUSTER_WIDE,
         "Bytes for the map of keys of a compaction pass.")
     log_cleaner_delete_retention_ms: ConfigKey[int] = ConfigKey(LONG, 86_400_000, ("min", 0), MEDIUM, CLUSTER_WIDE)
     log_cleaner_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, MEDIUM, READ_ONLY,
-        "Compact logs at all.")
+        "Whether logs are compacted.")
     log_cleaner_io_buffer_load_factor: ConfigKey[float] = ConfigKey(DOUBLE, 0.9, None, MEDIUM, CLUSTER_WIDE,
         "How full the map of keys may get, as a share.")
     log_cleaner_io_max_bytes_per_second: ConfigKey[float] = ConfigKey(DOUBLE, DOUBLE_MAX, None, MEDIUM, CLUSTER_WIDE,
@@ -135,7 +135,7 @@ class BrokerKeys:
     log_flush_offset_checkpoint_interval_ms: ConfigKey[int] = ConfigKey(INT, 60_000, ("min", 0), HIGH, READ_ONLY,
         "How often the recovery points of all logs are written.")
     log_flush_scheduler_interval_ms: ConfigKey[int] = ConfigKey(LONG, LONG_MAX, None, HIGH, READ_ONLY,
-        "How often logs are looked through for data that must be forced to disk.")
+        "How often the broker looks for records that must be forced to disk.")
     log_flush_start_offset_checkpoint_interval_ms: ConfigKey[int] = ConfigKey(INT, 60_000, ("min", 0), HIGH, READ_ONLY,
         "How often the start offsets of all logs are written.")
     log_index_interval_bytes: ConfigKey[int] = ConfigKey(INT, 4096, ("min", 0), MEDIUM, CLUSTER_WIDE)
@@ -147,7 +147,7 @@ class BrokerKeys:
     log_preallocate: ConfigKey[bool] = ConfigKey(BOOLEAN, False, None, MEDIUM, CLUSTER_WIDE)
     log_retention_bytes: ConfigKey[int] = ConfigKey(LONG, -1, None, HIGH, CLUSTER_WIDE)
     log_retention_check_interval_ms: ConfigKey[int] = ConfigKey(LONG, 300_000, ("min", 1), MEDIUM, READ_ONLY,
-        "How often logs are looked through for segments to delete.")
+        "How often the broker looks for segments to delete.")
     log_retention_hours: ConfigKey[int] = ConfigKey(INT, 168, None, HIGH, READ_ONLY,
         "Age in hours after which segments are deleted; log.retention.ms and .minutes come first.")
     log_retention_minutes: ConfigKey[int | None] = ConfigKey(INT, None, None, HIGH, READ_ONLY,
@@ -187,7 +187,7 @@ class BrokerKeys:
     offsets_commit_timeout_ms: ConfigKey[int] = ConfigKey(INT, 5000, ("min", 1), HIGH, READ_ONLY,
         "How long a commit waits for the replicas of the offsets topic.")
     offsets_retention_check_interval_ms: ConfigKey[int] = ConfigKey(LONG, 600_000, ("min", 1), HIGH, READ_ONLY,
-        "How often expired offsets are looked for.")
+        "How often the broker looks for expired offsets.")
     offsets_retention_minutes: ConfigKey[int] = ConfigKey(INT, 10_080, ("min", 1), HIGH, READ_ONLY,
         "How long offsets outlive their group's last member.")
     offsets_topic_compression_codec: ConfigKey[int] = ConfigKey(INT, 0, None, HIGH, READ_ONLY,
@@ -200,31 +200,31 @@ class BrokerKeys:
         "Segment size of the offsets topic.")
     producer_id_expiration_check_interval_ms: ConfigKey[int] = ConfigKey(
         INT, 600_000, ("min", 1), LOW, READ_ONLY,
-        "How often producers that do not write any more are looked for.", visibility=INTERNAL)
+        "How often the broker looks for producers that do not write any more.", visibility=INTERNAL)
     producer_id_expiration_ms: ConfigKey[int] = ConfigKey(INT, 86_400_000, ("min", 1), LOW, CLUSTER_WIDE,
         "How long a partition remembers a producer that does not write.")
     queued_max_request_bytes: ConfigKey[int] = ConfigKey(LONG, -1, None, MEDIUM, READ_ONLY,
-        "Bytes of requests held at the same time; -1 for no limit.")
+        "Bytes of unfinished requests of all connections; -1 for no limit.")
     replica_fetch_backoff_ms: ConfigKey[int] = ConfigKey(INT, 1000, ("min", 0), MEDIUM, READ_ONLY,
-        "How long a follower waits at most before it asks again for what its leader refused.")
+        "How long a follower waits at most before it repeats a fetch that its leader refused.")
     replica_fetch_max_bytes: ConfigKey[int] = ConfigKey(INT, 1_048_576, ("min", 0), MEDIUM, READ_ONLY,
-        "Bytes that a follower asks for of each partition.")
+        "Bytes of each partition that a follower fetches at once.")
     replica_fetch_min_bytes: ConfigKey[int] = ConfigKey(INT, 1, None, HIGH, READ_ONLY,
-        "Bytes for which a leader waits before it answers a follower; 1 at least.")
+        "Bytes for which a leader waits before it responds to a follower; 1 at least.")
     replica_fetch_response_max_bytes: ConfigKey[int] = ConfigKey(INT, 10_485_760, ("min", 0), MEDIUM, READ_ONLY,
-        "Bytes that a follower asks for of all partitions together.")
+        "Bytes of all partitions that a follower fetches at once.")
     replica_fetch_wait_max_ms: ConfigKey[int] = ConfigKey(INT, 500, None, HIGH, READ_ONLY,
-        "How long a leader waits at most before it answers a follower; 100 ms at least.")
+        "How long a leader waits at most before it responds to a follower; 100 ms at least.")
     replica_high_watermark_checkpoint_interval_ms: ConfigKey[int] = ConfigKey(LONG, 5000, None, HIGH, READ_ONLY,
         "How often high watermarks are written to disk.")
     replica_lag_time_max_ms: ConfigKey[int] = ConfigKey(LONG, 30_000, None, HIGH, READ_ONLY,
-        "A follower that has not caught up for longer is out of sync, and not waited for.")
+        "A follower that has not caught up for longer is out of sync.")
     replica_selector_class: ConfigKey[str | None] = ConfigKey(
         STRING, None, ("in", LEADER_SELECTOR, RACK_AWARE_SELECTOR), MEDIUM, READ_ONLY,
-        "Which replica consumers are told to read from: the leader, or with Kafka's RackAwareReplicaSelector one in"
+        "The replica that consumers read from: the leader, or with Kafka's RackAwareReplicaSelector one in"
         " their rack (client.rack).")
     replica_socket_timeout_ms: ConfigKey[int] = ConfigKey(INT, 30_000, None, HIGH, READ_ONLY,
-        "How long a leader's answer to a follower may take.")
+        "How long a leader's response to a follower may take.")
     request_timeout_ms: ConfigKey[int] = ConfigKey(INT, 30_000, None, HIGH, READ_ONLY,
         "How long a request to another broker may take.")
     socket_listen_backlog_size: ConfigKey[int] = ConfigKey(INT, 50, ("min", 1), MEDIUM, READ_ONLY,
@@ -263,9 +263,9 @@ class BrokerKeys:
     zookeeper_connection_timeout_ms: ConfigKey[int | None] = ConfigKey(INT, None, ("min", 1), HIGH, READ_ONLY,
         "How long a start waits for ZooKeeper; zookeeper.session.timeout.ms by default.", visibility=INTERNAL)
     zookeeper_max_in_flight_requests: ConfigKey[int] = ConfigKey(INT, 10, ("min", 1), HIGH, READ_ONLY,
-        "Requests to ZooKeeper that wait for their answers at the same time.", visibility=INTERNAL)
+        "Requests to ZooKeeper that wait for their responses at the same time.", visibility=INTERNAL)
     zookeeper_session_timeout_ms: ConfigKey[int] = ConfigKey(INT, 18_000, ("min", 1), HIGH, READ_ONLY,
-        "ZooKeeper takes a broker for dead that is silent for this long.", visibility=INTERNAL)
+        "A broker that is silent for this long counts as dead.", visibility=INTERNAL)
 
     # Ours.
     barnabas_cluster_id: ConfigKey[str | None] = ConfigKey(STRING, None, ("non_empty",), LOW, READ_ONLY,

@@ -96,6 +96,6 @@ TOPIC_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("segment.ms", LONG, 604_800_000, ("min", 1), MEDIUM, "log.roll.ms",
      "Age at which a new segment is started, even if it is not full."),
     ("unclean.leader.election.enable", BOOLEAN, False, None, MEDIUM, "unclean.leader.election.enable",
-     "Let a replica that is not in sync lead when no other is left: may lose data."),
+     "Elect a replica that is not in sync when no other is alive: may lose data."),
 )
 # fmt: on

@@ -127,8 +127,8 @@ def test_what_only_a_dead_broker_has_is_told(broker: Cluster, run: Run) -> None:
         if part["leader"] < 0
     ]
     assert done.err.splitlines()[-1] == (
-        f"barnabas: nobody leads solo-{index}, left on broker {dead}: start brokers that have replicas, or delete"
-        " topics that are lost"
+        f"barnabas: on broker {dead} there are partitions without a leader, solo-{index}: start brokers that have"
+        " replicas of them, or delete topics that are lost"
     )
     assert held(run, dead) == 1
 
@@ -178,7 +178,7 @@ def test_what_cannot_be(broker: Cluster, run: Run) -> None:
     refused = run("brokers", "drain", "2", "--yes")
     assert (refused.status, refused.out) == (1, "")
     assert refused.err == (
-        "barnabas: climbs-0 needs 4 brokers, and 3 would have it: start another one, or lower that first"
+        "barnabas: climbs-0 needs 4 brokers, and 3 can have it: start another one, or lower that first"
         " (barnabas topics reassign climbs --replication-factor 3)\n"
     )
     assert run("topics", "reassign", "climbs", "--replication-factor", "3", "--yes").status == 0
@@ -210,7 +210,7 @@ def test_a_broker_that_joins_gets_its_share_under_load(broker: Cluster, run: Run
         assert (planned["executed"], set(planned["uneven"]) <= {"bytes"}) == (False, True), planned["uneven"]
         done = run("brokers", "rebalance", "--yes", "--throttle", "100000000")
         assert done.status == 0, done.err
-    assert "the throttle is taken away" in done.err
+    assert "the throttle is removed" in done.err
     broker.wait_heard()
     replicas, leads = shares(run)
     assert replicas == [12, 12, 12, 12]
@@ -246,7 +246,7 @@ def test_a_rebalance_that_is_interrupted_goes_on(broker: Cluster, run: Run) -> N
         broker.heal()
         out, err = children.finish(process)
     assert process.returncode == 0, err
-    assert "4 partitions on the way already\n" in out
+    assert "4 partitions already moving\n" in out
     assert shares(run)[0] == [4, 4, 4, 4]
     assert run("brokers", "rebalance", "--yes").out == (
         "replicas, leaders and bytes of all brokers are as even as they should be\n"
@@ -305,7 +305,7 @@ def test_a_broker_that_is_away_has_to_be_seen_to_first(broker: Cluster, run: Run
     refused = run("brokers", "rebalance", "--yes")
     assert (refused.status, refused.err) == (
         1,
-        f"barnabas: broker {away} has replicas and is away: start it again, or have others get what it has"
+        f"barnabas: broker {away} has replicas and is away: start it again, or move its replicas to others"
         f" (barnabas brokers drain {away})\n",
     )
     drained = next(number for number in range(4) if number != away)

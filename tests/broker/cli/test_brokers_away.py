@@ -56,7 +56,7 @@ def test_consume_goes_on_when_the_only_broker_is_back(
         broker.kill()
         told = process.stderr.readline().decode()
         assert told.startswith("barnabas: "), number
-        assert told.endswith("; trying again until that is over\n")
+        assert told.endswith("; trying again until it works\n")
         broker.start()
         run("produce", "lines", "-q", stdin=line)
         assert process.stdout.readline() == line
@@ -100,7 +100,7 @@ def test_reading_goes_on_while_commits_fail(broker: Broker, run: Run, start: Sta
         assert process.stdout.readline() == b"one\n"
         told = process.stderr.readline().decode()
         assert told.startswith("barnabas: cannot commit lines-0: ")
-        assert told.endswith(" (COORDINATOR_NOT_AVAILABLE); trying again until that is over\n")
+        assert told.endswith(" (COORDINATOR_NOT_AVAILABLE); trying again until it works\n")
         run("produce", "lines", "-q", stdin=b"two\n")
         assert process.stdout.readline() == b"two\n"
         fault.remove()

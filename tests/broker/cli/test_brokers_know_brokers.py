@@ -133,7 +133,7 @@ def test_the_secret_is_in_one_file_that_nobody_else_reads(brokers: BarnabasBroke
     brokers.wait_settled()
     create(brokers, "letters")
     assert path.read_text().strip() == secret
-    assert "does not believe who this broker is" not in brokers.log_text()
+    assert "does not accept the identity of this broker" not in brokers.log_text()
 
 
 def test_brokers_that_outlived_their_parent_are_started_again_where_the_secret_is_another(

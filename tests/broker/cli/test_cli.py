@@ -112,7 +112,7 @@ def test_help_says_what_states_of_brokers_mean_and_what_excludes_what(
     for state in ("up,", "controller (up, ", "away: it has replicas"):
         assert state in states
     exclusions = run("topics", "reassign", "--help").out
-    assert "by --replicas alone, or by --brokers or --replication-factor or both; --cancel goes without" in exclusions
+    assert "Give --replicas alone, or --brokers or --replication-factor or both. --cancel takes none" in exclusions
 
 
 def test_help_lists_all_commands_and_serve_first(run: Run) -> None:
@@ -204,8 +204,8 @@ def test_config_check_tells_of_copies_that_one_broker_cannot_keep(run: Run, tmp_
     assert done.status == 0
     reason = "without zookeeper.connect a broker is alone, so"
     assert done.out.splitlines()[:2] == [
-        f"warning: default.replication.factor of 3: {reason} no topic can be created that does not name a factor of its"
-        " own (the file, line 2)",
+        f"warning: default.replication.factor of 3: {reason} only topics with a replication factor of their own can be"
+        " created (the file, line 2)",
         f"warning: min.insync.replicas of 2: {reason} its topics have one replica, which is enough for acks=all"
         " (the file, line 3)",
     ]
@@ -218,7 +218,7 @@ def test_config_check_tells_of_keys_that_come_twice(run: Run, tmp_path: Path) ->
     path.write_text("num.partitions=3\n# again\nnum.partitions=4\nlog.retention.hours=1\nnum.partitions=none\n")
     done = run("config", "check", str(path))
     assert done.status == 2
-    assert "warning: num.partitions stands at the lines 1, 3 and 5 of the file: the last one counts" in done.out
+    assert "warning: num.partitions is set at the lines 1, 3 and 5 of the file: the last one counts" in done.out
     assert "(from the file, line 5)" in done.out
 
 
@@ -272,7 +272,7 @@ def test_check_of_a_directory_in_use_says_by_whom(run: Run, tmp_path: Path) -> N
             assert (done.status, done.out.splitlines()[-1].split(",")[0]) == (0, "1 partition")
             assert done.err == (
                 f"barnabas: process {other.pid} uses {other.log_dir}: "
-                "what it writes meanwhile may look damaged, and not be\n"
+                "files that it writes during the check may look damaged\n"
             )
     assert run("check", str(tmp_path / "used")).err == ""
 
@@ -425,7 +425,7 @@ def test_an_address_in_use_is_one_sentence(serve: Callable[..., subprocess.Popen
     last = err.splitlines()[-1]
     assert last.endswith(
         f"one_broker: cannot listen on PLAINTEXT://{broker.bootstrap_servers}: Address already in use."
-        " Listen elsewhere (--listen, listeners; port 0 takes a free one), or end what is in the way"
+        " Listen elsewhere (--listen, listeners; port 0 takes a free one), or stop what uses it"
     )
     assert "Traceback" not in err
 
@@ -436,5 +436,5 @@ def test_an_http_address_in_use_is_one_sentence(serve: Callable[..., subprocess.
     assert (process.returncode, out) == (1, "")
     assert err.splitlines()[-1].endswith(
         f"one_broker: cannot serve HTTP on {broker.bootstrap_servers}: Address already in use."
-        " Serve it elsewhere (--http, barnabas.http.address), or end what is in the way"
+        " Serve it elsewhere (--http, barnabas.http.address), or stop what uses it"
     )

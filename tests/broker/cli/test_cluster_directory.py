@@ -108,8 +108,9 @@ def test_brokers_that_are_left_out_are_told_while_they_have_partitions(tmp_path:
     (tmp_path / "data" / "broker4" / "flights-0").mkdir()
     assert list(left_out([directory], [1, 2, 3, 4])) == []
     assert list(left_out([directory], [1, 2])) == [
-        f"broker 4 is not started, and partitions lie in {directory}/broker4: what nobody else has of them is"
-        " unavailable. Start with --brokers 4, and drain whoever is to go (barnabas brokers drain 4)"
+        f"broker 4 is not started, and partitions lie in {directory}/broker4: those without another"
+        " replica are unavailable. Start with --brokers 4, and drain brokers before you remove them (barnabas brokers"
+        " drain 4)"
     ]
     (tmp_path / "data" / "broker1" / "flights-1").mkdir()
     (told,) = left_out([directory], [2, 3])

@@ -25,7 +25,7 @@ def test_another_one_that_has_some_of_its_partitions_is_started_first() -> None:
         with pytest.raises(ClientError) as refused:
             plan_of_drain(situation([1, 2, 4], replicas), [2])
         assert str(refused.value) == (
-            "broker 3 has replicas and is away: start it again, or have others get what it has"
+            "broker 3 has replicas and is away: start it again, or move its replicas to others"
             " (barnabas brokers drain 3)"
         )
 
@@ -36,7 +36,7 @@ def test_one_that_has_none_of_its_partitions_does_not_matter() -> None:
 
 
 def test_one_that_could_have_its_partitions_is_named() -> None:
-    with pytest.raises(ClientError, match="t-0 needs 2 brokers, and 1 would have it, as broker 3 is away"):
+    with pytest.raises(ClientError, match="t-0 needs 2 brokers, and 1 can have it, as broker 3 is away"):
         plan_of_drain(situation([1, 2], (1, 2), (1, 3)), [2])
     with pytest.raises(ClientError, match="broker 2 is the only one that is there: start another one"):
         plan_of_drain(situation([2], (2,), (3,)), [2])

@@ -139,7 +139,7 @@ def test_a_start_that_is_interrupted_is_finished_and_undone(tmp_path: Path) -> N
     ended = interrupted_at("barnabas.controller.coordination.embedded", arguments)
     assert ended.returncode == 0
     assert "Traceback" not in ended.stderr
-    assert "SIGINT: stopping as soon as the start is over" in ended.stderr
+    assert "SIGINT: stopping after the start" in ended.stderr
     assert re.search(r"stopped in \d+ ms$", ended.stderr)
 
 
@@ -160,8 +160,8 @@ def test_a_start_that_waits_for_zookeeper_is_given_up(number: signal.Signals, tm
             out, err = children.finish(process)
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in err
-    assert f"{number.name}: stopping as soon as the start is over" in err
-    assert err.splitlines()[-1].endswith("the start was given up")
+    assert f"{number.name}: stopping after the start" in err
+    assert err.splitlines()[-1].endswith("the start was interrupted")
 
 
 TWICE = ("consume", "produce", "topics list")

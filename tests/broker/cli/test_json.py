@@ -93,7 +93,7 @@ def test_a_copy_to_fewer_partitions_says_what_to_do(broker: Broker, run: Run) ->
     assert done.status == 1
     number = next(number for number, line in enumerate(copied.splitlines(), 2) if '"partition": 4' in line)
     assert done.err.startswith(f"barnabas: line {number} is for partition 4, but narrow has 2 partitions: ")
-    command, alternative = re.findall(r"`barnabas ([^`]*)` adds what is missing, (--partition 0) ", done.err)[0]
+    command, alternative = re.findall(r"`barnabas ([^`]*)` adds the missing ones, (--partition 0) ", done.err)[0]
     assert run(*command.split()).status == 0
     assert run("produce", "narrow", "--json", stdin=copied.encode()).status == 0
     assert run("produce", "one", "--json", *alternative.split(), stdin=copied.encode()).status == 0

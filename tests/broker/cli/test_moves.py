@@ -79,14 +79,14 @@ def test_partitions_move_where_they_should(broker: Cluster, run: Run) -> None:
     [
         (["--brokers", "1,7"], 1, "there is no broker 7: the cluster has 0, 1, 2, 3"),
         (["--replicas", "9"], 1, "there is no broker 9"),
-        (["-r", "5"], 1, "walks-0 needs 5 brokers, and 4 would have it: start another one"),
+        (["-r", "5"], 1, "walks-0 needs 5 brokers, and 4 can have it: start another one"),
         (["--replicas", "1,1"], 2, "names a broker twice"),
         (["--replicas", "x"], 2, "is not ID,ID"),
         (["--cancel", "-r", "1"], 2, "--cancel goes alone"),
         (["--cancel", "--throttle", "1"], 2, "--cancel goes alone"),
-        (["--replicas", "1", "-r", "1"], 2, "--replicas says everything"),
-        (["--replicas", "1", "--brokers", "1"], 2, "--replicas says everything"),
-        ([], 2, "where to?"),
+        (["--replicas", "1", "-r", "1"], 2, "--replicas excludes --brokers"),
+        (["--replicas", "1", "--brokers", "1"], 2, "--replicas excludes --brokers"),
+        ([], 2, "give --replicas, or --brokers"),
     ],
 )
 def test_what_cannot_be(broker: Cluster, run: Run, options: list[str], status: int, expected: str) -> None:
@@ -100,7 +100,7 @@ def test_what_cannot_be(broker: Cluster, run: Run, options: list[str], status: i
 
 def test_a_topic_that_goes_meanwhile_is_told() -> None:
     situation = Situation(Placement({}, {}), {})
-    with pytest.raises(ClientError, match="deleted by somebody meanwhile: walks-0 and 1 other"):
+    with pytest.raises(ClientError, match="deleted during the move: walks-0 and 1 other"):
         _targets(situation, [("walks", 0), ("walks", 1)], [1], None, None)
 
 
@@ -216,7 +216,7 @@ def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
         other = run("topics", "reassign", "hikes", "--replicas", "0,2", "--yes")
         assert (other.status, other.err) == (
             1,
-            "barnabas: hikes-0 is on its way to brokers 3,2 already: wait until it is there, or cancel that"
+            "barnabas: hikes-0 is moving to brokers 3,2 already: wait until it is there, or cancel that"
             " (barnabas topics reassign hikes:0 --cancel)\n",
         )
         with subprocess.Popen(
@@ -232,10 +232,10 @@ def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
         broker.heal()
     assert again.returncode == 0, err
     assert told == [
-        "throttled to 5000000 bytes per second, as was said before: --throttle says otherwise\n",
+        "throttled to 5000000 bytes per second, as before: --throttle changes it\n",
         "1 partition on the way; after Ctrl-C the same command goes on waiting\n",
     ]
-    assert err == "the throttle is taken away\n"
+    assert err == "the throttle is removed\n"
     assert replicas(run, "hikes") == [[3, 2]]
     assert configs(run, "broker", "3") == configs(run, "topic", "hikes") == {}
 
@@ -269,7 +269,7 @@ def test_the_plan_is_shown_before_anything_moves(broker: Cluster, run: Run, show
 
 def test_what_is_under_way_is_cancelled(broker: Cluster, run: Run) -> None:
     place(run, "rides", [1])
-    assert run("topics", "reassign", "rides", "--cancel").out == "nothing is under way\n"
+    assert run("topics", "reassign", "rides", "--cancel").out == "no move is under way\n"
     broker.cut(1, 2)
     try:
         process = subprocess.Popen(
@@ -284,12 +284,12 @@ def test_what_is_under_way_is_cancelled(broker: Cluster, run: Run) -> None:
             assert process.stderr is not None
             process.stderr.readline()
             cancelled = run("topics", "reassign", "rides", "--cancel")
-            assert cancelled.out == "rides-0 stays on the brokers that it was on\n"
-            assert cancelled.err == "the throttle is taken away\n"
+            assert cancelled.out == "rides-0 stays on its brokers\n"
+            assert cancelled.err == "the throttle is removed\n"
             assert configs(run, "broker", "1") == configs(run, "topic", "rides") == {}
             _, err = children.finish(process)
         assert process.returncode == 1
-        assert "rides-0 has replicas 1 instead of 2: somebody else has changed that; run the command again" in err
+        assert "rides-0 has replicas 1 instead of 2: another command has changed that; run this one again" in err
     finally:
         broker.heal()
 
@@ -311,7 +311,7 @@ def test_what_nobody_leads_is_told(broker: Cluster, run: Run) -> None:
         assert process.stderr is not None
         process.stderr.readline()
         assert process.stderr.readline() == (
-            "barnabas: nobody leads dives-0: start brokers that have replicas, or give that up"
+            "barnabas: there is no leader of dives-0: start brokers that have replicas, or cancel that"
             " (barnabas topics reassign dives:0 --cancel)\n"
         )
         broker.brokers[3].start()
@@ -341,7 +341,7 @@ def test_a_broker_that_goes_away_meanwhile_is_told(broker: Cluster, run: Run) ->
             process.stderr.readline()
             broker.brokers[3].stop()
             assert process.stderr.readline() == (
-                "barnabas: broker 3 is away, and is to get swims-0: start it again, or give that up"
+                "barnabas: broker 3 is away, and is to get swims-0: start it again, or cancel that"
                 " (barnabas topics reassign swims:0 --cancel)\n"
             )
             broker.heal()

@@ -71,7 +71,7 @@ def test_a_member_tells_what_its_coordinator_waits_for() -> None:
     assert told == (
         "barnabas: cannot find the coordinator of group g: Consumer groups wait: __consumer_offsets is to have 3 "
         "replicas, alive brokers: 1 (a smaller cluster sets offsets.topic.replication.factor=1) "
-        "(COORDINATOR_NOT_AVAILABLE); trying again until that is over\n"
+        "(COORDINATOR_NOT_AVAILABLE); trying again until it works\n"
     )
     assert rest == ""
 
@@ -167,7 +167,7 @@ def test_keys_and_times_of_all_records(run: Run) -> None:
     ("options", "expected"),
     [
         (["--key", "a", "-k", ":"], "choose one of --key and --key-separator"),
-        (["--key", "a", "--json"], "--json tells keys, nulls and headers"),
+        (["--key", "a", "--json"], "--json lines contain keys, nulls and headers"),
         (["--timestamp", "now"], "'now' is no time"),
         (["--compression", "brotli"], "'none', 'gzip', 'snappy', 'lz4', 'zstd'"),
         (["--key-separator", ""], "the separator is empty"),

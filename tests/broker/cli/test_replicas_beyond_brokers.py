@@ -10,12 +10,12 @@ from barnabas.broker.configuration.config import load
 from barnabas.broker.configuration.keys import OBEYED_KEYS
 
 BEYOND: Final = {
-    "default.replication.factor": "no topic can be created that does not name a factor of its own",
-    "min.insync.replicas": "acks=all takes every replica of a topic, and is refused while one of them is out of sync",
+    "default.replication.factor": "only topics with a replication factor of their own can be created",
+    "min.insync.replicas": "acks=all needs every replica of a topic, and is refused while one of them is out of sync",
     "offsets.topic.replication.factor": "consumer groups wait for more brokers",
     "transaction.state.log.replication.factor": "transactions wait for more brokers",
     "transaction.state.log.min.isr": (
-        "transactions take every replica of __transaction_state, and wait while one of them is out of sync"
+        "transactions need every replica of __transaction_state, and wait while one of them is out of sync"
     ),
 }
 """The consequence of each key, in the order in which they are told."""
@@ -33,7 +33,7 @@ def all_set_to(number: int) -> dict[str, str]:
 @pytest.mark.parametrize("key", BEYOND)
 def test_one_more_than_there_are_brokers_is_told_with_its_consequence(key: str) -> None:
     configs = {**all_set_to(2), key.replace(".", "_"): "3"}
-    assert told(2, **configs) == [f"{key} of 3: there are no more brokers than --brokers 2, so {BEYOND[key]}"]
+    assert told(2, **configs) == [f"{key} of 3: --brokers 2 has no more brokers, so {BEYOND[key]}"]
 
 
 def test_as_many_as_there_are_brokers_are_not_told() -> None:

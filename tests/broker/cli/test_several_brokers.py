@@ -210,7 +210,7 @@ def test_the_parent_tells_the_store_of_a_death_at_once(whose: str) -> None:
         brokers.wait_settled()
         assert len(lines(brokers, "was killed by SIGKILL: it is started again")) == 1
         assert not lines(brokers, "is over: nothing was heard of it")
-        assert not lines(brokers, "the session of this broker's former life")
+        assert not lines(brokers, "this broker's last run")
 
 
 def test_who_dies_over_and_over_is_given_up(brokers: BarnabasBrokers) -> None:
@@ -417,7 +417,7 @@ def test_a_note_that_cannot_be_written_is_written_later(brokers: BarnabasBrokers
         before = brokers.broker_pid(2)
         os.kill(before, signal.SIGKILL)
         after = wait_until(lambda: (pid := lock_holder(str(lock))) != before and pid)
-        wait_until(lambda: lines(brokers, f"{note} cannot be written (Is a directory): should this process be killed"))
+        wait_until(lambda: lines(brokers, f"{note} cannot be written (Is a directory): if this process is killed"))
         assert noted_pid() == before
         return int(after)
 
@@ -431,7 +431,7 @@ def test_a_note_that_cannot_be_written_is_written_later(brokers: BarnabasBrokers
     refused = children.run(brokers._command(), capture_output=True, text=True)
     assert refused.returncode == 1
     (told,) = (line for line in refused.stderr.splitlines() if " FATAL " in line)
-    assert f"process {pid} uses {lock.parent}, and {note} does not have it as a broker of before: stop it" in told
+    assert f"process {pid} uses {lock.parent}, and {note} does not list it: stop it" in told
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: lock_holder(str(lock)) is None)
     brokers.start()
@@ -451,7 +451,7 @@ def test_a_note_that_is_damaged_is_told(brokers: BarnabasBrokers) -> None:
         brokers.count = count
         done = children.run(brokers._command(), capture_output=True, text=True)
         assert done.returncode == 1
-        assert "cannot be read, brokers of before that still run have to be stopped first" in done.stderr
+        assert "cannot be read; stop the brokers of the last run that still run" in done.stderr
         (told,) = (line for line in done.stderr.splitlines() if " FATAL " in line)
         return told
 
@@ -541,7 +541,7 @@ def test_a_broker_of_before_that_is_not_asked_for_is_told(brokers: BarnabasBroke
     with pytest.raises(RuntimeError):
         fewer.start()
     (told,) = lines(fewer, " FATAL ")
-    assert f"broker 3 of before, pid {brokers.broker_pid(3)}, still runs" in told
+    assert f"broker 3 of the last run, pid {brokers.broker_pid(3)}, still runs" in told
     fewer.close()
 
 
@@ -554,7 +554,7 @@ def test_a_broker_that_is_left_out_undrained_is_told(brokers: BarnabasBrokers) -
     brokers.start()
     (told,) = lines(brokers, "broker 3 is not started")
     assert " WARN " in told
-    assert "Start with --brokers 3, and drain whoever is to go (barnabas brokers drain 3)" in told
+    assert "Start with --brokers 3, and drain brokers before you remove them (barnabas brokers drain 3)" in told
     brokers.stop()
 
     brokers.count = 3
@@ -683,7 +683,7 @@ def test_replicas_that_so_many_brokers_cannot_keep_are_told(tmp_path: Path) -> N
     """Once, by the parent, before anybody waits for them."""
     more = {"default.replication.factor": "3", "offsets.topic.replication.factor": "4", "min.insync.replicas": "2"}
     with BarnabasBrokers(2, more, data_dir=tmp_path) as cluster:
-        told = lines(cluster, "no more brokers than --brokers 2")
+        told = lines(cluster, "--brokers 2 has no more brokers")
     assert len(told) == 2
     assert " WARN " in told[0]
     assert "default.replication.factor of 3: " in told[0]

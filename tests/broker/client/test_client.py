@@ -190,7 +190,7 @@ def test_answers_without_what_was_asked_for_are_an_error_in_words(
     async def nothing(_client: KafkaClient) -> None:
         MetadataResponse().topics[0]
 
-    with pytest.raises(ClientError, match=r"does not fit what was asked: IndexError: .* \(test_client.py, line \d+\)"):
+    with pytest.raises(ClientError, match=r"does not fit its request: IndexError: .* \(test_client.py, line \d+\)"):
         with_client(broker.bootstrap_servers, nothing)
 
     async def other_configs(client: KafkaClient) -> None:
@@ -200,7 +200,7 @@ def test_answers_without_what_was_asked_for_are_an_error_in_words(
         monkeypatch.setattr(client, "send", send)
         await describe_configs(client, [(TOPIC, "t")])
 
-    with pytest.raises(ClientError, match="does not tell the configs of topic t"):
+    with pytest.raises(ClientError, match="does not return the configs of topic t"):
         with_client(broker.bootstrap_servers, other_configs)
 
 

@@ -97,19 +97,19 @@ def test_a_replica_on_a_broker_that_is_away_stays() -> None:
     assert targets(3, [1, 2], [3]) == {("t", 0): (3, 1, 2)}
     assert targets(1, [1, 2], [3]) == {("t", 0): (1,)}, "who is not in sync goes first"
     assert targets(2, [1, 2], []) == {("t", 0): (2, 1)}, "it was not among the brokers that were asked for"
-    with pytest.raises(ClientError, match=r"t-0 needs 4 brokers, and 3 would have it: start another one"):
+    with pytest.raises(ClientError, match=r"t-0 needs 4 brokers, and 3 can have it: start another one"):
         targets(4, [1, 2], [3])
 
 
 @pytest.mark.parametrize(
     ("factor", "away", "expected"),
     [
-        (3, [3], "2 would have it, as broker 3 is away: start it again, or another one if it is lost"),
-        (4, [3, 4], "2 would have it, as brokers 3, 4 are away: start them again, or others if they are lost"),
+        (3, [3], "2 can have it, as broker 3 is away: start it again, or another one if it is lost"),
+        (4, [3, 4], "2 can have it, as brokers 3, 4 are away: start them again, or others if they are lost"),
         (
             4,
             [3],
-            "2 would have it, as broker 3 is away: start it again, and another one besides, or ask for 3 at most",
+            "2 can have it, as broker 3 is away: start it again, and another one besides, or ask for 3 at most",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_all_topics_that_have_too_many_replicas_are_told_at_once() -> None:
     with pytest.raises(ClientError) as refused:
         plan_spread(before, list(before.partitions), [1, 2])
     assert str(refused.value) == (
-        "t-0 (and 2 more) needs 3 brokers, and 2 would have it: start another one, or lower that first"
+        "t-0 (and 2 more) needs 3 brokers, and 2 can have it: start another one, or lower that first"
         " (barnabas topics reassign t u --replication-factor 2)"
     )
 

@@ -395,7 +395,7 @@ async def test_that_a_command_failed_whose_connection_broke_is_told(
         assert (
             await gate.stop_replica(StopReplicaRequest(controller_id=OWN_ID, controller_epoch=1))
         ).error_code == ErrorCode.NONE
-        (told,) = [record for record in caplog.records if "a command whose connection broke failed" in record.message]
+        (told,) = [record for record in caplog.records if "failed after its connection broke" in record.message]
         assert str(error) in told.message
         assert bool(told.exc_info) is isinstance(error, RuntimeError)
 

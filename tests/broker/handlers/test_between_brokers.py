@@ -484,7 +484,7 @@ async def test_who_shows_the_secret_of_a_broker_is_that_one_and_no_other(tmp_pat
             assert await fetched_as_other(peer) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
         for strangers in ("first", digest_of("second"), "\N{SNOWMAN}"):
             async with connection(broker, "BROKERS", credentials_of_broker(OTHER_ID, strangers)) as peer:
-                with pytest.raises(PeerUnavailable, match="does not believe who this broker is"):
+                with pytest.raises(PeerUnavailable, match="does not accept the identity of this broker"):
                     await peer.send(ControlledShutdownRequest(broker_id=OTHER_ID), 3)
 
 
@@ -546,7 +546,7 @@ async def test_where_brokers_have_a_listener_of_their_own_nothing_is_served_befo
                 with pytest.raises(PeerUnavailable, match="closed the connection"):
                     await peer.send(request, version)
         async with connection(broker, "BROKERS", credentials_of_broker(OTHER_ID, "cd" * 32)) as peer:
-            with pytest.raises(PeerUnavailable, match="does not believe who this broker is"):
+            with pytest.raises(PeerUnavailable, match="does not accept the identity of this broker"):
                 await peer.send(MetadataRequest(), 8)
         async with connection(broker, "BROKERS", credentials_of_broker(OTHER_ID, secret)) as peer:
             assert await fetched_as_other(peer) is ErrorCode.UNKNOWN_TOPIC_ID
@@ -580,7 +580,7 @@ async def test_a_listener_where_others_can_read_secrets_is_warned_of_once(
     assert [record.levelname for record in told] == ["WARNING"] * warned
     for record in told:
         assert "unencrypted on listener BROKERS, and brokers of Apache Kafka have none" in record.getMessage()
-        assert "WriteTxnMarkers, which administrators send, too, is taken from everybody" in record.getMessage()
+        assert "WriteTxnMarkers, which administrators send, too, is accepted from every client" in record.getMessage()
 
 
 @pytest.mark.parametrize("listener", ["CLIENTS", "BROKERS"])

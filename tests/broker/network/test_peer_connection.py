@@ -330,7 +330,7 @@ def test_who_is_not_believed_asks_nothing() -> None:
             await other.have_arrived(3)
             other.accepted[0].answer(0, SaslHandshakeResponse())
             other.accepted[0].answer(1, SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED))
-            with pytest.raises(PeerUnavailable, match=r"does not believe .*: SASL_AUTHENTICATION_FAILED"):
+            with pytest.raises(PeerUnavailable, match=r"does not accept .*: SASL_AUTHENTICATION_FAILED"):
                 await answer
             other.ask(1)
             await other.have_arrived(6)  # it tries again, from the beginning

@@ -188,7 +188,7 @@ def test_idle_connections_leave_descriptors_to_the_log_and_the_metadata_store() 
             stranger = stack.enter_context(socket.create_connection((host, target), timeout=PATIENCE_S))
             if target == http_port:
                 stranger.send(b"GET /metrics HTTP/1.1\r\n")
-        wait_until(lambda: "descriptors that are left are for files" in process.log_text(), "nobody is refused")
+        wait_until(lambda: "remaining descriptors are reserved for files" in process.log_text(), "nobody is refused")
         for number in range(3):
             produce(producer, b"1", refused)
             assert producer.flush(PATIENCE_S) == 0

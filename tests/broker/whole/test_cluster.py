@@ -150,7 +150,7 @@ async def test_a_broker_that_others_do_not_reach_says_why_it_is_not_ready(
         broker.timers.fire_due()
         start.cancel()
         await asyncio.wait([start])
-        assert "other brokers have to reach it at 127.0.0.1:1 (advertised.listeners)" in caplog.text
+        assert "other brokers must be able to reach it at 127.0.0.1:1 (advertised.listeners)" in caplog.text
 
 
 async def test_a_transaction_ends_in_partitions_of_all_brokers(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_what_nobody_else_has_begins_anew(caplog: pytest.LogCaptureFixture) -> N
         empty(broker)
         broker.start()
         cluster.wait_in_sync()
-        assert f"{TOPIC}-0 is not new, has no log, and nobody else has one: it begins empty" in caplog.text
+        assert f"{TOPIC}-0 has lost its log, and no other broker has one: it begins empty" in caplog.text
         write(cluster)
         assert read(cluster) == RECORDS
         assert not lost_file(broker).exists()

@@ -220,7 +220,7 @@ async def test_answers_that_are_none(caplog):
     ):
         assert await bench.reply_to(verify(), response) == PartitionsReply(told)
     assert [record.getMessage() for record in caplog.records] == [
-        "Verification of transactions: no answer from broker 2, tried again: gone"
+        "Verification of transactions: no response from broker 2, retrying: gone"
     ]
 
 

@@ -308,7 +308,7 @@ async def test_a_broker_that_cannot_be_reached_is_told_once(caplog):
             await bench.wire.break_off(ConnectionRefusedError("refused"))
             assert error_of(written) is ErrorCode.NETWORK_EXCEPTION
         assert [record.getMessage() for record in caplog.records] == [
-            "Transaction markers: no answer from broker 2, tried again: refused"
+            "Transaction markers: no response from broker 2, retrying: refused"
         ]
         written = bench.write("a")
         await turns()
