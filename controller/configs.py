@@ -342,7 +342,7 @@ class ConfigRepository:
         try:
             children = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
         except NoNode:
-            logger.error("somebody has deleted %s", ", ".join(await self.restore()) or znodes.CONFIG_CHANGES)
+            logger.error("another program has deleted %s", ", ".join(await self.restore()) or znodes.CONFIG_CHANGES)
             children = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
         names = sorted(children, key=_change_number)
         new = [name for name in names if _change_number(name) > self._last_change]

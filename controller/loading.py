@@ -198,7 +198,7 @@ async def with_states(
     repairs = [*garbled.values(), *(await _restoration(store, deleted) if deleted else [])]
     for key in await _had_states(store, missing) if missing else []:
         states[key] = znodes.lost_partition_state()
-        logger.error("the state of %s-%d is lost: somebody has deleted its znode", *key)
+        logger.error("the state of %s-%d is lost: its znode was deleted", *key)
     complete = [
         topic.with_partitions({p: states[topic.name, p] for p in topic.assignments if (topic.name, p) in states})
         for topic in topics

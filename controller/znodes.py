@@ -361,7 +361,7 @@ def decode_partition_state(topic: str, partition: int, payload: bytes, version: 
         leader, isr = _integer(fields["leader"]), tuple(dict.fromkeys(_integers(fields["isr"])))
         leader_epoch = _integer(fields["leader_epoch"])
         if not isr or not 0 <= leader_epoch <= LEADER_EPOCH_MAX:
-            raise ValueError("nobody is in sync" if not isr else "not an epoch of a leader")
+            raise ValueError("no replica is in sync" if not isr else "not an epoch of a leader")
         return PartitionState(
             leader=leader if leader in isr else NO_LEADER,
             leader_epoch=leader_epoch,

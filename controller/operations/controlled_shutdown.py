@@ -126,7 +126,7 @@ async def _relieve(
         return asked.finish(ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
     relief = plan_relief(context.cluster, request.broker_id, context.election.epoch, context.commits_alone)
     logger.info(
-        "broker %d stops: %d partition(s) are led by others now, %d by nobody else",
+        "broker %d stops: %d partition(s) have other leaders now, %d have none",
         request.broker_id,
         len(relief.plan.told),
         len(relief.remaining),

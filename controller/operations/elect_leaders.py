@@ -129,7 +129,7 @@ async def decide(
     existing = await context.election.existing(parent_paths(without_znode(cluster, states)))
     writes = tuple(state_writes(cluster, states, existing))
     if states:
-        logger.info("%d partition(s) get another leader: asked for (%s)", len(states), election_type.name.lower())
+        logger.info("%d partition(s) get another leader, as requested (%s)", len(states), election_type.name.lower())
     return Plan(writes, cluster.with_states(states), tuple(states)), results
 
 

@@ -172,7 +172,7 @@ class TopicChanges:
             context.machine.forget(changes.gone)
             context.deletions.ended(changes.gone)
         if changes.added:
-            logger.info("somebody else has added %d partition(s)", len(changes.added))
+            logger.info("another program has added %d partition(s)", len(changes.added))
             context.machine.add(context.cluster, changes.added)
             await context.configs.refresh("topics", changes.new_topics)
             await bring_online(context, (*changes.added, *changes.restored), changes.repairs, requests.INCREMENTAL)
@@ -195,4 +195,4 @@ class TopicChanges:
 def tell_of_gone(names: Collection[str]) -> None:
     """Log the topics that others have deleted directly from the store."""
     if names:
-        logger.warning("somebody else has deleted the znodes of %s: their logs stay", ", ".join(names))
+        logger.warning("another program has deleted the znodes of %s: their logs stay", ", ".join(names))

@@ -32,7 +32,7 @@ async def next_controller(cluster: Cluster) -> None:
 
 def named(caplog: pytest.LogCaptureFixture, missed: str) -> int:
     """How often the log says that t-0 waits for these brokers."""
-    return sum(f"what broker(s) {missed} had of it is not known" in line for line in caplog.messages)
+    return sum(f"the logs of broker(s) {missed} are not known" in line for line in caplog.messages)
 
 
 @pytest.mark.parametrize("found_by", ["the controller", "the next one"])

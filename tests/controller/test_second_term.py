@@ -123,7 +123,7 @@ async def test_topics_that_another_controller_has_deleted_are_not_missed(
         await cluster.controller.delete_topics(["t"])
         await elect(cluster, 1)
         await cluster.until(lambda: set(cluster.controller.cluster.topics) == {"u"})
-        assert "somebody else has deleted" not in caplog.text
+        assert "another program has deleted" not in caplog.text
 
 
 async def test_what_was_decided_stands_where_another_controller_tells_of_it(cluster: Cluster) -> None:

@@ -151,7 +151,7 @@ class ZooKeeperServer:
         self._connections[connection] = None
         if len(self._connections) > self._connections_max:
             oldest = next(other for other in self._connections if other.session is None or other.is_closing)
-            oldest.abort("others come, and it has no session")
+            oldest.abort("it has no session, and others need its place")
             self.forget(oldest)
 
     @property
@@ -173,7 +173,7 @@ class ZooKeeperServer:
                 return
             if slowest.held_bytes:
                 excess -= slowest.held_bytes
-                slowest.abort(f"it holds {slowest.held_bytes} bytes, with others more than there may be")
+                slowest.abort(f"it holds {slowest.held_bytes} bytes, too many with those of others")
 
     def forget(self, connection: ZooKeeperConnection) -> None:
         """Remove a closed connection; its session waits for the next one."""
@@ -282,7 +282,7 @@ class ZooKeeperServer:
                 continue
             if not session.is_over:
                 logger.info(
-                    "session 0x%x is over: nothing was heard of it for %d ms", session.session_id, session.timeout_ms
+                    "session 0x%x has timed out: it was silent for %d ms", session.session_id, session.timeout_ms
                 )
             znodes += self._service.ephemeral_count(session.session_id)
             self._end(session)

@@ -87,7 +87,7 @@ async def test_a_replica_that_is_away_may_have_led_alone(
         epoch = known(brokers, only).leader_epoch
         await lose_state(brokers, harm)
         await brokers.expire_session(brokers.controller_ids[0])
-        named = f"what broker(s) {first} had of it is not known"
+        named = f"the logs of broker(s) {first} are not known"
         await until(lambda: any(named in line for line in caplog.messages))
         assert known(brokers, only).leader == -1
         assert any("t-0 has no leader" in line and "topics elect t:0 --unclean" in line for line in caplog.messages)
