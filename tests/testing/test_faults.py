@@ -352,7 +352,7 @@ def test_faults_outlive_a_restart_and_not_a_stop() -> None:
         (
             lambda faults: faults.fail("LeaderAndIsr", 6, from_brokers=True),
             ValueError,
-            r"^a lone broker is never asked for LeaderAndIsr: nobody else is there; use Cluster\(\)$",
+            r"^a lone broker never gets LeaderAndIsr, which brokers send each other; use Cluster\(\)$",
         ),
         (lambda faults: faults.drop(version=99), ValueError, "^no request of any API has the version 99$"),
         (

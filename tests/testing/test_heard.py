@@ -92,7 +92,7 @@ def have_an_older_role(server: Server) -> None:
         (know_another_isr, r"t-0 at broker \d: leader \d, ISR \[\d, \d\], .* ISR \[\d, \d, \d\]"),
         (know_a_topic_that_is_gone, r"broker \d knows gone"),
         (read_the_log, rf"broker \d still reads {GROUP_METADATA_TOPIC}-\d"),
-        (have_an_older_role, r"broker \d has not heard who leads t-0"),
+        (have_an_older_role, r"broker \d does not know the leader of t-0"),
     ],
 )
 def test_what_one_broker_has_not_heard_is_told(harm: Callable[[Server], None], told: str) -> None:

@@ -156,7 +156,7 @@ def test_a_partition_that_nobody_will_lead_says_so_at_once() -> None:
                     use()
         leader = cluster.leader("t")
         cluster.brokers[leader].kill()
-        told = rf"nobody leads t-0: of its replicas, at {leader}, none runs: start\(\) one of them"
+        told = rf"t-0 has no leader: none of its replicas, at {leader}, runs: start\(\) one of them"
         for use in uses:
             with pytest.raises(ApiError, match=told):
                 use()

@@ -273,9 +273,7 @@ class Broker(Owner[BrokerThread]):
 
     def expire_session(self, broker: int | None = None) -> NoReturn:
         """A single broker has no session that could expire. Errors: RuntimeError, always."""
-        raise RuntimeError(
-            "a lone broker has no session: nobody is there who could take it for dead; use Cluster(), or Cluster(1)"
-        )
+        raise RuntimeError("a lone broker has no session that could expire; use Cluster(), or Cluster(1)")
 
     def _check_brokers(self, numbers: Collection[int]) -> None:
         """Accept any number: a fault of another broker has no effect here, like a predicate that is never true."""
@@ -284,7 +282,7 @@ class Broker(Owner[BrokerThread]):
         """Refuse APIs that only other brokers would call. Errors: ValueError."""
         if keys and keys <= OF_BROKERS_ALONE and not self._has_zookeeper:
             named = ", ".join(API_NAMES[key] for key in sorted(keys))
-            raise ValueError(f"a lone broker is never asked for {named}: nobody else is there; use Cluster()")
+            raise ValueError(f"a lone broker never gets {named}, which brokers send each other; use Cluster()")
 
     # --- inside -----------------------------------------------------------------------------------
 

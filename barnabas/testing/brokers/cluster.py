@@ -454,7 +454,7 @@ class Cluster(Owner[ClusterThread]):
             with contextlib.suppress(TimeoutError):  # a broker that is cut off, or paused, learns it later
                 await self._found(know, HEARD_S, "not told")
         else:
-            await self._eventually(know, f"nobody tells the others that broker {broker} leads nothing")
+            await self._eventually(know, f"the others do not know that broker {broker} leads nothing")
 
     async def _leading(self, name: str, partition: int) -> Led:
         """A partition at its leader, once the leader knows its high watermark: a new leader waits for fetches of its
@@ -483,7 +483,7 @@ class Cluster(Owner[ClusterThread]):
         replicas = {replica for state in states if state is not None for replica in state.replicas}
         if not replicas & running:
             at = ", ".join(map(str, sorted(replicas)))
-            told = f"nobody leads {name}-{partition}: of its replicas, at {at}, none runs: start() one of them"
+            told = f"{name}-{partition} has no leader: none of its replicas, at {at}, runs: start() one of them"
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, told)
 
     def live_servers(self) -> list[Server]:

@@ -93,7 +93,7 @@ def _obeyed(server: Server, topic: TopicState, cluster: ClusterState) -> Iterato
             if state.leader != NO_LEADER:
                 yield f"broker {node_id} does not host {name}"
         elif hosted.state.leader_epoch < state.leader_epoch:
-            yield f"broker {node_id} has not heard who leads {name}"
+            yield f"broker {node_id} does not know the leader of {name}"
         elif state.leader == node_id:
             if set(hosted.state.isr) != set(state.isr):
                 yield f"broker {node_id} leads {name} with the ISR {list(hosted.state.isr)}"

@@ -236,7 +236,7 @@ SHAPES: Final[Mapping[str, Json]] = {
         does="A fault in the form of kcl fake: how many requests it came over, and will come over, -1 for any number.",
     ),
     "Hits": _object({"hits": _NUMBER}),
-    "Removed": _object({"removed": _NUMBER}, does="How many faults are gone."),
+    "Removed": _object({"removed": _NUMBER}, does="How many faults were removed."),
     "Faults": _object({"faults": _several("Fault")}),
     "Request": _object(
         {
@@ -257,8 +257,8 @@ SHAPES: Final[Mapping[str, Json]] = {
             "request": {"type": "object"},
             "answer": {"type": ["object", "null"]},
         },
-        does="What a client asked: outcome is ok, the names of errors, closed, no reply or waiting; request and answer "
-        "have the fields of Kafka's protocol.",
+        does="A request of a client: outcome is ok, the names of errors, closed, no reply or waiting; request and "
+        "answer have the fields of Kafka's protocol.",
     ),
     "Requests": _object(
         {"count": _NUMBER, "requests": _several("Request")}, does="How many there were, and the last of them."

@@ -281,7 +281,7 @@ def _group_info(served: Served, group: str) -> Json:
     owner = served.owner
 
     async def find() -> Json | None:
-        await owner._eventually(lambda: owner._coordinating(group), f"nobody coordinates {group}")
+        await owner._eventually(lambda: owner._coordinating(group), f"no broker coordinates {group}")
         return _group_info_of(owner, group)
 
     return _there(owner.call(find()), f"group {group}")

@@ -38,8 +38,8 @@ _FIELDS: Final = (
     Field("group", fields.TEXT, "A consumer group."),
     Field("txn_id", fields.TEXT, "A transactional id.", argument="transactional_id"),
     Field("top_level", fields.TRUTH, "Whether the error is the whole answer's.", argument="whole"),
-    Field("error", fields.ERROR, "An error; UNKNOWN_SERVER_ERROR without it."),
-    Field("count", fields.whole(WITHOUT_END), "How many requests; 1 without it, -1 for all.", argument="times"),
+    Field("error", fields.ERROR, "An error. Default: UNKNOWN_SERVER_ERROR."),
+    Field("count", fields.whole(WITHOUT_END), "How many requests; -1: all. Default: 1.", argument="times"),
     Field("observe", fields.TRUTH, "Whether requests are only counted."),
 )
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}

@@ -52,8 +52,8 @@ class Verb:
 
 # --- fields of several verbs ----------------------------------------------------------------------
 
-_API: Final = Field("api", fields.TEXTS, "Kafka's name of a request, such as Produce, or several; all without it.")
-_AFTER_WORK: Final = Field("after_work", fields.TRUTH, "Whether the broker does what it is asked first.")
+_API: Final = Field("api", fields.TEXTS, "Kafka's name of a request, such as Produce, or several. Default: all.")
+_AFTER_WORK: Final = Field("after_work", fields.TRUTH, "Whether the broker carries out the request first.")
 _TOPIC: Final = Field("topic", fields.TEXT, "The topic's name.", is_required=True)
 _GROUP: Final = Field("group", fields.TEXT, "The consumer group.", is_required=True)
 _TRANSACTIONAL_ID: Final = Field("transactional_id", fields.TEXT, "The transactional id.", is_required=True)
@@ -70,10 +70,10 @@ _DEADLINE: Final = Field(
     argument="deadline",
 )
 _GO_TIMEOUT: Final = Field(
-    "timeout", rules.TIMEOUT, "How long to wait, in real time; 30s without it.", argument="timeout"
+    "timeout", rules.TIMEOUT, "How long to wait, in real time. Default: 30s.", argument="timeout"
 )
-_AWAITED: Final = Field("count", fields.POSITIVE, "How many to wait for; 1 without it.")
-_TO: Final = Field("to", fields.COUNT, "The number of the broker that is to; any other one without it.")
+_AWAITED: Final = Field("count", fields.POSITIVE, "How many to wait for. Default: 1.")
+_TO: Final = Field("to", fields.COUNT, "The number of the broker that is to. Default: any other one.")
 _NODE: Final = Field("node", fields.COUNT, "The number of a broker of a cluster.", is_required=True)
 
 _SELECTION: Final = (
@@ -86,17 +86,17 @@ _SELECTION: Final = (
     Field("connection", fields.NUMBERS, "Requests on one of these connections."),
     Field("version", fields.NUMBERS, "Requests in one of these versions of the API."),
     Field("node", fields.NUMBERS, "Requests to one of these brokers, by their ids.", argument="broker"),
-    Field("from_brokers", fields.TRUTH, "Also what brokers of a cluster ask each other."),
+    Field("from_brokers", fields.TRUTH, "Also requests that brokers of a cluster send each other."),
 )
 _LIMITS: Final = (
     Field("times", fields.POSITIVE, "How many requests are hit at most."),
     Field("after", fields.COUNT, "How many pass first."),
-    Field("every", fields.POSITIVE, "Each so many-th is hit."),
+    Field("every", fields.POSITIVE, "Which ones are hit: each N-th."),
     Field("probability", fields.CHANCE, "With which probability."),
-    Field("seed", fields.NUMBER, "Of the random numbers of that; description of the fault has it."),
+    Field("seed", fields.NUMBER, "Seed of the random numbers for it; description of the fault has it."),
 )
 _MATCHING: Final = (*_SELECTION, *_LIMITS)
-_OF_BROKER: Final = Field("node", fields.NUMBERS, "At these brokers, by id; at all without it.", argument="broker")
+_OF_BROKER: Final = Field("node", fields.NUMBERS, "At these brokers, by id. Default: at all.", argument="broker")
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def _delete(path: str, does: str, answer: str, call: Callable[[Asked], Any]) -> 
     return Verb("DELETE", path, does, answer, call)
 
 
-_LIMIT: Final = Field("limit", fields.COUNT, f"How many of the last ones are told; {LISTED_DEFAULT} without it.")
+_LIMIT: Final = Field("limit", fields.COUNT, f"How many of the last ones are returned. Default: {LISTED_DEFAULT}.")
 _OPTIONAL_NODE: Final = Field(
     "node", fields.COUNT, "Which broker of a cluster, of which it is needed; none of a single broker."
 )
@@ -141,12 +141,12 @@ VERBS: Final = (
         "Start a broker, or a cluster, with data that goes when it is deleted; clients can connect on return.",
         "Broker",
         actions.start_broker,
-        Field("name", fields.TEXT, "What paths call it; broker-N without it."),
+        Field("name", fields.TEXT, "Its name in paths. Default: broker-N."),
         Field("brokers", fields.BROKERS, "More than one make a cluster, with the nodes 0 and so on."),
-        Field("port", fields.PORT, "Where a single broker listens on 127.0.0.1; a free port without it."),
+        Field("port", fields.PORT, "Where a single broker listens on 127.0.0.1. Default: a free port."),
         Field("configs", fields.CONFIGS, "Kafka's keys, as in server.properties."),
-        Field("racks", fields.TEXTS, "Where each broker of a cluster stands."),
-        Field("clock_ms", fields.NUMBER, "Its time stands still there, but for advance; in ms since 1970."),
+        Field("racks", fields.TEXTS, "The rack of each broker of a cluster."),
+        Field("clock_ms", fields.NUMBER, "Its time, in ms since 1970, which only advance moves."),
         Field("seed_topics", fields.SEED_TOPICS, "Topics that are there from the start, and again after each reset."),
         status=201,
     ),
@@ -160,12 +160,12 @@ VERBS: Final = (
         f"{_BROKER}/restart", "Stop it cleanly and start it again, all brokers of a cluster.", "Broker", actions.restart
     ),
     # Isolation
-    _post(f"{_BROKER}/reset", "Have it as it was after its start, with its seed topics.", "Broker", actions.reset),
+    _post(f"{_BROKER}/reset", "Reset it to its state after the start, with its seed topics.", "Broker", actions.reset),
     _post(f"{_BROKER}/snapshots", "Keep its state.", "Snapshot", actions.snapshot, status=201),
-    _post(f"{_BROKER}/snapshots/{{snapshot}}/restore", "Have that state again.", "Broker", actions.restore),
-    _delete(f"{_BROKER}/snapshots/{{snapshot}}", "Give its room back.", "Done", actions.remove_snapshot),
+    _post(f"{_BROKER}/snapshots/{{snapshot}}/restore", "Restore that state.", "Broker", actions.restore),
+    _delete(f"{_BROKER}/snapshots/{{snapshot}}", "Delete the snapshot.", "Done", actions.remove_snapshot),
     # Time
-    _get(f"{_BROKER}/clock", "What time the broker has.", "Clock", actions.clock),
+    _get(f"{_BROKER}/clock", "The broker's time.", "Clock", actions.clock),
     _post(
         f"{_BROKER}/advance",
         "Move its time ahead; what is due then has happened on return.",
@@ -179,14 +179,14 @@ VERBS: Final = (
         "Answer with an error.",
         _API,
         Field("error", fields.ERROR, "Kafka's name of the error, or its number.", is_required=True),
-        Field("message", fields.TEXT, "What is told besides, in versions that have that."),
+        Field("message", fields.TEXT, "The error message, in versions that have one."),
         Field("record_errors", fields.RECORD_ERRORS, "Messages for single records of a Produce."),
         Field("whole", fields.TRUTH, "Whether the whole answer or its entries fail, where there is a choice."),
         _AFTER_WORK,
     ),
     _fault_verb(
         "delay",
-        "Have requests wait, and the next ones of their connections behind them.",
+        "Delay requests, and the next ones of their connections behind them.",
         _API,
         Field(
             "duration_ms",
@@ -197,9 +197,9 @@ VERBS: Final = (
         ),
         _AFTER_WORK,
     ),
-    _fault_verb("hold", "Have requests wait until they are released.", _API, _AFTER_WORK),
+    _fault_verb("hold", "Hold requests until they are released.", _API, _AFTER_WORK),
     _fault_verb("drop", "Lose requests, or with after_work their replies.", _API, _AFTER_WORK),
-    _fault_verb("disconnect", "Close the connection in place of the work, or of its answer.", _API, _AFTER_WORK),
+    _fault_verb("disconnect", "Close the connection instead of the work, or of the response.", _API, _AFTER_WORK),
     _fault_verb(
         "garble",
         "Damage answers.",
@@ -208,29 +208,29 @@ VERBS: Final = (
     ),
     _fault_verb(
         "throttle",
-        "Have clients wait as those that are beyond their quota.",
+        "Throttle clients, as a quota does.",
         _API,
         Field("duration_ms", fields.DURATION, "How long.", is_required=True, argument="duration"),
     ),
     _fault_verb("refuse", "Close new connections.", _OF_BROKER, fields=_LIMITS),
     # Faults of whole things
-    _fault_verb("leader_away", "Have a topic, or a partition, without a leader.", _TOPIC, _PARTITION, fields=()),
+    _fault_verb("leader_away", "Take the leader of a topic, or of a partition, away.", _TOPIC, _PARTITION, fields=()),
     _fault_verb(
         "coordinator_away",
-        "Have a group, or a transactional id, without a coordinator: one of them is to be said.",
+        "Take the coordinator of a group, or of a transactional id, away; name one of them.",
         *_COORDINATED,
         fields=(),
     ),
-    _fault_verb("disk_full", "Have no room on the disk.", _OF_BROKER, fields=_LIMITS),
+    _fault_verb("disk_full", "Fill the disk.", _OF_BROKER, fields=_LIMITS),
     _fault_verb(
         "disk_fails",
-        "Have the disk break, until the broker is restarted; a broker of a cluster ends.",
+        "Break the disk, until the broker is restarted; a broker of a cluster ends.",
         _OF_BROKER,
         fields=_LIMITS,
     ),
     _fault_verb(
         "disk_slow",
-        "Have all that is to be written take longer.",
+        "Slow down writes to the disk.",
         Field(
             "duration_ms",
             fields.DURATION_OR_RANGE,
@@ -251,22 +251,22 @@ VERBS: Final = (
     ),
     _state_verb(
         "expire_member",
-        "Have the session of a member of a group run out, or those of all.",
+        "Expire the session of a member of a group, or of all members.",
         _GROUP,
-        Field("member_id", fields.TEXT, "Which one; all without it."),
+        Field("member_id", fields.TEXT, "Which one. Default: all."),
         answer="Members",
         told="members",
     ),
     _fault_verb(
         "partition_offline",
-        "Have nobody lead a partition, as when its brokers are away, until the fault is removed.",
+        "Take a partition offline, as when its brokers are away, until the fault is removed.",
         _TOPIC,
         _PARTITION,
         fields=(),
     ),
     _state_verb(
         "move_leader",
-        "Have another broker of a cluster lead a partition.",
+        "Move the leader of a partition to another broker of a cluster.",
         _TOPIC,
         _PARTITION,
         _TO,
@@ -276,7 +276,7 @@ VERBS: Final = (
     ),
     _state_verb(
         "move_coordinator",
-        "Have another broker of a cluster coordinate a group, or a transactional id: one of them is to be said.",
+        "Move the coordinator of a group, or of a transactional id, to another broker; name one of them.",
         *_COORDINATED,
         _TO,
         _DEADLINE,
@@ -294,7 +294,7 @@ VERBS: Final = (
     ),
     _state_verb(
         "age_records",
-        "Have retention take records for so much older than they are, once and now.",
+        "Run retention once, as if records were older by this much.",
         _TOPIC,
         _PARTITION,
         Field("duration_ms", fields.DURATION, "How much.", is_required=True, argument="duration"),
@@ -313,47 +313,47 @@ VERBS: Final = (
     ),
     _post(
         f"{_FAULT}/wait",
-        "Wait until it came over so many requests, in the form of kcl fake.",
+        "Wait until it has hit this many requests, in the form of kcl fake.",
         "Hits",
         actions.wait,
-        Field("hits", fields.POSITIVE, "How many to wait for; 1 without it.", argument="count"),
+        Field("hits", fields.POSITIVE, "How many to wait for. Default: 1.", argument="count"),
         _GO_TIMEOUT,
     ),
     _get(f"{_BROKER}/faults", "All faults.", "Faults", actions.faults),
     _delete(f"{_BROKER}/faults", "Remove all faults.", "Removed", actions.clear),
     _get(_FAULT, "A fault.", "Fault", actions.fault),
-    _delete(_FAULT, "Remove a fault: what it holds goes on.", "Fault", actions.remove_fault),
+    _delete(_FAULT, "Remove a fault, and release the requests that it holds.", "Fault", actions.remove_fault),
     _post(
         f"{_FAULT}/wait_hits",
-        "Wait until it came over so many requests.",
+        "Wait until it has hit this many requests.",
         "Fault",
         actions.wait_hits,
         _AWAITED,
         _TIMEOUT,
     ),
     _post(
-        f"{_FAULT}/wait_held", "Wait until it holds so many requests.", "Fault", actions.wait_held, _AWAITED, _TIMEOUT
+        f"{_FAULT}/wait_held", "Wait until it holds this many requests.", "Fault", actions.wait_held, _AWAITED, _TIMEOUT
     ),
     _post(
         f"{_FAULT}/release",
-        "Let what it holds go on; what comes later is held again.",
+        "Release the requests that it holds; later ones are held again.",
         "Fault",
         actions.release,
-        Field("count", fields.COUNT, "How many; all without it."),
+        Field("count", fields.COUNT, "How many. Default: all."),
     ),
     # Observation
     _post(
         f"{_BROKER}/recorded",
-        "Record from now on what clients ask; what was recorded before is forgotten.",
+        "Record the requests of clients from now on; earlier recordings are forgotten.",
         "Done",
         actions.recorded,
-        Field("from_brokers", fields.TRUTH, "Also what brokers of a cluster ask each other."),
+        Field("from_brokers", fields.TRUTH, "Also requests that brokers of a cluster send each other."),
     ),
     _delete(f"{_BROKER}/recorded", "Record no more.", "Done", actions.stop_recording),
-    _get(f"{_BROKER}/requests", "What clients asked.", "Requests", actions.requests, _API, *_SELECTION, _LIMIT),
+    _get(f"{_BROKER}/requests", "The requests of clients.", "Requests", actions.requests, _API, *_SELECTION, _LIMIT),
     _post(
         f"{_BROKER}/wait_request",
-        "Wait until so many such requests were answered since the recording began; answers with the last of them.",
+        "Wait until this many such requests were answered since the recording began; returns the last of them.",
         "Request",
         actions.wait_request,
         _API,
@@ -361,9 +361,9 @@ VERBS: Final = (
         _AWAITED,
         _TIMEOUT,
     ),
-    _get(f"{_BROKER}/chart", "A sequence chart of what was recorded.", TEXT, actions.chart("chart")),
+    _get(f"{_BROKER}/chart", "A sequence chart of the recorded requests.", TEXT, actions.chart("chart")),
     _get(f"{_BROKER}/chart.svg", "The same as a drawing, errors in red.", SVG, actions.chart("chart_svg")),
-    _get(f"{_BROKER}/report", "What the broker holds, for a failing test.", TEXT, actions.report),
+    _get(f"{_BROKER}/report", "The state of the broker, for a failing test.", TEXT, actions.report),
     # Topics and groups
     _get(f"{_BROKER}/topics", "Its topics.", "Topics", actions.topics),
     _post(
@@ -372,7 +372,7 @@ VERBS: Final = (
         "Done",
         actions.create_topic,
         Field("name", fields.TEXT, "Its name.", is_required=True),
-        Field("partitions", fields.POSITIVE, "How many; num.partitions without it."),
+        Field("partitions", fields.POSITIVE, "How many. Default: num.partitions."),
         Field("replication_factor", fields.POSITIVE, "Of a cluster's topic."),
         Field("configs", fields.CONFIGS, "Configs of the topic."),
         _DEADLINE,
@@ -398,13 +398,13 @@ VERBS: Final = (
         Field("key_base64", fields.BASE64, "As any bytes."),
         _PARTITION,
         Field("headers", fields.HEADERS, "Texts."),
-        Field("timestamp_ms", fields.NUMBER, "The broker's time without it.", argument="timestamp"),
+        Field("timestamp_ms", fields.NUMBER, "Default: the broker's time.", argument="timestamp"),
         _DEADLINE,
         status=201,
     ),
     _get(
         f"{_BROKER}/records",
-        "What a topic holds.",
+        "The records of a topic.",
         "Records",
         actions.records,
         _TOPIC,
@@ -414,17 +414,17 @@ VERBS: Final = (
     ),
     _post(
         f"{_BROKER}/wait_records",
-        "Wait until a topic holds so many records; answers with all.",
+        "Wait until a topic holds this many records; returns all.",
         "Records",
         actions.wait_records,
         _TOPIC,
-        Field("count", fields.COUNT, "How many to wait for; 1 without it."),
+        Field("count", fields.COUNT, "How many to wait for. Default: 1."),
         _TIMEOUT,
         _LIMIT,
     ),
     _post(
         f"{_BROKER}/wait_silence",
-        "Wait until nothing was written to a topic for so long, by the broker's time; answers with all records.",
+        "Wait until nothing was written to a topic for this long, by the broker's time; returns all records.",
         "Records",
         actions.wait_silence,
         _TOPIC,
@@ -439,25 +439,25 @@ VERBS: Final = (
         actions.delete_records,
         _TOPIC,
         _PARTITION,
-        Field("offset", fields.COUNT, "The first one that stays; all records go without it."),
+        Field("offset", fields.COUNT, "The first one that stays. Default: all records go."),
         _DEADLINE,
     ),
     _get(f"{_BROKER}/group", "A consumer group.", "Group", actions.group, _GROUP, _DEADLINE),
     _post(
         f"{_BROKER}/wait_group",
-        "Wait until a consumer group has a state, so many members, and no more than so many offsets to read.",
+        "Wait until a consumer group has a state, this many members, and at most this lag.",
         "Group",
         actions.wait_group,
         _GROUP,
-        Field("state", fields.TEXT, "Kafka's name of it; Stable without it."),
-        Field("members", fields.COUNT, "How many; any number without it."),
-        Field("lag", fields.COUNT, "How far its committed offsets may be behind at most; any number without it."),
+        Field("state", fields.TEXT, "Kafka's name of it. Default: Stable."),
+        Field("members", fields.COUNT, "How many. Default: any number."),
+        Field("lag", fields.COUNT, "How far its committed offsets may be behind. Default: any number."),
         _TIMEOUT,
     ),
     # kcl fake
     _post(
         f"{_BROKER}/groups/wait",
-        "Wait until there is a consumer group with what is said of it (something is), in the form of kcl fake.",
+        "Wait until a consumer group is as described, by one field at least, in the form of kcl fake.",
         "GroupInfo",
         kcl.wait_group,
         _GROUP,
@@ -478,7 +478,7 @@ VERBS: Final = (
     # Clusters
     _get(
         f"{_BROKER}/leader",
-        "Which broker leads a partition, as soon as one does.",
+        "The broker that leads a partition, as soon as one does.",
         "Node",
         actions.leader,
         _TOPIC,
@@ -487,13 +487,13 @@ VERBS: Final = (
     ),
     _get(
         f"{_BROKER}/coordinator",
-        "Which broker coordinates a group, or a transactional id, as soon as one does: one of them is to be said.",
+        "The broker that coordinates a group, or a transactional id, as soon as one does; name one of them.",
         "Node",
         actions.coordinator,
         *_COORDINATED,
         _TIMEOUT,
     ),
-    _get(f"{_BROKER}/controller", "Which broker is the controller.", "Node", actions.controller, _TIMEOUT),
+    _get(f"{_BROKER}/controller", "The broker that is the controller.", "Node", actions.controller, _TIMEOUT),
     _post(
         f"{_BROKER}/cut",
         "Cut two brokers of a cluster off from each other, until the fault is removed.",
@@ -506,10 +506,10 @@ VERBS: Final = (
     ),
     _post(f"{_BROKER}/heal", "End all cuts.", "Done", actions.heal),
     _post(f"{_BROKER}/wait_in_sync", "Wait until all replicas are in sync.", "Done", actions.wait_in_sync, _TIMEOUT),
-    _post(f"{_BROKER}/wait_heard", "Wait until all brokers know who leads.", "Done", actions.wait_heard, _TIMEOUT),
+    _post(f"{_BROKER}/wait_heard", "Wait until all brokers know the leaders.", "Done", actions.wait_heard, _TIMEOUT),
     _post(
         f"{_BROKER}/expire_session",
-        "Take a broker of a cluster for dead, once.",
+        "Expire the session of a broker of a cluster, once.",
         "Done",
         actions.expire_session,
         _NODE,

@@ -44,7 +44,7 @@ def another(to: int | None) -> Choose:
 def the_same(state: PartitionState, able: list[int]) -> int:
     """Choose the current leader."""
     if state.leader == NO_LEADER:
-        raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody leads it")
+        raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "it has no leader")
     return state.leader
 
 

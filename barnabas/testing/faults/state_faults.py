@@ -322,7 +322,7 @@ class StateFaults(FaultList):
 
     async def _group(self, group: str) -> GroupRunner:
         if not any(GROUP_METADATA_TOPIC in server.metadata for server in self._owner.live_servers()):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group}: nobody has joined one yet")
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group}: no member has joined it yet")
         return await self._coordinated(lambda server: server.groups.runtime.runner(group))
 
     def _new_id(self) -> str:
