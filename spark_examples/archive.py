@@ -359,8 +359,7 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         default=24,
         metavar="N",
-        help="how long to leave files that are no longer part of the archive to those who still read them "
-        "(default: %(default)s)",
+        help="how long readers can use files that are no longer part of the archive (default: %(default)s)",
     )
     return made
 

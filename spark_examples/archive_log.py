@@ -154,7 +154,7 @@ class State:
         """The archive with some pieces in place of others. Raises ArchiveError when those are not part of it."""
         unwanted = set(removed)
         if not unwanted <= set(self.pieces):
-            raise ArchiveError("another job was faster with the same data: the archive was left as it is")
+            raise ArchiveError("another job wrote the same data first: the archive is unchanged")
         kept = [piece for piece in self.pieces if piece not in unwanted]
         gone = [Replaced(piece.path, now_ms) for piece in removed]
         return replace(self, pieces=(*kept, *added), replaced=(*self.replaced, *gone))

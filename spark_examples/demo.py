@@ -200,7 +200,7 @@ def demonstrate(bootstrap_servers: str, archive: Path, folder: Path, prefix: str
     console.print(f"{len(flights):,} flights produced at {len(flights) / (produced - started):,.0f} a second.")
     batches = run_spark_job(bootstrap_servers, source, sink, folder)
     console.print(
-        f"Spark worked them off in {batches} micro-batches, {time.monotonic() - produced:.0f} s with its start."
+        f"Spark processed them in {batches} micro-batches, {time.monotonic() - produced:.0f} s with its start."
     )
     statistics, lines = consume_statistics(bootstrap_servers, sink, f"{prefix}flight-demo")
     console.print(f"{lines:,} lines of statistics read back by a consumer group, the last of each key counts.")
@@ -218,7 +218,7 @@ def main() -> int:
         "--bootstrap-servers", metavar="HOST:PORT", type=with_ports, help="a running broker (default: start one)"
     )
     parser.add_argument(
-        "--days", type=int, choices=range(1, DAYS + 1), default=DAYS, metavar="N", help="take the first N days alone"
+        "--days", type=int, choices=range(1, DAYS + 1), default=DAYS, metavar="N", help="take the first N days only"
     )
     options = parser.parse_args()
     raise_interrupts()

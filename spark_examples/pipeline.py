@@ -76,8 +76,8 @@ def pipeline_parser(name: str, description: str | None) -> argparse.ArgumentPars
         action="append",
         default=[],
         type=pair,
-        help="a setting of librdkafka, which writes transactions, measures latency and asks for partitions: a secured "
-        "cluster wants it in its words, too; may be repeated",
+        help="a setting of librdkafka, which writes transactions, measures latency and looks up partitions; a secured "
+        "cluster needs its settings in these names, too; may be repeated",
     )
     parser.set_defaults(totals={})
     spark = parser.add_argument_group("Spark")
@@ -93,8 +93,8 @@ def add_stream_options(parser: argparse.ArgumentParser, *, checkpoint: bool = Tr
     """Options of pipelines that are streaming queries."""
     stream = parser.add_argument_group("stream")
     if checkpoint:
-        stream.add_argument("--checkpoint", metavar="URI", help="where the queries keep what they have done")
-    stream.add_argument("--once", action="store_true", help="work off what is there, then stop")
+        stream.add_argument("--checkpoint", metavar="URI", help="where the queries keep their progress")
+    stream.add_argument("--once", action="store_true", help="process the records that are there, then stop")
     stream.add_argument(
         "--trigger",
         metavar="TIME",
@@ -309,7 +309,7 @@ def follow(queries: Sequence[StreamingQuery], stop: threading.Event | None = Non
                 if has_failed:
                     stop.set()  # for what waits within another's micro-batch
                 elif is_over and stop.is_set():
-                    console.print("Stopping when the micro-batch at work is done; a second signal cuts it off.")
+                    console.print("Stopping after this micro-batch; a second signal cuts it off.")
                 for query, name, task in watched:
                     if is_over:
                         end_query(query)
@@ -458,7 +458,7 @@ def run_program(
             return end_with(1)
         if not _is_interrupt(problem):
             raise
-        console.print("Interrupted: the same command goes on from here.")
+        console.print("Interrupted. Run the same command again to go on from here.")
         return end_with(interrupted)
 
 

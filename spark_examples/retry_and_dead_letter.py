@@ -230,7 +230,7 @@ def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQue
             options.totals |= pipeline.follow([start_level(spark, options, level)], options.stop)
             topic = level.next_retry or level.dead
             if not wait_until_readable(pipeline.client_options(options), topic):
-                pipeline.console.print(f"Somebody has a transaction open in {topic}: what comes after it stays there.")
+                pipeline.console.print(f"A transaction is open in {topic}: records after it stay there.")
     return [start_level(spark, options, levels[-1])]
 
 

@@ -94,7 +94,7 @@ def what_is_missing(
             return nothing
         _create(admin, [name for name in topics.made if name not in there])
     except KafkaException as refusal:
-        return f"{servers} does not answer as a Kafka cluster does: {refusal.args[0].str()}."
+        return f"{servers} does not respond as a Kafka cluster does: {refusal.args[0].str()}."
     return None
 
 
@@ -115,7 +115,7 @@ def _nothing_matches(
         return None  # it may be one of Java's: Spark finds out
     line = f"{options.bootstrap_servers} has no topic that matches --topics-pattern {pattern}"
     if options.once:
-        return f"{line}: there is nothing to work off."
+        return f"{line}: there is nothing to process."
     tell(f"{line}: waiting for one.")
     return None
 

@@ -55,7 +55,7 @@ def test_while_java_starts(word_count: Program, number: signal.Signals) -> None:
     word_count.send_to_group(number)
 
     assert word_count.wait() == 0, word_count.log()
-    assert word_count.log().splitlines()[-1] == "Interrupted: the same command goes on from here."
+    assert word_count.log().splitlines()[-1] == "Interrupted. Run the same command again to go on from here."
     assert "Traceback" not in word_count.log()
     wait_until(lambda: nothing_of_it_is_left(word_count))
 
@@ -67,7 +67,7 @@ def test_while_it_works(word_count: Program, number: signal.Signals, tmp_path: P
     word_count.send_to_group(number)
 
     assert word_count.wait() == 0, word_count.log()
-    assert "Stopping when the micro-batch at work is done" in word_count.log()
+    assert "Stopping after this micro-batch" in word_count.log()
     assert re.search(r"word-counts: 1 rows in \d+ batch", word_count.log())
     assert "Traceback" not in word_count.log()
     wait_until(lambda: nothing_of_it_is_left(word_count))

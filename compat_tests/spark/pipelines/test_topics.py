@@ -217,7 +217,7 @@ def test_somebody_else_listens() -> None:
         servers = f"127.0.0.1:{silent.getsockname()[1]}"
         problem = what_is_missing(options_of(servers), Topics(), timeout_s=0.5)  # Real time: in vain
         assert problem is not None
-        assert problem.startswith(f"{servers} does not answer as a Kafka cluster does: ")
+        assert problem.startswith(f"{servers} does not respond as a Kafka cluster does: ")
 
         # How to get in may be known to Spark alone: then it is Spark that finds out.
         assert what_is_missing(options_of(servers, kafka=(("security.protocol", "SSL"),)), Topics(("x",))) is None
@@ -257,7 +257,7 @@ def test_a_pattern_that_matches_nothing_waits_and_says_so(cluster: Any, topic_pr
     line = f"{servers} has no topic that matches --topics-pattern {topic_prefix}-f.*"
     assert looked_for(f"{topic_prefix}-f.*", once=False) is None
     assert told == [f"{line}: waiting for one."]
-    assert looked_for(f"{topic_prefix}-f.*", once=True) == f"{line}: there is nothing to work off."
+    assert looked_for(f"{topic_prefix}-f.*", once=True) == f"{line}: there is nothing to process."
     assert looked_for(f"{topic_prefix}-t", once=True) is None
     assert looked_for("_offsets$|_state$", once=True) is not None, "Spark leaves out the cluster's own topics"
     assert looked_for("\\p{Lu}(", once=True) is None, "only Spark knows Java's patterns"
@@ -271,7 +271,7 @@ def test_a_pattern_that_matches_nothing_ends_what_is_to_be_worked_off_once(
     name: str, arguments: list[str], cluster: Any
 ) -> None:
     [line] = lines_of(name, cluster.bootstrap_servers, *arguments, "--once", "--topics-pattern=zzz-.*")
-    assert line.endswith("has no topic that matches --topics-pattern zzz-.*: there is nothing to work off.")
+    assert line.endswith("has no topic that matches --topics-pattern zzz-.*: there is nothing to process.")
     assert "capacity-probe" not in existing(cluster.bootstrap_servers)
 
 
