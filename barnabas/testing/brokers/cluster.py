@@ -416,7 +416,7 @@ class Cluster(Owner[ClusterThread]):
                 await store.expire(sessions.last)
                 await self._eventually(
                     lambda: leads_nothing(self.live_servers(), broker) or None,
-                    f"nobody is elected in place of broker {broker}",
+                    f"no leaders are elected in place of broker {broker}",
                 )
                 await self._have_others_know(broker)
             finally:

@@ -96,7 +96,7 @@ class Contents(Roles):
         """A consumer group in its current state; its state is "Dead" when it does not exist."""
 
         async def find() -> Group:
-            server = await self._eventually(lambda: self._coordinating(group_id), f"nobody coordinates {group_id}")
+            server = await self._eventually(lambda: self._coordinating(group_id), f"no broker coordinates {group_id}")
             return find_group(server.groups, group_id, self._unread)
 
         return self.call(find())

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from tools.hostile import ask, connect
+from tools.attack.hostile import ask, connect
 
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
