@@ -5,7 +5,6 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from tools.attack.hostile import ask, connect
 
 from barnabas.testing import Broker
 from barnabas.wire.errors import ErrorCode
@@ -17,6 +16,7 @@ from barnabas.wire.messages.produce import (
     TopicProduceData,
 )
 from barnabas.wire.records import Record, build_batch
+from tools.attack.hostile import ask, connect
 
 PRODUCE_VERSION = 9
 BASE_OFFSET_POSITION, BATCH_LENGTH_POSITION, MAGIC_POSITION = 0, 8, 16
