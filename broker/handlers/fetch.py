@@ -28,6 +28,7 @@ from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperat
 from barnabas.broker.replication.fetch_partition import FetchPartition, PartitionKey
 from barnabas.broker.replication.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPlan, FetchSessions
 from barnabas.broker.replication.followers import UNKNOWN_BROKER_EPOCH
+from barnabas.broker.replication.read_policy import HIGH_WATERMARK, LOG_END, TXN_COMMITTED
 from barnabas.controller.topics import PARTITIONS_MAX
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.wire.errors import ErrorCode
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 FETCH = 1
 READ_COMMITTED = 1
+"""The isolation level of a request; 0 is read_uncommitted."""
+
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
 
 REPLICA_ELEMENTS_MAX = 5 * PARTITIONS_MAX
@@ -102,13 +105,15 @@ def _of_consumer(plan: FetchPlan, request: FetchRequest, context: RequestContext
     return, down to one batch.
     """
     services = context.services
-    unsent_bytes = services.connections.unsent_bytes
-    max_bytes = max(0, min(request.max_bytes, services.config.fetch_max_bytes, UNSENT_BYTES_MAX - unsent_bytes))
+    max_bytes = max(
+        0,
+        min(request.max_bytes, services.config.fetch_max_bytes, UNSENT_BYTES_MAX - services.connections.unsent_bytes),
+    )
     limits = FetchLimits(
         max_wait_ms=request.max_wait_ms,
         min_bytes=min(request.min_bytes, max_bytes),
         max_bytes=max_bytes,
-        read_committed=request.isolation_level == READ_COMMITTED,
+        policy=TXN_COMMITTED if request.isolation_level == READ_COMMITTED else HIGH_WATERMARK,
         or_follower=context.api_version >= 11,
     )
     if request.rack_id and services.config.replica_selector_class == RACK_AWARE_SELECTOR:
@@ -144,7 +149,7 @@ def _of_replica(
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
         max_bytes=min(request.max_bytes, services.config.fetch_max_bytes),
-        read_committed=False,
+        policy=LOG_END,
     )
     return ReplicaFetch(
         services.replicas,

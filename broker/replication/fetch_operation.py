@@ -13,12 +13,12 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.attention import Attention
 from barnabas.broker.replication.fetch_partition import FetchPartition
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.read_policy import ReadPolicy
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.replication.waiting_fetches import FEW
 from barnabas.clock import wait_s
@@ -39,21 +39,17 @@ REGIONS_MAX = 64 if sys.platform == "linux" else 0
 than Java's defaults request, 50 MiB with 1 MiB per partition. On other systems sendfile loses count when the socket is
 full."""
 
-# The offset that a reader of each kind may not pass.
-_MAX_OFFSET_OF_COMMITTED = attrgetter("last_stable_offset")
-_MAX_OFFSET_OF_OTHERS = attrgetter("high_watermark")
-
 
 @dataclass(slots=True)
 class FetchLimits:
-    """The limits of a fetch: bytes and time. `read_committed` stops at the last stable offset instead of the high
-    watermark; with `or_follower` this broker need not be the leader (KIP-392). (Not frozen: one is created for every
-    request, and frozen instances take longer to create.)"""
+    """The limits of a fetch: bytes and time, and what `policy` shows of each log; with `or_follower` this broker need
+    not be the leader (KIP-392). (Not frozen: one is created for every request, and frozen instances take longer to
+    create.)"""
 
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    read_committed: bool
+    policy: ReadPolicy
     or_follower: bool = False
 
 
@@ -142,9 +138,7 @@ class FetchOperation:
         self._unforeseen = unforeseen
         self._asked = partitions
         self._limits = limits
-        self._max_offset: Callable[[PartitionLog], int] = (
-            _MAX_OFFSET_OF_COMMITTED if limits.read_committed else _MAX_OFFSET_OF_OTHERS
-        )
+        self._max_offset = limits.policy.max_offset
         self.results: Results = []
         self._position = self._bytes_read = self._regions = 0
         self._bytes_left = limits.max_bytes
@@ -178,7 +172,7 @@ class FetchOperation:
                     asked.fetch_offset,
                     min(asked.max_bytes, self._bytes_left),
                     max_offset=max_offset,
-                    min_one_message=self._bytes_read == 0,
+                    min_one_message=not self._bytes_read,
                     may_stay_in_file=self._regions < REGIONS_MAX,
                 )
                 self._accept(asked, partition, data)
@@ -252,6 +246,8 @@ class FetchOperation:
             await self.finish_pass(self.read_again())
 
     async def finish_pass(self, cold: ColdRead | None) -> None:
+        """Load the cold read at which a pass stopped, and continue the pass. One partition is read at a time, as in
+        Kafka: the bytes that the partitions before it returned decide how many it may return, if any."""
         while cold is not None:
             try:
                 self.supply(cold, await self._replicas.threads.call(cold.load))
@@ -319,7 +315,7 @@ class FetchOperation:
             aborted_transactions=None,
             records=records,
         )
-        if self._limits.read_committed:
+        if self._limits.policy.tells_aborted:
             upper_offset = next_offset if next_offset >= 0 else log.last_stable_offset
             data.aborted_transactions = [
                 AbortedTransaction(producer_id=producer_id, first_offset=first_offset)

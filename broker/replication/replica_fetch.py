@@ -8,8 +8,6 @@ follower to know it, and the follower receives it with the next records or when 
 waits, which made twice as many fetches of each record, and KAFKA-9731 reverted that).
 """
 
-from operator import attrgetter
-
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.attention import Attention
 from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperation
@@ -47,7 +45,6 @@ class ReplicaFetch(FetchOperation):
         self._throttle = throttle if throttle is not None and throttle.is_limited else None
         self._throttled_bytes = 0
         super().__init__(replicas, unforeseen, plan.partitions, limits, plan.attention)
-        self._max_offset = attrgetter("log_end_offset")
         self._replica_id = replica_id
         self._broker_epoch = broker_epoch
         self._tells_progress = True

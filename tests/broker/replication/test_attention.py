@@ -13,6 +13,7 @@ from barnabas.broker.replication.fetch_operation import FetchLimits, FetchOperat
 from barnabas.broker.replication.fetch_partition import FetchPartition, PartitionKey
 from barnabas.broker.replication.fetch_sessions import FetchPlan, FetchSessions
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.read_policy import HIGH_WATERMARK, LOG_END, TXN_COMMITTED
 from barnabas.broker.replication.replica_fetch import ReplicaFetch
 from barnabas.broker.replication.replica_selector import RackAwareFetch
 from barnabas.storage.validation import AppendOrigin
@@ -291,7 +292,7 @@ class Comparison:
             max_wait_ms=rng.choice([0, 100_000]),
             min_bytes=rng.choice([1, 1, 500]),
             max_bytes=rng.choice([150, 400, 1 << 20]),
-            read_committed=rng.random() < 0.3,
+            policy=LOG_END if self.is_follower else rng.choices([TXN_COMMITTED, HIGH_WATERMARK], [0.3, 0.7])[0],
         )
         told = [reader.fetch(asked, forgotten, limits) for reader in self.readers]
         assert (told[0] is None) == (told[1] is None)
@@ -356,7 +357,7 @@ async def test_a_session_that_has_ended_is_told_of_nothing(storage: Storage) -> 
     async with storage.hosting() as hosting:
         await hosting.lead(*(told(partition_index=index) for index in range(PARTITIONS)))
         reader = Reader(hosting, storage, is_follower=False, uses_topic_ids=True)
-        limits = FetchLimits(0, 1, 1 << 20, read_committed=False)
+        limits = FetchLimits(0, 1, 1 << 20, policy=HIGH_WATERMARK)
         for _ in range(3):
             reader.fetch(dict.fromkeys(range(PARTITIONS), 0) if not reader.epoch else {}, [], limits)
         assert listeners(hosting) == PARTITIONS

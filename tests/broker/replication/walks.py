@@ -28,6 +28,7 @@ from barnabas.broker.replication.fetcher import (
 )
 from barnabas.broker.replication.leadership import Leaderships
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.read_policy import LOG_END
 from barnabas.broker.replication.replica_fetch import ReplicaFetch
 from barnabas.clock import ManualClock
 from barnabas.controller.operations.alter_partition import plan_alterations
@@ -240,7 +241,7 @@ class Node:
             replicas,
             UnforeseenErrors(self.clock),
             plan,
-            FetchLimits(request.max_wait_ms, request.min_bytes, request.max_bytes, read_committed=False),
+            FetchLimits(request.max_wait_ms, request.min_bytes, request.max_bytes, policy=LOG_END),
             replica_id=follower_id,
             broker_epoch=request.replica_state.replica_epoch,
             now_ms=now_ms,
