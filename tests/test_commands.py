@@ -386,8 +386,11 @@ ELSEWHERE = {
         "tests/test_compose.py::test_of_the_brokers_of_a_cluster_one_may_be_lost",
         "compose.cluster.yaml",
     ),
-    r"barnabas serve .*--control ": ("tests/testing/test_control_page.py::test_it_begins_with_the_server", "--control"),
-    r"curl -sS .*http://127\.0\.0\.1:8099": ("tests/testing/test_control_page.py::test_commands", "curl -sS"),
+    r"barnabas serve .*--control ": (
+        "tests/testing/control/test_control_page.py::test_it_begins_with_the_server",
+        "--control",
+    ),
+    r"curl -sS .*http://127\.0\.0\.1:8099": ("tests/testing/control/test_control_page.py::test_commands", "curl -sS"),
 }
 """Commands that are tried elsewhere: the function that does, and what of the command stands in it."""
 

@@ -32,7 +32,7 @@ ALLOWED: Final = {
     ("tests/soak/test_soak.py", "'tools.soak.run.TRANSACTION_TIMEOUT_S'"): "as PATIENCE_S",
     ("tests/test_container_engine.py", "os"): "geteuid: a user who is not root",
     ("tests/broker/client/test_client.py", "client"): "one client's own send: an answer that no broker gives",
-    ("tests/testing/test_broker.py", "'tempfile.tempdir'"): "where temporary directories are, which is there to be set",
+    ("tests/testing/brokers/test_broker.py", "'tempfile.tempdir'"): "where temporary directories are, there to be set",
     ("compat_tests/java_tools/test_shared_jvm.py", "py4j.java_gateway"): "puts back what Spark changes there",
     ("compat_tests/spark/shared_spark.py", "SparkContext"): "forgets a Java process that was killed",
     ("compat_tests/spark/shared_spark.py", "SparkSession"): "as SparkContext",

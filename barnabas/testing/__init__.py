@@ -1,5 +1,8 @@
 """Barnabas inside a Python process, for tests: `with Broker() as broker: broker.bootstrap_servers`.
 
+Each of its rooms uses only those named before it: `waiting/`, `contents/`, `interception/`, `recording/` and `faults/`,
+`brokers/`, `control/`.
+
 Names are imported on first use: pytest loads this package's plugin in every run, also in those without a broker. The
 names in docs/testing.md and docs/testing/ are public. Names that begin with an underscore are not: the modules of this
 package use them among each other, where one object has parts in several of them.

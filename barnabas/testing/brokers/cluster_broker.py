@@ -29,7 +29,9 @@ class Home(Protocol):
         """Whether it has an event loop."""
         ...
 
-    def _not_running(self) -> RuntimeError: ...
+    def _not_running(self) -> RuntimeError:
+        """The error of a use while the cluster does not run."""
+        ...
 
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that starts or stops brokers on the event loop."""

@@ -116,6 +116,7 @@ class Owner(Contents, Recordable, Generic[L]):
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def _not_running(self) -> RuntimeError:
+        """The error of a use while it does not run."""
         return RuntimeError(f"this {self._noun} does not run: start() it, or use it in a `with` block")
 
     @property

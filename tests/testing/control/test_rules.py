@@ -10,7 +10,7 @@ from barnabas.testing.control import rules
 from barnabas.testing.control.fields import Refused
 from barnabas.testing.control.rules import Rules
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
-from tests.testing.test_faults import ask, codes, error, produce
+from tests.testing.faults.test_faults import ask, codes, error, produce
 from tools.attack.hostile import connect
 
 

@@ -23,7 +23,7 @@ from tools.processes.server import ROOT
 
 pytestmark = pytest.mark.slow
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 START = DOCS / "testing-other-languages.md"
 TEXT = "".join(page.read_text() for page in [START, *sorted(START.with_suffix("").glob("*.md"))])
 SERVE, *CURLS = [

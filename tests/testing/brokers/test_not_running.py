@@ -12,7 +12,7 @@ import pytest
 
 from barnabas.testing import ApiError, Broker, Cluster
 from barnabas.testing.faults.fault_list import FaultList
-from tests.testing.test_both import Owner
+from tests.testing.brokers.test_both import Owner
 
 pytestmark = pytest.mark.slow
 

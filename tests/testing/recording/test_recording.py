@@ -76,7 +76,7 @@ def test_what_is_told_of_a_request(broker: Broker) -> None:
     assert not asked.is_closed
     assert not hasattr(asked, "closed")
     assert not hasattr(asked, "answered")
-    page = (Path(__file__).parents[2] / "docs" / "testing" / "debugging.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "testing" / "debugging.md").read_text()
     table = page[page.index("| Field of a request") :].partition("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert [name for name in named if not hasattr(asked, name)] == []
