@@ -17,23 +17,22 @@ from barnabas.storage.config import LogConfig
 from barnabas.storage.files import Buffer
 from barnabas.storage.log import LogAppendInfo, PartitionLog
 from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
-from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.storage.segment_reader import ColdRead, FetchData
 from barnabas.storage.validation import AppendOrigin
 from barnabas.threads import OsThreads
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import Record, build_batch
+from tests.support.files import RuledFiles
 
 _numbers = itertools.count()
 
 
-class FaultyFiles(UnsyncedFiles):
+class FaultyFiles(RuledFiles):
     """The real disk, except where a test sets a fault. Nothing waits for it, since no power is cut: what a crash leaves
     of writes that are not synced is for `tools/simulation/world/disk.py`."""
 
     def __init__(self) -> None:
-        self.before: dict[str, Callable[..., object]] = {}
-        """By the name of a call in `WATCHED`: what is called first, with its arguments, and may raise instead of it."""
+        super().__init__()
         self.write_limit: int | None = None
         """Bytes that may still be written before the disk is full."""
         self.write_size_max: int | None = None
@@ -76,27 +75,6 @@ class FaultyFiles(UnsyncedFiles):
 
     def descriptor_limit(self) -> int:
         return self.descriptors
-
-
-WATCHED = (
-    "open", "pwrite", "pread", "pread_cached", "duplicate", "stat", "truncate", "sync", "sync_directory", "rename",
-    "unlink", "make_directory", "remove_directory", "list", "lock", "real_path",
-)  # fmt: skip
-
-
-def _watched(name: str) -> Callable[..., Any]:
-    original = getattr(FaultyFiles, name)
-
-    def call(files: FaultyFiles, *arguments: Any, **settings: Any) -> Any:
-        if name in files.before:
-            files.before[name](*arguments, **settings)
-        return original(files, *arguments, **settings)
-
-    return call
-
-
-for _name in WATCHED:
-    setattr(FaultyFiles, _name, _watched(_name))
 
 
 def batch(*values: bytes, timestamp: int = 1_700_000_000_000, **settings: Any) -> bytearray:

@@ -17,10 +17,10 @@ from barnabas.storage.errors import DirectoryLocked, DirectoryMismatch, StorageE
 from barnabas.storage.flush import SharedSync
 from barnabas.storage.log_directory import parse_log_name
 from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
-from barnabas.storage.os_files import OsFiles
 from barnabas.threads import OsThreads
 from barnabas.wire.errors import ApiError, ErrorCode
 from tests.storage.blocking import flush, run_flushes, run_retention, truncate_with_checkpoints
+from tests.support.files import RuledFiles, path_of
 from tests.support.reference_loop import assert_within, timed, work_s
 
 TOPIC_ID = bytes(range(1, 17))
@@ -495,29 +495,18 @@ def test_expired_deletions_and_retention_run_over_all_logs(logs):
     assert all(log.log_start_offset == 3 for log in logs.manager.logs)
 
 
-class CountingFiles(OsFiles):
-    """The real disk; notes what is synced."""
+def noting_syncs():
+    """The real disk, and the paths of what is synced."""
+    synced = []
 
-    def __init__(self):
-        self.paths = {}
-        self.synced = []
+    def note(concerned):
+        synced.append(path_of(concerned))
 
-    def open(self, path, *, create=False, truncate=False):
-        descriptor = super().open(path, create=create, truncate=truncate)
-        self.paths[descriptor] = path
-        return descriptor
-
-    def sync(self, descriptor):
-        self.synced.append(self.paths[descriptor])
-        super().sync(descriptor)
-
-    def sync_directory(self, path):
-        self.synced.append(path)
-        super().sync_directory(path)
+    return RuledFiles(sync=note, sync_directory=note), synced
 
 
 def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_path):
-    files = CountingFiles()
+    files, synced = noting_syncs()
     root = tmp_path / "counted"
     manager = LogManager(
         LogEnvironment(files, logs.clock, OsThreads(), logs.new_id),
@@ -540,9 +529,9 @@ def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_
     manager.load()
     logs.append(manager.get("t", 1), b"b")
     logs.append(manager.get("t", 2), b"b", producer_id=7, producer_epoch=0, base_sequence=0)
-    files.synced.clear()
+    synced.clear()
     manager.close()
-    found = sorted(path.removeprefix(f"{root}/") for path in files.synced if "/t-" in path)
+    found = sorted(path.removeprefix(f"{root}/") for path in synced if "/t-" in path)
     segment = f"{0:020}"
     assert found == [
         f"t-1/{segment}.index",
@@ -559,7 +548,7 @@ def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_
 def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of_those_without_records(
     logs, tools, tmp_path
 ):
-    files = CountingFiles()
+    files, synced = noting_syncs()
     root = tmp_path / "counted"
     manager = LogManager(
         LogEnvironment(files, logs.clock, OsThreads(), logs.new_id),
@@ -572,10 +561,10 @@ def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of
     for log in new:
         log.leader_epochs.assign(0, log.log_end_offset)
     logs.append(new[2], b"a")
-    files.synced.clear()
+    synced.clear()
     manager.close()
-    synced = [re.sub(r"\.[0-9a-f]+(?=\.tmp$)", "", path.removeprefix(f"{root}/")) for path in files.synced]
-    found = Counter(path for path in synced if path.startswith("t-"))
+    names = [re.sub(r"\.[0-9a-f]+(?=\.tmp$)", "", path.removeprefix(f"{root}/")) for path in synced]
+    found = Counter(path for path in names if path.startswith("t-"))
     segment = f"{0:020}"
     with_records = [f"t-2/{segment}.index", f"t-2/{segment}.timeindex", "t-2/leader-epoch-checkpoint.tmp"]
     of_all = [
@@ -583,7 +572,7 @@ def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of
     ]
     assert found == Counter([*of_all, *with_records])
     checkpoints_and_marker = 4
-    assert files.synced.count(str(root)) == 1 + checkpoints_and_marker
+    assert synced.count(str(root)) == 1 + checkpoints_and_marker
     files_of_kafka = [f"{segment}.{kind}" for kind in ("index", "log", "timeindex")]
     files_of_kafka += ["leader-epoch-checkpoint", "partition.metadata"]
     assert sorted(path.name for path in (root / "t-0").iterdir()) == files_of_kafka

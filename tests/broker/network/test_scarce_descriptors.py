@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from barnabas.storage.descriptors import descriptor_reserve
-from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import Broker
+from tests.support.files import RuledFiles
 from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
 
@@ -34,46 +34,36 @@ def produce(producer: Producer, value: bytes, refused: list[Any]) -> None:
     producer.produce("t", value, partition=0, on_delivery=lambda error, _: refused.append(error) if error else None)
 
 
-class Descriptors(UnsyncedFiles):
-    """Files; whether there are descriptors left for those of a partition, t-0 unless told."""
-
-    def __init__(self) -> None:
-        self.scarce = False
-        self.refused = 0
-        self.partition = "t-0"
-
-    def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
-        if self.scarce and f"/{self.partition}/" in path:
-            self.refused += 1
-            raise OSError(errno.EMFILE, "too many open files")
-        return super().open(path, create=create, truncate=truncate)
+def refuse(files: RuledFiles, partition: str) -> None:
+    """There are no descriptors left for the files of a partition."""
+    files.refuse("open", errno.EMFILE, lambda path: f"/{partition}/" in path)
 
 
 @pytest.fixture
-def left() -> Descriptors:
-    return Descriptors()
+def left() -> RuledFiles:
+    return RuledFiles()
 
 
 @pytest.mark.parametrize("settings", FLUSHED, ids=["before the acknowledgement", "after each record"])
-def test_a_flush_that_finds_no_descriptor_is_made_later(settings: dict[str, str], left: Descriptors) -> None:
+def test_a_flush_that_finds_no_descriptor_is_made_later(settings: dict[str, str], left: RuledFiles) -> None:
     refused: list[Any] = []
     with Broker(files=left, configs=settings) as broker:
         broker.create_topic("t")
         producer = idempotent_producer(broker.bootstrap_servers)
         produce(producer, b"0", refused)
         assert producer.flush(PATIENCE_S) == 0
-        left.scarce = True
+        refuse(left, "t-0")
         produce(producer, b"1", refused)
-        wait_until(lambda: left.refused > 200, "no second flush")  # each looks for a descriptor a hundred times
+        wait_until(lambda: len(left.refused) > 200, "no second flush")  # each looks for a descriptor a hundred times
         assert producer.flush(0) == 1
-        left.scarce = False
+        left.heal()
         assert producer.flush(PATIENCE_S) == 0
         assert not refused
         assert [record.value for record in broker.topic("t").records()] == [b"0", b"1"]
         assert broker.is_running
 
 
-def test_what_nobody_sends_again_is_committed_later(left: Descriptors) -> None:
+def test_what_nobody_sends_again_is_committed_later(left: RuledFiles) -> None:
     """Its producer was told that it failed, which says nothing of whether it stays."""
     refused: list[Any] = []
     with Broker(files=left, configs=FLUSHED[0]) as broker:
@@ -81,21 +71,20 @@ def test_what_nobody_sends_again_is_committed_later(left: Descriptors) -> None:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retries": 0, "linger.ms": 0})
         produce(producer, b"0", refused)
         assert producer.flush(PATIENCE_S) == 0
-        left.scarce = True
+        refuse(left, "t-0")
         produce(producer, b"1", refused)
         assert producer.flush(PATIENCE_S) == 0
         assert [error.name() for error in refused] == ["KAFKA_STORAGE_ERROR"]
         assert len(broker.topic("t").records()) == 1
-        left.scarce = False
+        left.heal()
         wait_until(lambda: len(broker.topic("t").records()) == 2, "not committed")
 
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-def test_a_transaction_whose_end_is_flushed_late_ends(left: Descriptors, is_commit: bool) -> None:
+def test_a_transaction_whose_end_is_flushed_late_ends(left: RuledFiles, is_commit: bool) -> None:
     with Broker(files=left, configs=FLUSHED[0] | {"transaction.state.log.num.partitions": "1"}) as broker:
         broker.create_topic("t")
         log = broker.server.log_manager.get("t", 0)  # type: ignore[union-attr]
-        left.partition = "__transaction_state-0"
         config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x", "log_level": 0}
         producer = Producer(config)
         producer.init_transactions(PATIENCE_S)
@@ -104,19 +93,19 @@ def test_a_transaction_whose_end_is_flushed_late_ends(left: Descriptors, is_comm
         assert producer.flush(PATIENCE_S) == 0
         ended: list[None] = []
         end = producer.commit_transaction if is_commit else producer.abort_transaction
-        left.scarce = True
+        refuse(left, "__transaction_state-0")
         ending = threading.Thread(target=lambda: ended.append(end(60)))
         ending.start()
-        wait_until(lambda: left.refused > 100, "no second flush")
+        wait_until(lambda: len(left.refused) > 100, "no second flush")
         assert (log.last_stable_offset, log.log_end_offset) == (0, 1), "its markers were written before its end is safe"
-        left.scarce = False
+        left.heal()
         ending.join(PATIENCE_S)
         assert ended, "the producer was told of an error"
         wait_until(lambda: log.last_stable_offset == 2, "no marker")
         Producer(config).init_transactions(PATIENCE_S)
 
 
-def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: Descriptors) -> None:
+def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: RuledFiles) -> None:
     settings = FLUSHED[0] | {
         "transaction.state.log.num.partitions": "1",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
@@ -124,39 +113,37 @@ def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: Descripto
     with Broker(files=left, configs=settings) as broker:
         broker.create_topic("t")
         log = broker.server.log_manager.get("t", 0)  # type: ignore[union-attr]
-        left.partition = "__transaction_state-0"
         producer = Producer(
             {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "x", "transaction.timeout.ms": 5_000,
              "log_level": 0}
         )  # fmt: skip
         producer.init_transactions(PATIENCE_S)
-        left.scarce = True
+        refuse(left, "__transaction_state-0")
         producer.begin_transaction()
         producer.produce("t", b"0", partition=0)
-        wait_until(lambda: left.refused > 100, "no second flush")
-        left.scarce = False
+        wait_until(lambda: len(left.refused) > 100, "no second flush")
+        left.heal()
         wait_until(lambda: log.log_end_offset > 0, "the record is not written")
         wait_until(lambda: log.last_stable_offset == 2, "not aborted")
 
 
-def test_a_commit_of_offsets_that_is_flushed_late_is_acknowledged(left: Descriptors) -> None:
+def test_a_commit_of_offsets_that_is_flushed_late_is_acknowledged(left: RuledFiles) -> None:
     settings = FLUSHED[0] | {"offsets.topic.num.partitions": "1", "offsets.commit.timeout.ms": "60000"}
     with Broker(files=left, configs=settings) as broker:
         broker.create_topic("t")
-        left.partition = "__consumer_offsets-0"
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0})
         place = TopicPartition("t", 0)
         place.offset = 5
         consumer.commit(offsets=[place], asynchronous=False)
         log = broker.server.log_manager.get("__consumer_offsets", 0)  # type: ignore[union-attr]
         end_offset = log.log_end_offset
-        left.scarce = True
+        refuse(left, "__consumer_offsets-0")
         place.offset = 7
         committing = threading.Thread(target=lambda: consumer.commit(offsets=[place], asynchronous=False))
         committing.start()
-        wait_until(lambda: left.refused > 100, "no second flush")
+        wait_until(lambda: len(left.refused) > 100, "no second flush")
         assert log.high_watermark == end_offset
-        left.scarce = False
+        left.heal()
         committing.join(PATIENCE_S)
         assert log.high_watermark == log.log_end_offset == end_offset + 1, "it was sent again"
         (found,) = consumer.committed([place], timeout=PATIENCE_S)
@@ -198,18 +185,18 @@ def test_idle_connections_leave_descriptors_to_the_log_and_the_metadata_store() 
         assert "failed" not in process.log_text()
 
 
-def test_a_topic_created_without_descriptors_is_served_when_there_are_some(left: Descriptors) -> None:
+def test_a_topic_created_without_descriptors_is_served_when_there_are_some(left: RuledFiles) -> None:
     """Its client waits so long, and no longer than it likes."""
     with Broker(files=left) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        left.scarce = True
+        refuse(left, "t-0")
         waiting = admin.create_topics([NewTopic("t", 1, 1)], operation_timeout=30)["t"]
-        left.partition = "u-0"
+        refuse(left, "u-0")
         impatient = admin.create_topics([NewTopic("u", 1, 1)], operation_timeout=1)["u"]
         with pytest.raises(KafkaException, match="REQUEST_TIMED_OUT"):
             impatient.result(PATIENCE_S)
         waiting.result(PATIENCE_S)  # since its partition's files can be opened, by now
-        left.scarce = False
+        left.heal()
         refused: list[Any] = []
         producer = idempotent_producer(broker.bootstrap_servers)
         for topic in ("t", "u"):
@@ -220,10 +207,10 @@ def test_a_topic_created_without_descriptors_is_served_when_there_are_some(left:
             assert len(broker.topic(topic).records()) == 1
 
 
-def test_groups_find_their_coordinator_when_there_are_descriptors_again(left: Descriptors) -> None:
+def test_groups_find_their_coordinator_when_there_are_descriptors_again(left: RuledFiles) -> None:
     with Broker(files=left, configs={"offsets.topic.num.partitions": "4"}) as broker:
         broker.create_topic("t")
-        left.partition, left.scarce = "__consumer_offsets-2", True
+        refuse(left, "__consumer_offsets-2")
         committed: list[str] = []
 
         def commit(group: str) -> None:
@@ -242,14 +229,14 @@ def test_groups_find_their_coordinator_when_there_are_descriptors_again(left: De
         threads = [threading.Thread(target=commit, args=[group]) for group in groups]
         for thread in threads:
             thread.start()
-        wait_until(lambda: left.refused > 1, "nobody asked again")
-        left.scarce = False
+        wait_until(lambda: len(left.refused) > 1, "nobody asked again")
+        left.heal()
         for thread in threads:
             thread.join(PATIENCE_S)
         assert sorted(committed) == groups
 
 
-def test_a_log_that_could_not_be_opened_at_the_start_is_opened_when_there_are_descriptors(left: Descriptors) -> None:
+def test_a_log_that_could_not_be_opened_at_the_start_is_opened_when_there_are_descriptors(left: RuledFiles) -> None:
     with Broker(files=left) as broker:
         broker.create_topic("t")
         refused: list[Any] = []
@@ -257,11 +244,11 @@ def test_a_log_that_could_not_be_opened_at_the_start_is_opened_when_there_are_de
         produce(producer, b"0", refused)
         assert producer.flush(PATIENCE_S) == 0
         broker.kill()
-        left.scarce = True
+        refuse(left, "t-0")
         broker.start()
         produce(producer, b"1", refused)
-        wait_until(lambda: left.refused > 1, "nobody tried again")
-        left.scarce = False
+        wait_until(lambda: len(left.refused) > 1, "nobody tried again")
+        left.heal()
         assert producer.flush(PATIENCE_S) == 0
         assert not refused
         assert [record.value for record in broker.topic("t").records()] == [b"0", b"1"]

@@ -30,7 +30,7 @@ from tests.broker.replication.leader_and_follower import (
 )
 from tests.storage.blocking import flush
 from tests.support.bugs import REASON, Bug
-from tests.support.refusing_files import RefusingFiles
+from tests.support.files import RefusingFiles
 
 
 async def test_a_follower_has_its_leaders_bytes(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ async def test_a_log_that_cannot_be_cut_for_lack_of_room_is_cut_when_there_is_so
         files.watch(lambda call: call.name == "open" and RECOVERY_POINT_FILE in call.path, refuse=0, error=errno.ENOSPC)
         follower.follow()
         await follower.until(lambda: log.high_watermark == 2)
-        assert files.refused is not None
+        assert files.refused_call is not None
         assert_equal(leader.partition(), log)
 
 

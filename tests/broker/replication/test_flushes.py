@@ -21,8 +21,8 @@ from barnabas.testing.contents.requests import ask
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
+from tests.support.files import SlowDisk
 from tests.support.scarce_threads import no_new_threads
-from tests.support.slow_disk import SlowDisk
 from tools.waiting import PATIENCE_S
 
 

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.testing import Broker
-from tests.support.slow_disk import SlowDisk
+from tests.support.files import SlowDisk
 from tools.waiting import PATIENCE_S
 
 RECORDS = 50

@@ -37,6 +37,7 @@ from barnabas.wire.record_batch import iter_headers, parse_header, patch
 from barnabas.wire.records import Record, assemble_batch, build_batch
 from barnabas.wire.varint import encode_varint
 from tests.support.bugs import Bug
+from tests.support.files import RuledFiles
 from tools.attack import hostile
 from tools.attack.hostile import Memory, ask, connect
 from tools.processes import children
@@ -243,51 +244,32 @@ def is_running(pid: int) -> bool:
         return False
 
 
-class FilesThatCannotBeOpened(UnsyncedFiles):
-    """Files of which none is opened with `error` whose path, and whether it is to be created, are among the `refused`
-    ones."""
-
-    def __init__(self, error: int, is_refused: Callable[[str, bool], bool]) -> None:
-        self.refused: list[str] = []
-        self.is_healed = False
-        self._error = error
-        self._is_refused = is_refused
-
-    def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
-        if not self.is_healed and self._is_refused(path, create):
-            self.refused.append(path)
-            raise OSError(self._error, os.strerror(self._error))
-        return super().open(path, create=create, truncate=truncate)
-
-
 def test_what_the_disk_had_no_room_for_is_compacted_later() -> None:
-    files = FilesThatCannotBeOpened(errno.ENOSPC, lambda path, _: path.endswith(".cleaned"))
+    files = RuledFiles()
+    files.refuse("open", errno.ENOSPC, lambda path: path.endswith(".cleaned"))
     settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
     with Broker(files=files, configs=SETTINGS) as broker:
         topic = broker.create_topic("t", configs=settings)
         for number in range(60):
             topic.produce(b"v" * 200, key=b"%d" % (number % 3))
         wait_until(lambda: len(files.refused) >= 2, "no second try")
-        files.is_healed = True
+        files.heal()
         wait_until(lambda: len(topic.records()) < 20, "not compacted")
         assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
 
 
 def test_nothing_is_swapped_before_a_start_would_know_of_it() -> None:
     """Recovery takes gaps in a log that was never compacted for losses."""
-    files = FilesThatCannotBeOpened(
-        errno.ENOSPC, lambda path, creates: creates and "/cleaner-offset-checkpoint" in path
-    )
-    files.is_healed = True
+    files = RuledFiles()
     settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
     with Broker(files=files, configs=SETTINGS) as broker:
-        files.is_healed = False
+        files.refuse("open", errno.ENOSPC, lambda path: path.endswith("/cleaner-offset-checkpoint.tmp"))
         topic = broker.create_topic("t", configs=settings)
         for number in range(60):
             topic.produce(b"v" * 200, key=b"%d" % (number % 3))
         wait_until(lambda: len(files.refused) >= 2, "no second try")
         assert len(topic.records()) == 60
-        files.is_healed = True
+        files.heal()
         wait_until(lambda: len(topic.records()) < 20, "not compacted")
         assert {record.key for record in topic.records()} == {b"0", b"1", b"2"}
 
@@ -390,7 +372,8 @@ def test_a_batch_that_decompresses_to_too_much_stays_as_it_is(process: BarnabasP
 @pytest.mark.slow
 def test_what_the_disk_failed_at_is_left_alone() -> None:
     """Until the next start, while others are compacted again and again; what it has is served."""
-    files = FilesThatCannotBeOpened(errno.EIO, lambda path, _: path.endswith(".cleaned") and "/bad-0/" in path)
+    files = RuledFiles()
+    files.refuse("open", errno.EIO, lambda path: path.endswith(".cleaned") and "/bad-0/" in path)
     settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
     with Broker(files=files, configs=SETTINGS) as broker:
         bad, good = (broker.create_topic(name, configs=settings) for name in ("bad", "good"))

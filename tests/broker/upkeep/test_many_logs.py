@@ -23,14 +23,13 @@ from barnabas.broker.upkeep.retention import Retention
 from barnabas.clock import ManualClock
 from barnabas.storage.compaction.cleaner_manager import log_to_clean
 from barnabas.storage.config import LogConfig
-from barnabas.storage.files import Buffer, FileStat
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
-from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.storage.retention import SEGMENTS_AT_ONCE
 from barnabas.threads import OsThreads
 from barnabas.wire.names import ZERO_TOPIC_ID
 from barnabas.wire.records import Record, build_batch
+from tests.support.files import RuledFiles, path_of
 
 pytestmark = pytest.mark.slow
 
@@ -39,36 +38,29 @@ NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 
 
-class NotingFiles(UnsyncedFiles):
+class NotingFiles(RuledFiles):
     """The real disk; notes what is read by the thread that made it, and fails for paths with `broken` in them."""
 
     def __init__(self) -> None:
+        super().__init__(open=self._note_open, pread=self._note, stat=self._note)
         self.loop_thread = threading.get_ident()
         self.read_on_loop: list[str] = []
         self.read_in_threads = 0
         self.broken = "\0"
         self.error = errno.EIO
 
-    def _note(self, what: str) -> None:
+    def _note_open(self, path: str, *, create: bool = False, **_: object) -> None:
+        if not create:
+            self._note(path)
+
+    def _note(self, concerned: str | int, *_: object) -> None:
+        what = path_of(concerned)
         if self.broken in what:
             raise OSError(self.error, os.strerror(self.error))
         if threading.get_ident() == self.loop_thread:
             self.read_on_loop.append(what)
         else:
             self.read_in_threads += 1
-
-    def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
-        if not create:
-            self._note(path)
-        return super().open(path, create=create, truncate=truncate)
-
-    def pread(self, descriptor: int, size: int, position: int) -> Buffer:
-        self._note(os.readlink(f"/proc/self/fd/{descriptor}"))
-        return super().pread(descriptor, size, position)
-
-    def stat(self, path: str) -> FileStat:
-        self._note(path)
-        return super().stat(path)
 
 
 class Bench:

@@ -18,6 +18,7 @@ from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import MetadataRequest
 from tests.broker.whole.cluster import ONE_REPLICA, cluster, creation, leader_of
+from tests.support.files import RuledFiles
 from tools.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
@@ -206,25 +207,16 @@ def read_committed(bootstrap_servers: str) -> list[tuple[int, bytes]]:
     return sorted(found)
 
 
-class HangingDirectories(UnsyncedFiles):
-    """A disk that does not get a directory's changes done, while a test wants it so."""
-
-    def __init__(self) -> None:
-        self.goes_on = threading.Event()
-        self.goes_on.set()
-        self.hangs = threading.Event()
-
-    def sync_directory(self, path: str) -> None:
-        if not self.goes_on.is_set():
-            self.hangs.set()
-            self.goes_on.wait()
-        super().sync_directory(path)
-
-
 async def test_a_disk_of_the_controller_that_hangs_holds_no_election_up(tmp_path: Path) -> None:
     """A topic is deleted there meanwhile."""
     async with cluster(tmp_path, 0) as brokers:
-        disk = HangingDirectories()
+        disk = RuledFiles()
+        hangs, goes_on = threading.Event(), threading.Event()
+
+        def hang(_: str) -> None:
+            hangs.set()
+            goes_on.wait()
+
         brokers.files = lambda: disk
         own = await brokers.start(1)
         brokers.files = UnsyncedFiles
@@ -233,10 +225,10 @@ async def test_a_disk_of_the_controller_that_hangs_holds_no_election_up(tmp_path
         assert await brokers.create("going", 1, 3) is ErrorCode.NONE
         assert await brokers.create("t", 3, 3) is ErrorCode.NONE
         await until(lambda: all(broker.log_manager.get("going", 0) is not None for broker in others.values()))
-        disk.goes_on.clear()
+        disk.before["sync_directory"] = hang
         deletion = asyncio.ensure_future(own.controller.delete_topics(["going"]))
         try:
-            await until(disk.hangs.is_set)
+            await until(hangs.is_set)
             await until(lambda: own.controller.context.deletions.holders("going") == {1})  # the others have deleted it
             assert all(broker.log_manager.get("going", 0) is None for broker in others.values())
             led = next(p for p in range(3) if leader_of(others[3], "t", p) == 2)
@@ -244,5 +236,5 @@ async def test_a_disk_of_the_controller_that_hangs_holds_no_election_up(tmp_path
             await until(lambda: leader_of(others[3], "t", led) in (1, 3))
             assert not deletion.done()
         finally:
-            disk.goes_on.set()
+            goes_on.set()
         assert (await deletion)["going"] is None

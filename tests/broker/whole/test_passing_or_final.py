@@ -38,7 +38,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # for `tools`, which no wheel contains
 
 from tests.support import refused_store  # noqa: E402
-from tests.support.refusing_files import Call, RefusingFiles  # noqa: E402
+from tests.support.files import Call, RefusingFiles  # noqa: E402
 from tests.support.required import tool_missing  # noqa: E402
 from tools.processes.barnabas import BarnabasProcess  # noqa: E402
 from tools.waiting import PATIENCE_S  # noqa: E402
@@ -122,7 +122,7 @@ class Bench:
             try:
                 return future.result(patience_s)
             except TimeoutError:
-                if self.files.refused is not None:
+                if self.files.refused_call is not None:
                     self.broker.clock.advance(1_000)
                     patience_s = 0.1
 
@@ -376,7 +376,7 @@ def run_cell(bench: Bench, activity: Activity, number: int, error: int) -> str:
     activity.prepare(bench)
     bench.files.watch(activity.concerns, refuse=number, error=error)
     outcome = told(bench, activity)
-    refused = bench.files.refused
+    refused = bench.files.refused_call
     bench.files.heal()
     if activity.act is not start:
         bench.on_loop(lambda: None)  # where a failure is told

@@ -36,7 +36,7 @@ from barnabas.wire.messages.txn_offset_commit import (
 from barnabas.wire.record_batch import TimestampType, iter_headers
 from barnabas.wire.records import Record, build_batch
 from tests.broker.running import ENVIRONMENT, running
-from tests.support.slow_disk import SlowDisk
+from tests.support.files import SlowDisk
 from tools.waiting import PATIENCE_S
 
 T = TypeVar("T")

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from barnabas.storage.log_manager import LogManager
 from barnabas.storage.os_files import UnsyncedFiles
 from tests.storage.conftest import batch
 from tests.support.bugs import REASON, Bug
+from tests.support.files import RuledFiles
 
 
 def new_broker(data_dir: Path, files: Files | None = None, **options: str) -> Broker:
@@ -68,19 +68,6 @@ def test_a_start_that_fails_gives_everything_back(
     asyncio.run(run())
 
 
-class GivesUp(UnsyncedFiles):
-    """Calls something when a segment is opened, which a start does only to recover it."""
-
-    def __init__(self, give_up: Callable[[], None]) -> None:
-        super().__init__()
-        self._give_up = give_up
-
-    def open(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
-        if path.endswith(".log"):
-            self._give_up()
-        return super().open(path, create=create, truncate=truncate)
-
-
 def test_a_start_that_recovers_logs_can_be_given_up(tmp_path: Path) -> None:
     async def run() -> None:
         broker = new_broker(tmp_path)
@@ -91,7 +78,11 @@ def test_a_start_that_recovers_logs_can_be_given_up(tmp_path: Path) -> None:
         log.append_as_leader(batch(b"kept"), leader_epoch=0, now_ms=broker.clock.now_ms())
         await broker.crash()
 
-        interrupted = new_broker(tmp_path, GivesUp(lambda: interrupted.give_up_start()))
+        def give_up(path: str, **_: object) -> None:
+            if path.endswith(".log"):  # a start opens a segment only to recover it
+                interrupted.give_up_start()
+
+        interrupted = new_broker(tmp_path, RuledFiles(open=give_up))
         with pytest.raises(asyncio.CancelledError):
             await interrupted.start()
         assert asyncio.all_tasks() == {asyncio.current_task()}

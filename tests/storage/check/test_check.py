@@ -25,7 +25,6 @@ from barnabas.storage.checkpoints import (
     encode_offsets,
     encode_partition_metadata,
 )
-from barnabas.storage.files import Buffer
 from barnabas.storage.os_files import OsFiles
 from barnabas.storage.producer_snapshot import encode_snapshot
 from barnabas.storage.producer_state import BatchMetadata, ProducerEntry
@@ -35,6 +34,7 @@ from barnabas.wire.compression import CompressionType
 from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from barnabas.wire.record_batch import parse_header
 from barnabas.wire.records import Record, assemble_batch, build_batch
+from tests.support.files import RuledFiles
 
 FIRST = "00000000000000000000"
 SECOND = "00000000000000000017"
@@ -460,17 +460,6 @@ def test_missing_files_are_noted(directory: Path) -> None:
     assert len(found(report, Level.NOTE)) == 3
 
 
-class ReadSizes(OsFiles):
-    """The real disk; `sizes` are those that were asked for."""
-
-    def __init__(self) -> None:
-        self.sizes: set[int] = set()
-
-    def pread(self, descriptor: int, size: int, position: int) -> Buffer:
-        self.sizes.add(size)
-        return super().pread(descriptor, size, position)
-
-
 def test_findings_are_limited(directory: Path) -> None:
     batch = a_batch(17, 1, 1, 5, CompressionType.NONE)
     (directory / PARTITION / f"{SECOND}.log").write_bytes(batch * 500)
@@ -480,9 +469,10 @@ def test_findings_are_limited(directory: Path) -> None:
 
 
 def test_batches_larger_than_the_window_are_checked_in_pieces(directory: Path) -> None:
-    files = ReadSizes()
+    sizes = set()
+    files = RuledFiles(pread=lambda _descriptor, size, _position: sizes.add(size))
     assert check_directory(files, directory, deep=True, limits=CheckLimits(window_bytes=64)).findings == []
-    assert 64 in files.sizes
+    assert 64 in sizes
     limits = CheckLimits(window_bytes=64, opened_batch_bytes_max=100)
     report = check_directory(OsFiles(), directory, deep=True, limits=limits)
     assert any("too large to be opened" in text for text in found(report, Level.WARNING))

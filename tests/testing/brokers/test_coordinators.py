@@ -15,13 +15,13 @@ from barnabas.broker.configuration.config import load
 from barnabas.broker.environment import Environment
 from barnabas.broker.server import Broker as Server
 from barnabas.clock import ManualClock
-from barnabas.storage.os_files import UnsyncedFiles
 from barnabas.testing import Broker, Cluster, ErrorCode
 from barnabas.testing.brokers import coordinators
 from barnabas.testing.brokers.broker_thread import BrokerThread
 from barnabas.testing.contents.requests import ask
 from barnabas.wire.codec import decode
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from tests.support.files import RuledFiles
 from tools.attack.hostile import connect, frame, receive
 from tools.waiting import PATIENCE_S, wait_until
 
@@ -114,21 +114,14 @@ def test_nobody_who_asks_for_none_sees_their_topics(owner: Owner) -> None:
     ] == []
 
 
-class FullForInternalTopics(UnsyncedFiles):
-    """A disk without room for any internal topic."""
-
-    def make_directory(self, path: str) -> None:
-        if "/__" in path:
-            raise OSError(errno.ENOSPC, "no room")
-        super().make_directory(path)
-
-
 def test_who_cannot_be_served_is_told(tmp_path: Path) -> None:
     def wait_for_coordinators(server: Server) -> None:
         coordinators.attach(server, lambda: [server], patience_s=0.1)
 
     config = load(options={"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
-    broker = BrokerThread(config, Environment(files=FullForInternalTopics()), wait_for_coordinators)
+    files = RuledFiles()
+    files.refuse("make_directory", errno.ENOSPC, lambda path: "/__" in path)  # there is no room for internal topics
+    broker = BrokerThread(config, Environment(files=files), wait_for_coordinators)
     server = broker.server
     try:
         coordinator_at(server.socket_server.bootstrap_servers)  # creates the topic; it may come before the refusals

@@ -18,8 +18,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from barnabas.clock import ManualClock, SystemClock
 from barnabas.storage.check.directory import check_directory
 from barnabas.storage.check.report import Level
-from barnabas.storage.files import FileStat
-from barnabas.storage.os_files import OsFiles, UnsyncedFiles
+from barnabas.storage.os_files import OsFiles
 from barnabas.testing import Broker, Cluster, ErrorCode
 from barnabas.testing.brokers import succession
 from barnabas.testing.contents.requests import ask
@@ -31,6 +30,7 @@ from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from barnabas.wire.messages.metadata import MetadataRequest
 from tests.support.bugs import Bug
+from tests.support.files import RuledFiles
 from tests.support.reference_loop import assert_within, timed, work_s
 from tools.attack.hostile import connect, frame, receive
 from tools.processes.barnabas import BarnabasZooKeeper
@@ -257,12 +257,10 @@ def test_old_data_go_when_the_next_broker_is_there(how: str) -> None:
     system's."""
     removing: list[bool] = []
 
-    class Noting(UnsyncedFiles):
-        def stat(self, path: str) -> FileStat:
-            removing.append(any(thread.name == "barnabas-removal" for thread in threading.enumerate()))
-            return super().stat(path)
+    def note(_: str) -> None:
+        removing.append(any(thread.name == "barnabas-removal" for thread in threading.enumerate()))
 
-    with Broker(files=Noting()) as broker:
+    with Broker(files=RuledFiles(stat=note)) as broker:
         renew = new_data(broker, how)
         broker.create_topic("t", partitions=100)
         removing.clear()
