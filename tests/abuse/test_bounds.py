@@ -74,7 +74,7 @@ from tools.attack.hostile import (
     metrics_page,
     produce,
 )
-from tools.attack.request_stage import TOPIC, Stage, errors
+from tools.attack.stage import TOPIC, Stage, errors
 from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

@@ -34,7 +34,7 @@ from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.records import Record, build_batch, iter_records
 from tools.attack.extremes import HUGE_TEXT, config_texts
 from tools.attack.hostile import eventually, processor_share
-from tools.attack.request_stage import NODE_ID, Peer, now_ms
+from tools.attack.stage import NODE_ID, Peer, now_ms
 from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

@@ -13,7 +13,7 @@ from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from tools.attack.hostile import MIB, HealthyClient, Memory, eventually, processor_share
-from tools.attack.request_stage import Stage, errors
+from tools.attack.stage import Stage, errors
 from tools.processes.barnabas import BarnabasProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]

@@ -40,16 +40,8 @@ from tools.attack.hostile import (
     open_sockets,
     receive,
 )
-from tools.attack.request_stage import (
-    REQUESTS,
-    Builder,
-    Stage,
-    errors,
-    fetching,
-    produce,
-    served_versions,
-    write_markers,
-)
+from tools.attack.requests import REQUESTS, Builder, served_versions, write_markers
+from tools.attack.stage import Stage, errors, fetching, produce
 from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S
 

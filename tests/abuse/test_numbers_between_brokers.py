@@ -49,7 +49,8 @@ from barnabas.wire.schema import Message
 from tests.broker.handlers.test_between_brokers import LISTENERS
 from tests.broker.running import ENVIRONMENT, running
 from tools.attack.extremes import EXTREMES, TEXTS, Change, changes
-from tools.attack.request_stage import REQUESTS, errors
+from tools.attack.requests import REQUESTS
+from tools.attack.stage import errors
 from tools.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
