@@ -88,8 +88,9 @@ class LocalClient:
         try:
             await self._in_order.acquire()
             try:
-                await self._has_room.wait()
-                await self._is_within_quota.wait()
+                while not (self._has_room.is_set() and self._is_within_quota.is_set()):
+                    await self._has_room.wait()
+                    await self._is_within_quota.wait()
             except BaseException:
                 self._in_order.release()
                 raise
