@@ -97,7 +97,7 @@ def test_a_handler_is_told_who_asks() -> None:
     [(request, context)] = asked
     assert request == REQUEST
     assert (context.client_id, context.api_version) == ("a console", VERSION)
-    assert (context.session.listener_name, context.session.is_broker) == ("LISTENER", False)
+    assert (context.session.listener.name, context.session.is_broker) == ("LISTENER", False)
 
 
 def test_requests_are_served_one_after_the_other() -> None:
