@@ -1,6 +1,14 @@
-"""From a frame to a handler and back: dispatch, the registry of APIs, the request context; clients in this process.
+"""From a frame to a handler and back: dispatch, the declaration of an API, the context of a request.
 
-A file in `broker/handlers/` declares its API as a `HANDLER` (`registry.py`). On the inter-broker listener of brokers
-with a parent's secret nothing is served before authentication (`authentication.py`). A client in the broker's own
-process asks through the dispatcher and its bounds (`local.py`).
+- `dispatch.py` decodes a frame, calls the handler, encodes the response, and is the boundary for unexpected errors.
+- `registry.py` is the declaration of an API, `HANDLER` in its file of `broker/handlers/`.
+- `context.py` is what a handler is given: the session, the services, and what the client may do.
+- `authentication.py` refuses requests before authentication, on the brokers' own listener of `serve --brokers`.
+- `local.py` is a client in the broker's own process, with the limits of others.
+- `large_requests.py` limits how many large requests are served at the same time.
+
+For handlers: `reply_room.py` limits the size of a response; `current_leader.py` names the leader in responses to
+Produce and Fetch. `response_errors.py` finds error codes for the metrics.
+
+There are no quotas yet: one of bytes belongs in the handlers of Produce and Fetch, one of requests in dispatch.
 """

@@ -1,5 +1,16 @@
-"""One file per API. The tables below name the files; `find_handler` imports a file when its API is first used, and
-ApiVersions is computed from the declarations of the handlers for clients."""
+"""The handlers: one file per API, whose head says its versions, behaviour, errors and deviations.
+
+A new API is a file here with its `HANDLER` (`broker/api/registry.py`), a line in a table below, and:
+
+- its messages, if there are none yet: a name in `tools/wiregen/selection.py`;
+- a request for the attacks in `tools/attack/requests.py`, one between brokers in
+  `tests/abuse/test_numbers_between_brokers.py`;
+- the fields that name topics, groups and so on, for faults: `barnabas/testing/interception/api_entries.py`;
+- a part that handlers do not have yet: a field of `Services` (`broker/services.py`).
+
+An API between brokers also says `is_inter_broker`, and is served on their listener alone. `find_handler` imports a file
+when its API is first used, and ApiVersions is computed from the declarations of the handlers for clients.
+"""
 
 from collections.abc import Mapping
 from functools import cache

@@ -1,11 +1,12 @@
-"""The HTTP port: health checks, metrics, and whatever else is a row of its table of routes.
+"""The HTTP port: health checks, metrics, and any other row of its table of routes.
 
-`server.py` listens and serves routes (`routes.py`); `connections.py` bounds what clients can hold, with `framing.py`
-(where a request ends, and whether another may follow) and `chunks.py` (bodies in chunks). `pages.py` has the routes of
-the pages, with `joining.py` (whether replicas have been in sync since the start), `figures.py` (the broker's figures)
-and `metrics_page.py` (the page that shows them).
+- `server.py` listens, and serves the table in `routes.py`.
+- `connections.py` limits number, time and memory; `framing.py` finds the end of a request, `chunks.py` of a chunk.
+- `pages.py` has /healthz, /readyz and /metrics; `joining.py`: have all replicas been in sync since the start?
+- `figures.py` reads the broker's figures; `metrics_page.py` renders them.
 
-A new metric is a plain number, counted by the part where it happens, a field in `figures`, and a family in
-`metrics_page`. Of a coordinator the service or the runtime counts, as `memory_budget` counts refusals: machines are
-pure, and shards come and go.
+A new metric is a plain number that the part counts where it happens, a field in the figures, a family in the page, and
+an example in `tools/references/metrics.py`, from which `make docs` writes docs/metrics.md. In a coordinator the service
+or the runtime counts, as `broker/coordinators/memory_budget.py` does: machines are pure, and shards come and go.
+Requests are counted in `broker/observability/`.
 """

@@ -1,6 +1,14 @@
 """Sockets: listeners and their connections, requests in and responses out, and their limits.
 
-A connection keeps the requests of one client in order, and reads nothing while it cannot serve; `outcome.py` has what
-becomes of a request. A response leaves through the transport, or past it from log files. HTTP has connections of its
-own (`broker/http/connections.py`), and so have links to other brokers (`peer_connection.py`).
+- `socket_server.py` listens; `listener.py` is what a connection knows of its listener.
+- `connection.py` is one connection: it keeps its requests in order, and reads nothing while it cannot serve.
+- `connections.py` has all of them: limits of their number, and the end of idle ones.
+- `session.py` is the client: address, software, principal. Clients that are brokers are exempt from limits.
+- `turns.py` gives each connection its turn to have requests served.
+- `outcome.py` has the results of a request: a response, a wait for one, or the end of its connection.
+- `reply_queue.py` sends responses in order, through the transport or past it from log files: `file_sender.py`.
+- `peer_connection.py` is a connection to another broker (`broker/cluster/peers.py` has all of them).
+
+The bytes of unfinished requests are limited by `barnabas/inflight_budget.py`. HTTP has connections of its own:
+`broker/http/connections.py`.
 """

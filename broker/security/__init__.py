@@ -1,6 +1,9 @@
 """Authentication, and the operations that clients may perform.
 
-A broker shows its secret to another one when it connects (`network/peer_connection.py`); SaslHandshake and
-SaslAuthenticate take it (`handlers/`). Its registration has the digest (`controller/operations/broker_changes.py`); the
-secret that `serve --brokers` gives to its brokers lies in `cli/cluster_directory.py`.
+- `broker_secrets.py`: the secrets that brokers of a cluster send each other; `sasl_plain.py`: the mechanism they use.
+- `operations.py`: the operations on each type of resource, and their bit fields in responses (KIP-430).
+
+`broker/network/peer_connection.py` sends the secret, SaslHandshake and SaslAuthenticate (`broker/handlers/`) check it.
+A broker's registration has the digest (`controller/operations/broker_changes.py`). `broker/cli/cluster_directory.py`
+keeps the secret that `serve --brokers` gives to its brokers.
 """
