@@ -1,7 +1,12 @@
 """Groups and their offsets, kept in `__consumer_offsets`.
 
-`service` is what handlers ask; a `shard` is one partition in memory. It has `offsets`, which are the same for all
-groups, and groups of any kind (`kinds`); classic groups (`classic/`) are the only kind so far. `changes` are what a
-decision alters, `records` their form in the log (a new type of record needs its message in
-`tools/wiregen/selection.py`), `events` what is asked, and the replies; `views` are for administrators.
+- `service.py` is what handlers ask; `shard.py` is one partition in memory.
+- `events.py`: what is asked, and the replies; `changes.py`: what a decision alters; `records.py`: the durable ones in
+  the log.
+- `offsets.py`: committed offsets, the same for all kinds of groups; `memory.py`: estimates of memory.
+- `kinds.py`: the seam for kinds of groups, of which `classic/` is the only one so far.
+- `views.py`: what administrators see; `settings.py`: keys and limits.
+
+A new event has a line in `_DECIDERS` of its kind, or in `DECIDERS` of offsets. A new change has a branch in `apply`; a
+durable one is in `RECORDS` of the shard, and has its message in `tools/wiregen/selection.py`.
 """
