@@ -1,8 +1,20 @@
-"""The `barnabas` command: a file for each noun (`topics`, `groups` and so on), which `app` registers in their order
-(`Commands.ORDER`). The examples in a command's help are run by a test.
+"""The `barnabas` command: a file for each noun, and what they share.
 
-They share `command` (help), `completion`, `output`, `values` (what options mean), `records` (lines that `produce` and
-`consume` take and print) and `interrupts` (Ctrl-C and SIGTERM), and talk to brokers by our own client
-(`broker/client/`). `serve` starts `one_broker`, which is a `process` from its start to its exit status (`ready`: the
-line that says that clients may connect), or `several_brokers`, whose parent is the `supervisor` of processes.
+- `app.py` registers the commands; a new one has a place in `Commands.ORDER`, and an example in its help, which a test
+  runs (`tests/broker/cli/test_examples.py`). `make docs` writes docs/command-line.md.
+- Topics: `topics.py`, `contents.py` (offsets, sizes, deleting records), `ill_partitions.py` (filters of `topics list`),
+  `reassignment.py` (reassign, elect).
+- Brokers: `cluster.py` (describe), `brokers.py` (list, drain, rebalance).
+- Moves of partitions: `move_plan.py` shows a plan; `moves.py` asks, starts it and waits.
+- Records: `produce.py`, `consume.py`, `records.py` (lines to records and back).
+- Others: `groups.py`, `transactions.py`, `configs.py`, `check.py` (a log directory), `zookeeper.py`.
+- Shared: `command.py` (help), `completion.py`, `output.py`, `values.py` (parses options), `interrupts.py` (Ctrl-C).
+
+Commands talk to brokers by `broker/client/`. `serve` does not import typer and rich, so that it starts fast:
+
+- `serve.py` has its options, `serve_help.py` its help; `one_broker.py` reads the configuration and runs a broker;
+  `process.py` is the process around it, to the exit status; `ready.py` prints that clients may connect.
+- `several_brokers.py` is the parent of `serve --brokers N`, with `broker_plans.py` (their configuration),
+  `free_ports.py`, `cluster_directory.py` (directories, secret), and `supervisor.py` (starts, restarts, stops).
+- `zookeeper_process.py` serves ZooKeeper's protocol, for `barnabas zookeeper` and for that parent.
 """
