@@ -1,4 +1,4 @@
-"""The foundation of a broker: what its parts are made of, and what it has before it starts."""
+"""The foundation of a broker: the objects that exist before it starts, from which its parts are made."""
 
 import asyncio
 

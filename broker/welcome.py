@@ -1,6 +1,6 @@
-"""The welcome of a broker that starts among others: before it is told of its cluster, it serves controllers alone.
+"""Requests to a broker that starts beside others: until it knows its cluster, it serves those between brokers alone.
 
-Clients' first request, ApiVersions, is held for a moment, any other one closes the connection.
+The first request of a client, ApiVersions, is held for a moment. Any other request closes its connection.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The brokers of `serve --brokers N`: the configuration of each is that of the first one, counted up. Pure."""
+"""The brokers of `serve --brokers N`: each has the first one's configuration, with ids and ports counted up. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a request's head says of the bytes after it: how many are its body, and whether another request may follow.
+"""The framing of requests, by their heads: the size of the body, and whether another request may follow.
 
 aiohttp parses the request. Both have to agree on where it ends, or bytes of a body would be served as a request. So the
-connection closes after whatever is not plainly one request with a length.
+connection closes after a request whose length is not beyond doubt.
 
 *Source*: RFC 9112, sections 6 and 9.
 """

@@ -1,4 +1,4 @@
-"""Whether a broker has joined its cluster since its start, so that all of its replicas have been in sync once."""
+"""The joining of a broker: it is complete once all of its replicas have been in sync since its start."""
 
 from __future__ import annotations
 

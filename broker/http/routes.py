@@ -1,4 +1,4 @@
-"""What an HTTP port serves: a table of routes."""
+"""The table of routes that an HTTP port serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A listener as the connections that it has accepted know it."""
+"""The properties of a listener that its connections know: name, security protocol, source of principals."""
 
 from enum import Enum
 from typing import Final, NamedTuple

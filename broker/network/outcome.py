@@ -1,4 +1,4 @@
-"""The outcome of a request, for the connection that received it."""
+"""The possible results of a request: a response, a wait for one, or the end of its connection."""
 
 from __future__ import annotations
 

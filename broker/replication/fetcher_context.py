@@ -1,4 +1,4 @@
-"""What all fetchers of a broker share: the parts of the broker that they use, and their common state."""
+"""The context that all fetchers of a broker share: the parts of the broker that they use, and their common state."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,5 +1,5 @@
-"""One connection to a leader, over which a follower fetches: sends what its `Fetcher` asks for, and appends what the
-leader answers (Kafka's ReplicaFetcherThread). `fetcher.py` decides, `follower_truncations.py` truncates.
+"""One connection to a leader, over which a follower fetches: sends the requests of its `Fetcher`, and appends the
+records in the responses (Kafka's ReplicaFetcherThread). `fetcher.py` decides, `follower_truncations.py` truncates.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Truncates the logs of followed partitions where they diverge from their leaders'.
 
 A truncation runs in a thread, for all logs of one response together. Meanwhile the partition may be followed at another
-leader, or in a newer epoch: its log is held there until the truncation ends, and is then fetched for whoever leads it.
+leader, or in a newer epoch: its log is held there until the truncation ends, and is then fetched from its present
+leader.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a fetch may return of a log, by who reads it.
+"""The part of a log that a fetch may return, by the kind of its reader.
 
 Source: org.apache.kafka.server.storage.log.FetchIsolation, whose names these are.
 """

@@ -1,4 +1,4 @@
-"""Passes of upkeep over all logs that need times of their segments: some logs at a time, read in a thread."""
+"""Reads the timestamps of segments for retention and compaction: some logs at a time, in a thread."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,5 +1,5 @@
-"""Estimates of the memory of groups and offsets: what all kinds of groups share. (Kafka has no limits of it: its
-coordinator grows until the heap is full.)
+"""Estimates of memory that all kinds of groups and offsets share. (Kafka has no limits of memory: its coordinator
+grows until the heap is full.)
 """
 
 from typing import Final

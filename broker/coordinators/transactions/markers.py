@@ -1,4 +1,4 @@
-"""Writes the markers that end a transaction into its partitions."""
+"""The markers that end a transaction, and the interface for writing them into its partitions."""
 
 import asyncio
 from typing import Final, NamedTuple, Protocol
