@@ -1,4 +1,10 @@
-"""Every message of the protocol: one generated module per API, imported when it is first asked for."""
+"""The messages of the protocol: a generated module per API, imported on first use. The modules are not edited.
+
+A new API or message is a name in `tools/wiregen/selection.py`, which says the jar of Kafka that has its definition; a
+field of our own is an entry of `OWN_FIELDS` there. `python -m tools.wiregen` then writes the modules here and
+`wire/api_table.py`; `wire/schema.py` says what a module consists of. There are messages of more APIs than are served:
+to serve one, add a file to `broker/handlers/`.
+"""
 
 from __future__ import annotations
 
