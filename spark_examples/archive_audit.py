@@ -1,4 +1,4 @@
-"""The proof that an archive is complete: every offset that was read is there once, or it is known why it is not.
+"""The proof that an archive is complete: each offset that was read is there once, or has a known reason to be absent.
 
 What has been read is known from the log: each batch names the offsets that Spark planned, so that no hole between
 batches goes unnoticed. What is there is counted in the data itself. Offsets without a record are normal in a queue:

@@ -1,16 +1,16 @@
-"""What belongs to an archive: a log of small files beside the data, which readers go by and never the folders.
+"""The log of an archive: small files beside the data, which say which data files belong to the archive.
 
     data/commit=NAME/topic=T/date=D/*.parquet   pieces, written by one Spark job each and never changed
     _log/batch-000000000042.json                a micro-batch: the pieces it added, how far it read each partition
     _log/snapshot-000000000007.json             the whole archive as of some batch; later batches come on top
     _checkpoint/                                Spark's checkpoint of the query that writes the batches
 
-The archive is the newest snapshot and every batch after the one that the snapshot names. A file of the log appears
-whole or not at all, after the data that it names; data that no file of the log names is not part of the archive. So a
-crash at any point leaves the archive as it was before or as it is after. The writer of batches and the one of
-snapshots (compaction, expiry, an audit's findings) never write the same file and need not know of each other. Of two
-that write the same snapshot, the second makes its change to the first one's, if it still can: data that another job
-has replaced meanwhile cannot be replaced again.
+Readers go by the log and never by the folders. The archive is the newest snapshot and every batch after the one that
+the snapshot names. A file of the log appears whole or not at all, after the data that it names; data that no file of
+the log names is not part of the archive. So a crash at any point leaves the archive as it was before or as it is after.
+The writer of batches and the one of snapshots (compaction, expiry, an audit's findings) never write the same file and
+need not know of each other. Of two that write the same snapshot, the second makes its change to the first one's, if it
+still can: data that another job has replaced meanwhile cannot be replaced again.
 
 Readers take the list of pieces once, at their start. What a snapshot takes out of the archive stays on disk for a
 grace that `clean` is told, so that a reader which began before still has its files.

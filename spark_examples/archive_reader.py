@@ -1,4 +1,4 @@
-"""Reading an archive that archive.py made: `read_archive(spark, "s3a://bucket/archive")`."""
+"""Reads an archive of archive.py: `read_archive(spark, "s3a://bucket/archive")`."""
 
 import argparse
 from collections import Counter

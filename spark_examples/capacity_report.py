@@ -1,4 +1,4 @@
-"""What a queue carries: messages, bytes and sizes by topic and minute, hot partitions, heavy keys, latency.
+"""A report on the load of a queue: messages, bytes, sizes by topic and minute, hot partitions, heavy keys, latency.
 
     make spark NAME=capacity_report
     python -m barnabas.spark_examples.capacity_report --bootstrap-servers localhost:9092 --topics orders,payments \\

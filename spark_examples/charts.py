@@ -1,4 +1,4 @@
-"""Plots for a page that needs nothing else: SVG, made here."""
+"""Plots for an HTML page, as SVG: the page needs no other file."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Exactly once out of at least once: repeated events from one topic, each once to another.
+"""Removes repeated events: each event of one topic goes once to another topic.
 
     make spark NAME=dedupe
     python -m barnabas.spark_examples.dedupe --bootstrap-servers localhost:9092 --checkpoint /data/dedupe --id-field id

@@ -1,4 +1,4 @@
-"""Records and the progress that they stand for, in one transaction: exactly once where Spark's sink is at least once.
+"""Writes records and their progress in one transaction: exactly once, where Spark's own sink is at least once.
 
 Spark repeats a micro-batch that a crash cut off, and its Kafka sink then writes the batch's records again. A `Unit` is
 a part of the work that is always done as a whole by one task (a source partition, or a state partition of a stateful

@@ -1,4 +1,4 @@
-"""Fetches Java libraries with what they depend on from Maven Central, by the Ivy that PySpark's wheel contains.
+"""Fetches Java libraries and their dependencies from Maven Central, by the Ivy that PySpark's wheel contains.
 
 Everything lands below the cache folder, Ivy's home included, and nothing of `~/.m2` or `~/.ivy2` is read: a half-filled
 local Maven repository makes Ivy fail. `BARNABAS_MAVEN_REPOSITORY` names a mirror of Maven Central.

@@ -1,4 +1,4 @@
-"""Finds Java, installing it where that needs nobody's permission, and names the folder that downloads go to.
+"""Finds Java, or installs it as root on Debian, and names the folder of downloads.
 
 `python -m barnabas.spark_examples.java` checks (and, as root on Debian, installs) and says what it found.
 """

@@ -1,4 +1,4 @@
-"""What all pipelines share: options, the way to Kafka, progress at the terminal, a clean stop.
+"""The frame of all pipelines: options, the way to Kafka, progress at the terminal, a clean stop.
 
 A pipeline is a file with `parser()`, its options; `start(spark, options)`, which starts its streaming queries; and
 `main()`, which is one call of `run_pipeline`. Paths are URIs that Spark's file systems read (`hdfs://`, `s3a://`,

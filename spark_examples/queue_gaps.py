@@ -1,4 +1,4 @@
-"""Why some offsets of a queue have no record: looked up in the queue itself, batch by batch.
+"""Explains the offsets of a queue that have no record, by reading the batches around them.
 
 Consumers hide what this asks for (control batches, aborted records), so it reads with the small Kafka client of
 Barnabas, from any broker. Batches keep the offsets that they had when they were written: an offset within a data batch

@@ -1,4 +1,4 @@
-"""A consumer with bounded retries: what fails is tried again after a delay, and in the end is a dead letter.
+"""A consumer with bounded retries: a failed record is tried again after a delay, and becomes a dead letter in the end.
 
     make spark NAME=retry_and_dead_letter
     python -m barnabas.spark_examples.retry_and_dead_letter --bootstrap-servers localhost:9092 \\

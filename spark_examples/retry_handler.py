@@ -1,4 +1,4 @@
-"""What retry_and_dead_letter asks of a handler, and the sample's.
+"""The interface of a handler of `retry_and_dead_letter`, and the handler of its sample.
 
 A module of its own: a program's own module has another name on the workers, and its classes would not be those that a
 handler imports.

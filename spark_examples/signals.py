@@ -1,4 +1,4 @@
-"""SIGINT (Ctrl-C) and SIGTERM, as all programs here hear them."""
+"""The handling of SIGINT (Ctrl-C) and SIGTERM, the same in all programs."""
 
 import os
 import signal

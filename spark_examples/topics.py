@@ -1,4 +1,4 @@
-"""What a program needs of a cluster, looked at before Spark starts: what is missing is said at once, and in one line.
+"""The brokers and topics that a program needs, checked before Spark starts: one line says what is missing.
 
 Spark itself takes minutes to find out that nobody listens, and tells of a topic that is not there on a page of Java.
 """

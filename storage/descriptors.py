@@ -1,4 +1,4 @@
-"""File descriptors are scarce: a cache of open `.log` files, and the number of descriptors reserved for files."""
+"""A cache of open `.log` files, as descriptors are scarce, and the number of descriptors reserved for files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processor's CRC-32C (Castagnoli, RFC 3720 appendix B.4): the checksum of record batches and of our own files.
+"""CRC-32C (Castagnoli, RFC 3720 appendix B.4), by the processor's instruction: the checksum of batches and own files.
 
 It is the `crc32c` package's extension module, loaded without the package's `__init__`, which reads its own version from
 its metadata and so imports e-mail and zip parsers: 10 ms and 1 MiB of a start that are not needed.
