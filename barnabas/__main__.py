@@ -1,4 +1,4 @@
-"""The `barnabas` command: `serve` starts without the libraries that the other commands are made with."""
+"""The `barnabas` command: `serve` starts without an import of the libraries that only the other commands need."""
 
 import _signal  # type: ignore[import-not-found]  # what `signal` is made of: that imports enum first
 import gc

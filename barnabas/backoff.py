@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again."""
+"""The delays between attempts: each is twice as long as the one before, up to a longest one."""
 
 
 class Backoff:

@@ -1,4 +1,4 @@
-"""The network as a broker uses it, and the machine's own.
+"""The network: the port that a broker uses, and the machine's own network behind it.
 
 A broker is handed a `Network` (`broker/environment.py`), so that a test or a simulation can hand in another one. What
 is accepted comes as asyncio's transports; one need not have a socket (`get_extra_info("socket")` may be None). The

@@ -1,4 +1,4 @@
-"""Upkeep over many, where one that raises must not take the others with it.
+"""Upkeep of many logs, groups, topics or jobs, which goes on when one of them raises.
 
 A loop over logs, groups, topics or jobs tries each of them by itself (`SetAside.attempt`). Whoever raises is set
 aside: told once in the log, counted for /metrics, left out until its time comes, and then tried again, each time after

@@ -1,5 +1,5 @@
-"""Where work runs that blocks, or that would take the event loop too long: in threads that are handed in (`Threads`),
-so that a simulation can do without any.
+"""Threads for work that blocks, or that would occupy the event loop for too long. They are handed in (`Threads`), so
+that a simulation can do without any.
 
 Threads may be scarce (a container's `pids.max`, `ulimit -u`, no memory for a stack). That passes, as a lack of
 descriptors does, and nothing fails of it: what has threads goes on with those that it has.

@@ -1,6 +1,6 @@
-"""Long work on the event loop, in pieces: between them everybody else has a turn.
+"""Long work on the event loop in pieces: between two pieces, other callbacks have a turn.
 
-Whose requests are begun in a round of the loop is another matter: `broker/network/turns.py`.
+The order in which requests begin in a round of the loop is decided elsewhere: `broker/network/turns.py`.
 """
 
 import asyncio

@@ -1,11 +1,17 @@
 """Barnabas inside a Python process, for tests: `with Broker() as broker: broker.bootstrap_servers`.
 
 Each of its rooms uses only those named before it: `waiting/`, `contents/`, `interception/`, `recording/` and `faults/`,
-`brokers/`, `control/`.
+`brokers/`, `control/`. `plugin.py` is the pytest plugin, `containers.py` runs Barnabas in a container for
+testcontainers, and `caller.py` finds the test that calls, for warnings.
 
 Names are imported on first use: pytest loads this package's plugin in every run, also in those without a broker. The
 names in docs/testing.md and docs/testing/ are public. Names that begin with an underscore are not: the modules of this
 package use them among each other, where one object has parts in several of them.
+
+A new public class is in the three lists below; each public name is on one of these pages, which
+`tests/testing/test_public_names.py` checks. Examples: `docs/examples/orders/` is an application with its own tests, run
+by `tests/testing/test_docs_examples.py`; `docs/recipes/` has clients during failures, run by
+`tests/testing/test_recipes.py`.
 """
 
 from typing import TYPE_CHECKING

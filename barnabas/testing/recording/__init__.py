@@ -1,1 +1,3 @@
-"""Recordings of what clients ask brokers and what they receive, and charts of them."""
+"""Recordings of clients' requests and of the responses: `recording.py` has the recording of a broker or a cluster,
+`recorded_request.py` one request and its outcome, `chart.py` draws sequence charts.
+"""

@@ -1,4 +1,7 @@
-"""Time and waits: durations, timeouts, conditions that a broker fulfils, coroutines that other threads wait for, and
-the clock that a test moves. `conditions.py` waits on the event loop of the brokers, `calls.py` in other threads and on
-other loops, as long as the caller has `patience.py`.
+"""Time and waits of a test.
+
+- Waits for conditions that a broker fulfils: `conditions.py` on the event loop of the brokers; `calls.py` in other
+  threads and on other loops, for as long as the caller is interested (`patience.py`).
+- `broker_clock.py` is the clock that a test moves, `durations.py` reads timedeltas and ms, and `timeouts.py` has the
+  timeouts of waits.
 """
