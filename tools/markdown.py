@@ -1,4 +1,4 @@
-"""Lines of generated Markdown: none is longer than what `tests/test_docs.py` allows."""
+"""The lines of generated Markdown: none is longer than `tests/test_docs.py` allows."""
 
 import textwrap
 from typing import Final

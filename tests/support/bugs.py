@@ -1,4 +1,4 @@
-"""Bugs that a test puts into the broker, to see what becomes of an error that nobody foresaw.
+"""Bugs that a test puts into the broker: errors that no code foresees.
 
 There is no seam for bugs, so this reaches into classes and modules (tests/test_patches.py allows it here); raising is
 all that it can have them do.

@@ -1,4 +1,4 @@
-"""The real disk with the rules of a test, which may note its calls, hold them back, or have them fail."""
+"""The real disk with the rules of a test, which may record its calls, hold them back, or let them fail."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""No new thread is to be had: there is no memory for its stack, which is said to be larger than any address space."""
+"""A process that cannot start another thread: the stack of a new one is said to be larger than any address space."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""For how long nothing is acknowledged when a partition's leader goes: `python -m tools.soak.write_gap --rounds 20`.
+"""The longest time without acknowledgements when a leader goes: `python -m tools.soak.write_gap --rounds 20`.
 
 Three brokers on a real ZooKeeper, a topic with three replicas and `min.insync.replicas` 2, and an idempotent producer
 with acks=all that sends a record every few milliseconds. The leader is stopped (SIGTERM), killed (SIGKILL), or killed
@@ -7,7 +7,7 @@ and started again at once; the gap is the longest time between two acknowledgeme
 With `--partitions 1500` the topic has so many, of which some are written to, spread over all of them; the gap is the
 longest of any of these.
 
-With `--one-command` it is `barnabas serve --brokers 3`, and who is killed leads the partition and is the controller.
+With `--one-command` it is `barnabas serve --brokers 3`, and the killed broker is the leader and the controller.
 """
 
 import argparse
