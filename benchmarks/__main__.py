@@ -1,4 +1,4 @@
-"""`make bench`: workloads on Barnabas and Apache Kafka in turn, and one table of what came out."""
+"""`make bench`: runs workloads on Barnabas and Apache Kafka in turn, and prints one table of the results."""
 
 import argparse
 import contextlib

@@ -1,5 +1,6 @@
-"""What clients cost a broker that do a little all the time: each writes a record of 1 KiB every second to a partition
-of its own, and reads it on a second connection as consumers do, with a Fetch that waits for half a second at most."""
+"""The cost of clients that do a little all the time: each writes a record of 1 KiB every second to a partition of its
+own, and reads it on a second connection as consumers do, with a Fetch that waits for half a second at most.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Loads by librdkafka, for what Kafka's tools cannot do: many connections, unrounded latencies, groups that change."""
+"""Loads by librdkafka that Kafka's own tools lack: many connections, unrounded latencies, groups that change."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""Clusters of three brokers on this machine, each broker a process with its defaults, and what clients set."""
+"""Clusters of three brokers on this machine: each broker is a process with its defaults and what a cluster needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

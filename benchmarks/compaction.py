@@ -1,4 +1,4 @@
-"""How fast a log is compacted, and what a live producer notices of it.
+"""The speed of a log's compaction, and its effect on a live producer.
 
 One broker process. A compacted topic is filled while nothing may be cleaned; then a producer sends a record at a time
 to another topic (acks=all) and notes each latency, first alone, then during the compaction, which begins when the

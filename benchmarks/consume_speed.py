@@ -1,5 +1,4 @@
-"""How fast `barnabas consume` prints a topic, beside kcat: `python -m benchmarks.consume_speed [--records N]
-[--rounds N]`.
+"""The speed of `barnabas consume` beside kcat: `python -m benchmarks.consume_speed [--records N] [--rounds N]`.
 
 Both read the same topic of one partition from a broker in a process of its own, in turn, into a file. Printed are the
 medians of the seconds that passed, and of those that the client itself computed.

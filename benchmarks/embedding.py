@@ -1,4 +1,4 @@
-"""How long a broker inside a test takes to be ready and to stop.
+"""The time that a broker inside a test takes to be ready, and to stop.
 
 Cold is the first broker of a process, with the import of everything that it needs; warm are the later ones. Ready means
 that a connection is accepted; the last figure is a whole round trip of a stock client.

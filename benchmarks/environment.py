@@ -1,4 +1,4 @@
-"""What the measurements were made on and with."""
+"""The environment of a run: the machine, and the versions of what was measured."""
 
 import importlib.metadata
 import os

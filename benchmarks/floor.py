@@ -1,4 +1,4 @@
-"""The least that a Python process can do for the same bytes: receive, CRC and write; read and send. No protocol.
+"""The least that a Python process can do for the same bytes, without a protocol: receive, CRC and write; read and send.
 
 `python -m benchmarks.floor FILE` is the process that is measured. It serves one connection after the other: the first
 byte says which way the bytes go, then frames of a fixed size follow, each confirmed by a byte.

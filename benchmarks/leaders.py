@@ -1,5 +1,5 @@
-"""Who leads what, as each broker of a cluster tells it: asked over a connection of its own, by our own small client,
-since those of others ask whichever broker they like.
+"""The leaders of partitions as each broker of a cluster knows them. Our own small client asks each over a connection of
+its own, because other clients choose the broker themselves.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a benchmark is made of: workloads that yield figures, and the goals that figures have."""
+"""The model of benchmarks: workloads, the figures that they yield, and the goals of figures."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a producer notices while a cluster grows and shrinks: `python -m benchmarks.moves`.
+"""The effect on a producer when a cluster grows and shrinks: `python -m benchmarks.moves`.
 
 Three brokers take a producer's records as in W16 (RF 3, `min.insync.replicas=2`, acks=all, idempotent, 1 KiB, large
 batches), at a steady rate; beside its topic lies another one that nobody writes to. A fourth broker joins and takes its

@@ -1,4 +1,4 @@
-"""What the kernel knows of a broker's process, and of the page cache."""
+"""The kernel's figures of a broker's process, and of the page cache."""
 
 import atexit
 import contextlib

@@ -1,4 +1,4 @@
-"""How long a broker needs to recover after `kill -9`, next to Apache Kafka with the same segment file.
+"""The time that a broker needs to recover after `kill -9`, beside Apache Kafka with the same segment file.
 
 `python -m benchmarks.recovery`. A topic's partition gets a segment of 1 GiB (one idempotent producer, batches of
 16 KiB), no index and a recovery point of 0, under a broker that was killed. Then the broker starts while a producer

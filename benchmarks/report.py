@@ -1,4 +1,4 @@
-"""From measurements to the table: `python -m benchmarks.report FILE` prints it in Markdown. Pure but for `main`."""
+"""The table of measurements: `python -m benchmarks.report FILE` prints it in Markdown. Pure but for `main`."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Measuring workloads on systems in turn: A B A B, so that a slow minute of the machine strikes both."""
+"""Runs workloads on systems in turn: A B A B, so that a slow minute of the machine affects both."""
 
 import os
 import time

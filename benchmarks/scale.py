@@ -1,4 +1,4 @@
-"""How far a cluster scales: `python -m benchmarks.scale`.
+"""The cost of partitions, connections and clients in a cluster: `python -m benchmarks.scale`.
 
 `barnabas serve --brokers N` with more and more idle partitions of three replicas each, all in sync: how much memory
 and processor time a partition costs, how long it takes to make them, and how long until they are led again when the

@@ -1,4 +1,4 @@
-"""Rows a second of each Spark pipeline, on Barnabas and on Apache Kafka in turn, on this machine.
+"""The speed of each Spark pipeline, in rows a second, on Barnabas and on Apache Kafka in turn, on this machine.
 
     python -m benchmarks.spark_pipelines --rows 100000 400000 --partitions 1 4 --repeats 5 --into DOCUMENT
 

@@ -1,5 +1,5 @@
-"""A client that writes and reads at a steady rate while something is done to a cluster, and what it was told: errors,
-latencies, what was lost or doubled.
+"""A client that writes and reads at a steady rate while a cluster changes, and its results: errors, latencies, lost and
+duplicate records.
 """
 
 import ctypes

@@ -1,4 +1,10 @@
-"""All workloads, in the order of the table."""
+"""All workloads, in the order of the table.
+
+- Writes and reads: `produce.py` (one Java producer), `requests.py` (one record a request), `fetch.py` (a topic from its
+  start), `latency.py`, `round_trip.py` (codecs and transactions), `spark.py`.
+- Amounts: `partitions.py`, `groups.py` (200 consumers). Starts and memory: `start.py`.
+- Clusters of three: `replicated.py`, and with thousands of partitions `replicated_partitions.py`.
+"""
 
 from benchmarks.model import Workload
 from benchmarks.workloads import (

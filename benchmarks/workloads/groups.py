@@ -1,4 +1,4 @@
-"""A large group that changes."""
+"""A group of 200 consumers: all join, and one leaves."""
 
 import time
 from collections.abc import Sequence

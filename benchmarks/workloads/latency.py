@@ -1,4 +1,4 @@
-"""How long a record takes."""
+"""The latency of records end to end, and of a client beside 10,000 idle connections."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Many partitions."""
+"""Many partitions: 1,000 that are written and read, 10,000 that are hosted."""
 
 import time
 

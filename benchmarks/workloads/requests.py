@@ -1,4 +1,4 @@
-"""One record a request: what a request costs, and what a flush before its reply costs."""
+"""The cost of a request with one record, and of a flush before its response."""
 
 from benchmarks.clients import create_topics, requests_per_second
 from benchmarks.model import Figure, Figures, Scale, Workload, at_least

@@ -1,4 +1,4 @@
-"""Starting, and what a broker holds in memory."""
+"""The start of a broker, also after a crash, and its memory."""
 
 import time
 
