@@ -1,7 +1,7 @@
 """Clocks, the machine's and those of tests, and bounds for durations.
 
-Nothing but a clock that is handed in tells the time: what decides takes `now_ms`, what waits takes a `Clock`. Durations
-come from strangers: whatever is to be waited for goes through `delay_ms`, `interval_ms` or `wait_s` first.
+Time only comes from a clock that is handed in: code that decides takes `now_ms`, code that waits takes a `Clock`.
+Durations come from clients and settings, so each goes through `delay_ms`, `interval_ms` or `wait_s` before a wait.
 """
 
 import threading

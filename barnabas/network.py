@@ -1,8 +1,8 @@
 """The network: the port that a broker uses, and the machine's own network behind it.
 
-A broker is handed a `Network` (`broker/environment.py`), so that a test or a simulation can hand in another one. What
-is accepted comes as asyncio's transports; one need not have a socket (`get_extra_info("socket")` may be None). The
-connections that it opens itself, to other brokers, come the same way; those to ZooKeeper are kazoo's.
+A broker is handed a `Network` (`broker/environment.py`), so that a test or a simulation can hand in another one.
+Accepted connections are asyncio's transports, with or without a socket (`get_extra_info("socket")` may be None). So are
+the connections that the broker opens to other brokers; those to ZooKeeper are kazoo's.
 """
 
 from __future__ import annotations

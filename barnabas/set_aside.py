@@ -1,8 +1,7 @@
 """Upkeep of many logs, groups, topics or jobs, which goes on when one of them raises.
 
-A loop over logs, groups, topics or jobs tries each of them by itself (`SetAside.attempt`). Whoever raises is set
-aside: told once in the log, counted for /metrics, left out until its time comes, and then tried again, each time after
-twice as long. The others go on.
+A loop tries each of them by itself (`SetAside.attempt`). One that raises is set aside: logged once, counted for
+/metrics, left out until its time comes, and then tried again, each time after twice as long. The others go on.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Waits by the broker's own clock: the port that schedules calls, and waits that are made of such calls.
 
-A broker has one heap of timers for everything (`broker/timers.py`); whoever waits takes them as `Timers`, so that a
+A broker has one heap of timers for everything (`broker/timers.py`). Code that waits takes it as `Timers`, so that a
 test may hand in timers of its own.
 """
 

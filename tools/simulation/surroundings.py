@@ -1,4 +1,4 @@
-"""What all parts of a run share: its seed, its network and metadata store, the brokers' configs, and its log."""
+"""The shared parts of a run: its seed, its network and metadata store, the brokers' configs, and its log."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Load, kill -9, and a check that nothing acknowledged was lost: `python -m tools.soak --seconds 300`.
 
-Producers, transactions, readers and groups that commit work on a real broker that is killed and started again every
-few seconds, sometimes with a torn write in its log, over a network that loses replies. After every 250,000 records,
-and in the end, everything is read back and the history of what the clients were told is checked
-(tools/soak/checker.py). The next round has a new topic, so a run may take as long as one likes. `--plant BUG` breaks
-the broker on purpose: then something must be found, or the harness is worth nothing.
+Producers, transactions, readers and groups that commit work on a real broker. It is killed and started again every few
+seconds, sometimes with a torn write in its log, over a network that loses responses. After every 250,000 records, and
+in the end, everything is read back, and the history of the responses to clients is checked (tools/soak/checker.py). The
+next round has a new topic, so a run may take any time. `--plant BUG` breaks the broker on purpose: then a check must
+fail, or the soak proves nothing.
 """
 
 import argparse

@@ -4,7 +4,7 @@ A real ZooKeeper and `barnabas serve` in a process for each broker; topics with 
 `min.insync.replicas` 2. Between stretches of load one broker is killed and started again, or the broker that leads a
 partition is stopped beyond its session and goes on afterwards, or all are killed at once, or ZooKeeper ends the session
 of one; with `--zookeeper-stops`, ZooKeeper itself stands still, or is killed and started again. Then, as with one
-broker, everything is read back, and what the clients were told is checked.
+broker, everything is read back, and the responses to clients are checked.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""Load on a broker, or a cluster of three, of `barnabas.testing`, whose faults come at random: `python -m
+"""Load on a broker of `barnabas.testing`, or on a cluster of three, with faults at random: `python -m
 tools.soak.random_faults --seconds 1800 --brokers 3`.
 
-Between two stretches of faults the broker (one of the brokers) is restarted or killed, and started again. Every fault
-is one after which a broker is to be as sound as before and clients are to go on: errors that pass, requests and answers
-that are late, lost or cut short, leaders and coordinators that are away or move, partitions that are offline, members
-and sessions that expire, producers that are fenced, transactions that hang, disks that are full, slow or broken,
-brokers that stand still, connections between brokers that are cut. Some begin while others last. In the end everything
-is read back, what the clients were told is checked as in any soak, and so are the files (`barnabas check`).
+Between two stretches of faults the broker (one of the brokers) is restarted or killed, and started again. After each
+fault the broker must be as sound as before, and clients must go on: errors that pass, requests and responses that are
+late, lost or cut short, leaders and coordinators that are away or move, partitions that are offline, members and
+sessions that expire, producers that are fenced, transactions that hang, disks that are full, slow or broken, brokers
+that stand still, connections between brokers that are cut. Some begin while others last. In the end everything is read
+back, the responses to clients are checked as in any soak, and so are the files (`barnabas check`).
 
-Left out are `lose_offsets` and `age_records`: what they take away is missed by the check, and rightly.
+`lose_offsets` and `age_records` are left out: the check would report the offsets and records that they remove.
 """
 
 import argparse

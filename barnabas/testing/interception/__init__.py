@@ -1,5 +1,4 @@
-"""What stands between the connections of clients and the brokers of a test, like a proxy, while there are faults or
-recordings.
+"""A proxy between the connections of clients and the brokers of a test, while there are faults or recordings.
 
 - `interception.py` reads each request (`request.py`), and hands it and its response (`answer.py`) to the faults and
   recordings for which `selection.py` selects it.
