@@ -8,5 +8,7 @@
 - `views.py`: what administrators see; `settings.py`: keys and limits.
 
 A new event has a line in `_DECIDERS` of its kind, or in `DECIDERS` of offsets. A new change has a branch in `apply`; a
-durable one is in `RECORDS` of the shard, and has its message in `tools/wiregen/selection.py`.
+durable one is also in `RECORDS` of the shard and in `Record`, is coded in `records.py`, and has its message named in
+`tools/wiregen/selection.py`. A record of another kind of group needs its case in `encode_record` and `decode_record`,
+and its kind where the shard applies a record of an unknown group.
 """
