@@ -15,7 +15,7 @@ from barnabas.wire.record_batch import CorruptBatch, parse_header
 from barnabas.wire.records import Record, iter_records
 
 GOLDEN = Path(__file__).parent.parent / "storage" / "golden_batches"
-"""Bytes that Kafka's own classes wrote (tools/golden_batches)."""
+"""Bytes that Kafka's own classes wrote (tools/golden)."""
 
 
 @pytest.mark.parametrize("outcome", [ControlRecordType.COMMIT, ControlRecordType.ABORT])
