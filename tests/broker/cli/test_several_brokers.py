@@ -455,12 +455,12 @@ def test_a_note_that_is_damaged_is_told(brokers: BarnabasBrokers) -> None:
         (told,) = (line for line in done.stderr.splitlines() if " FATAL " in line)
         return told
 
-    assert f"process {pids[0]} uses {brokers.log_dir / 'broker1'}, and {note} does not have it" in refused(3)
+    assert f"process {pids[0]} uses {brokers.log_dir / 'broker1'}, and {note} does not list it" in refused(3)
     for number in (1, 2):
         lock = str(brokers.log_dir / f"broker{number}" / LOCK_FILE)
         os.kill(pids[number - 1], signal.SIGKILL)
         wait_until(lambda lock=lock: lock_holder(lock) is None)  # type: ignore[misc]
-    assert f"process {pids[2]} uses {brokers.log_dir / 'broker3'}, and {note} does not have it" in refused(2)
+    assert f"process {pids[2]} uses {brokers.log_dir / 'broker3'}, and {note} does not list it" in refused(2)
     os.kill(pids[2], signal.SIGTERM)
     wait_until(lambda: lock_holder(str(brokers.log_dir / "broker3" / LOCK_FILE)) is None)
     brokers.count = 3

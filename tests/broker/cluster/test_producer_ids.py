@@ -189,7 +189,7 @@ def test_the_controller_hands_out_the_ids_of_all_brokers() -> None:
         assert ids == [0, 1000, 1, 1001]
         assert controller.metrics.apis[67].count == 1
         assert 67 not in other.metrics.apis
-        first, last = cluster.call(other._allocate_producer_ids(5_500))
+        first, last = cluster.call(other._parts._allocate_producer_ids(5_500))
         assert (first, last) == (6_000, 6_999), "the store was older than the logs"
         cluster.brokers[controller.node_id].kill()
-        assert cluster.call(other._allocate_producer_ids(-1)) == (7_000, 7_999), "whoever is the controller now"
+        assert cluster.call(other._parts._allocate_producer_ids(-1)) == (7_000, 7_999), "whoever is the controller now"
