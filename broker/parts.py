@@ -1,8 +1,8 @@
 """The parts that make a broker a member of its cluster, each made from those before it.
 
-Two circles are closed by functions that are called later: the controller sends commands to its own broker, whose
-`ControllerCommands` ask it for the broker's epoch; and transactions take producer ids, which the controller allocates
-beyond those that transactions use.
+Two pairs of parts need each other, so one part of each pair gets a function that it calls later. The controller sends
+commands to its own broker, and `ControllerCommands` asks the controller for the broker's epoch. Transactions take
+producer ids, and the controller allocates ids beyond those that transactions use.
 """
 
 from dataclasses import replace
@@ -53,16 +53,17 @@ if TYPE_CHECKING:
     from barnabas.broker.other_brokers import OtherBrokers
 
 REPLICA_FETCH_SESSIONS_MAX: Final = 1_000
-"""The limit of fetch sessions of other brokers, which have a few each; it is separate from that of consumers."""
+"""The limit of the fetch sessions of other brokers, each of which has a few. Consumers' sessions have a separate
+limit."""
 
 
 class Parts:
     """Made when the logs are loaded, the metadata session is open and the ports are bound; owned by the event loop.
 
     Args:
-        foundation: has what there was before.
+        foundation: what the broker has before it starts.
         log_manager: the logs.
-        store: has opened `session`, and passes later ones on.
+        store: the metadata store, which has opened `session`, and passes later sessions to the parts.
         session: the metadata session.
         endpoints: this broker's addresses, for its registration.
         may_lack_records: whether records that this broker acknowledged may be lost, for its registration.
@@ -83,8 +84,9 @@ class Parts:
         self._others: OtherBrokers | None = None
         self._is_store_newer = False
         self.stops = Stops()
-        """What stops the parts that survive the loss of a metadata session. Called after `MetadataStore.stay_out`,
-        though some of them start later: a part that is stopping must not receive a new session."""
+        """The functions that stop those parts that survive the loss of a metadata session. A stop calls them after
+        `MetadataStore.stay_out`, although some of these parts start later: a part that is stopping must not receive a
+        new session."""
         config, clock, metadata = foundation.config, foundation.clock, foundation.metadata
         self.configs = ConfigRepository(session, clock, foundation.timers)
         self.topic_configs = TopicConfigs(config, self.configs)
@@ -174,7 +176,8 @@ class Parts:
         )
 
     def _make_marker_writer(self) -> "MarkerWriter":
-        """Writes transaction markers: here, and in partitions that others lead."""
+        """The writer of transaction markers, in partitions that this broker leads and in those that other brokers
+        lead."""
         if not self._foundation.may_have_others:
             return self.transaction_markers
         sender = self.others.marker_sender(self.transaction_markers)
@@ -203,7 +206,7 @@ class Parts:
     def _set_transaction_version(self, level: int) -> None:
         self.transactions.settings = replace(self.transactions.settings, transaction_version=level)
 
-    # --- the controller, and what is asked of the active one --------------------------------------
+    # --- the controller, and requests to the active one ---------------------------------------
 
     def _make_commands(self) -> ControllerCommands:
         foundation = self._foundation
@@ -277,8 +280,9 @@ class Parts:
         self._is_store_newer = 0 <= self._log_manager.previous_broker_epoch < self.controller.broker_epoch
 
     async def _allocate_producer_ids(self, above: int) -> tuple[int, int]:
-        """A block of producer ids greater than `above`, allocated by the controller. If the controller's block is
-        lower, the store is older than the logs here, and this broker corrects it."""
+        """A block of producer ids greater than `above`, allocated by the controller. If the controller of another
+        broker allocates a lower block, the metadata store is older than the logs of this broker, and this broker
+        corrects the store."""
         if self._foundation.may_have_others and not self.controller.is_active:
             first, last = await self.others.allocate_producer_ids()
             if first > above:
@@ -311,7 +315,8 @@ class Parts:
             self._others.close()
 
     def _broker_secrets(self) -> BrokerSecrets:
-        """Authenticates other brokers."""
+        """The authentication of other brokers: by the parent's secret, or by the secrets that brokers have
+        registered."""
         shared = self._foundation.environment.broker_secret
         if shared is not None:
             return SharedSecret(shared)
@@ -328,7 +333,7 @@ class Parts:
             self.apply_dynamic_configs()
 
     def apply_dynamic_configs(self) -> None:
-        """Apply what is changed of this broker's configuration at run time."""
+        """Apply the dynamic configuration of this broker."""
         self._foundation.config.change(self.topic_configs.dynamic_broker_configs())
 
     # --- all of them ------------------------------------------------------------------------------
@@ -370,7 +375,7 @@ class Parts:
         return self._foundation.environment.random_below(2**31 - 1) + 1
 
     def schedule_expirations(self, housekeeping: Housekeeping) -> None:
-        """Schedule what coordinators do by themselves now and then."""
+        """Schedule the periodic work of the coordinators."""
         config, every = self._foundation.config, housekeeping.every
         every("expiring offsets", config.offsets_retention_check_interval_ms, self.groups.expire_offsets)
         every(
@@ -386,7 +391,7 @@ class Parts:
 
     @property
     def set_asides(self) -> list[SetAside[Any]]:
-        """What the parts have set aside, by activity."""
+        """The entries that the parts have set aside after errors: one `SetAside` for each activity."""
         return [
             *self.replicas.set_asides,
             *self.log_jobs.set_asides,

@@ -1,12 +1,12 @@
 """The broker as a whole: the order in which its parts start and stop.
 
-Start: bind listeners (so that port 0 has become a number), open the log directories, open the metadata store, let the
+Start: bind listeners (which turns port 0 into a number), open the log directories, open the metadata store, let the
 controller register the broker and assign partitions, then listen. Stop goes the other way, and ends with the
 clean-shutdown file.
 
-If there may be other brokers, this broker serves its inter-broker listener before it registers, because a controller
-elsewhere then sends it requests; it serves clients when it has received all metadata. Before it stops, it transfers its
-leaderships.
+If there may be other brokers, this broker serves its inter-broker listener before it registers, because a controller in
+another broker sends it requests as soon as it is registered. It serves clients once it has received all metadata.
+Before it stops, it transfers its leaderships.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ class Broker:
     """One broker; create it inside a running event loop, which then owns it.
 
     `on_failure` is called once, with a reason, when the broker cannot go on (a disk failed): the caller should end the
-    process. `environment` is the broker's environment; by default the machine's own. Parts that are no attributes
-    before `start` (`parts.py`) are made by it.
+    process. `environment` is the broker's environment; by default the machine's own. `start` makes the other parts
+    (`parts.py`), which are no attributes before.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class Broker:
         self._stops = Stops()
         self._is_crash = False
         self._opening: asyncio.Task[Any] | None = None
-        """The wait of the start that can be cancelled: for the end of a former session, the first metadata session, or
-        the controller's first metadata."""
+        """The task that `start` waits for and `give_up_start` may cancel: it waits for the end of a former session, for
+        the first metadata session, or for the controller's first metadata."""
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -140,7 +140,8 @@ class Broker:
 
     async def _open_logs(self) -> None:
         """Lock the log directories and load the logs; after a crash this recovers the logs' tails. If the former
-        process was killed, its metadata session is ended before, so that other replicas can take over its partitions.
+        process was killed, its metadata session is ended before the logs are loaded, so that other replicas can take
+        over its partitions.
         """
         self.log_manager = self._make_log_manager()
         self._stops.push_async_callback(self._end_logs)
@@ -204,7 +205,7 @@ class Broker:
         )
 
     def _session_note(self) -> "SessionNote | None":
-        """The note of the ZooKeeper session for the next process."""
+        """The note by which the next process finds the ZooKeeper session of this one; None without ZooKeeper."""
         if self.config.zookeeper_connect is None:
             return None
         from barnabas.broker.cluster.former_session import SessionNote
@@ -287,8 +288,8 @@ class Broker:
             logger.warning(_SHARED_LISTENER, name)
 
     async def _be_told(self) -> None:
-        """Wait until the controller, in any broker, has sent all topics: otherwise clients would take unknown topics
-        for missing ones."""
+        """Wait until the controller, in this or another broker, has sent all topics. Until then, clients would
+        take topics that this broker does not know yet for missing ones."""
         self._opening = asyncio.create_task(self.commands.knows_everything.wait(), name="first metadata")
         silence = self.timers.call_later(TOLD_NOTHING_MS, self._warn_of_silence)
         try:
@@ -332,7 +333,7 @@ class Broker:
         self.housekeeping.every("closing idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
         parts.log_jobs.schedule(self.housekeeping, self._network_housekeeping, self.config)
         parts.schedule_expirations(self.housekeeping)
-        # Long runs are cancelled first, so that no job has to be waited for.
+        # A stop calls these before `housekeeping.close`, which waits for running jobs: they cancel the long ones.
         for stop in (self.replicas.flusher.stop, self.retention.stop, self.compaction.stop):
             self._stops.later(stop)
 
@@ -359,15 +360,15 @@ class Broker:
     # --- stopping ---------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop cleanly: no more requests, everything flushed, the clean-shutdown file written. All started parts are
+        """Stop cleanly: serve no more requests, flush everything, write the clean-shutdown file. All started parts are
         stopped, in reverse order, even if some of them raise."""
         self.is_ready = False
         await self._stops.aclose()
 
     def give_up_start(self) -> None:
         """Cancel a start that is still recovering logs after a crash, or waiting for ZooKeeper: `start` raises
-        CancelledError, with everything released. Any other start is soon done and continues, unless ZooKeeper becomes
-        unavailable while the broker joins its cluster: then it waits for that."""
+        CancelledError, with everything released. Any other start continues, and is soon done. Exception: if ZooKeeper
+        becomes unavailable while the broker joins its cluster, the start waits until ZooKeeper is available."""
         self.log_manager.give_up_opening()
         if self._opening is not None and self.config.zookeeper_connect is not None:
             self._opening.cancel()
@@ -412,8 +413,8 @@ class Broker:
             self.dispatcher.intercept(interceptor)
 
     async def settle(self) -> None:
-        """Run every timer that is due by the clock, and return when the work that they started is done: for tests that
-        move the clock."""
+        """Run every timer that is due by the clock, and return when the work that these timers started is done: for
+        tests that move the clock."""
         while True:
             self.timers.fire_due()
             work = [
