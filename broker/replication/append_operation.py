@@ -1,10 +1,11 @@
 """Appends the batches of one Produce request, in the order of the request (Kafka's ReplicaManager.appendRecords and
 handleProduceAppend).
 
-The batches are appended at once on the event loop. A coroutine appends the rest from a batch on whose records have to
-be opened in a thread, after many batches, or once the transaction coordinator has responded; the connection serves no
-other request meanwhile. The rest is copied first: batches are views of the receive buffer, which does not outlive the
-handler's call. Each topic is looked up when its batch is appended, since it may have changed meanwhile.
+The handler's call appends batches at once, on the event loop. It leaves the remaining batches to a coroutine in three
+cases: the records of a batch have to be opened in a thread; `APPENDS_AT_ONCE` batches are appended; the transaction
+coordinator has to respond first. Meanwhile the connection serves no other request. The remaining batches are copied
+first, because they are views of the receive buffer, which the next read overwrites. Each topic is looked up when its
+batch is appended, because it may have changed meanwhile.
 """
 
 import asyncio
@@ -28,8 +29,8 @@ from barnabas.wire.names import TopicId
 from barnabas.wire.record_batch import MAGIC, TRANSACTIONAL_MASK, CorruptBatch, parse_header
 
 APPENDS_AT_ONCE: Final = 1_000
-"""The number of batches of one request that are appended without giving other requests a turn, in 10 ms: more than
-clients send."""
+"""The number of batches of one request that are appended without a turn for other requests. It is more than clients
+send, and takes 10 ms."""
 
 MAGIC_POSITION: Final = 16
 ATTRIBUTES_POSITION: Final = 22
@@ -38,7 +39,7 @@ ATTRIBUTES_POSITION: Final = 22
 _FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 
 Batch = tuple[TopicProduceData, PartitionProduceData, list[PartitionProduceResponse]]
-"""A batch with its topic, as the request names them, and the results for the topic's batches."""
+"""A topic and a batch, as in the request, and the list of the results of the topic's batches."""
 
 Refuse = Callable[[str, PartitionProduceData, Exception], PartitionProduceResponse]
 """Makes the result of a batch that is not appended, from the topic's name, the batch and the error."""
@@ -72,7 +73,8 @@ class AppendOperation:
     """
 
     is_transactional = False
-    """Whether a batch has the transactional attribute; the log refuses records too short for it."""
+    """Whether a batch has the transactional attribute. Records that are too short to have it do not count: the log
+    refuses them."""
     _verified: Verified | None = None
 
     def __init__(
@@ -150,7 +152,8 @@ class AppendOperation:
                     break
 
     def _append(self, batch: Batch, validated: Validated | None = None) -> None:
-        """Append one batch; add its result and, while it is not committed, the wait for that. Raises ExpensiveBatch."""
+        """Append one batch and add its result. If the result has to wait for a commit or a flush, add that future to
+        `commits`, too. Raises ExpensiveBatch."""
         topic_data, data, results = batch
         acks, topic = self._acks, topic_data.name
         try:
@@ -179,7 +182,7 @@ class AppendOperation:
             log_start_offset=info.log_start_offset,
         )
         results.append(reply)
-        # otherwise `when_acknowledgeable` would return None
+        # In any other case `when_acknowledgeable` returns None.
         if info.flush_required or partition.log.high_watermark <= info.last_offset:
             acknowledgeable = self._replicas.when_acknowledgeable(partition, info, acks)
             if acknowledgeable is not None:
@@ -221,8 +224,8 @@ class AppendOperation:
     def _transactional_batches(
         self,
     ) -> Generator[None, None, tuple[set[tuple[int, int]], dict[TopicPartition, int]]]:
-        """Producer ids with their epochs, and the first sequence per partition, of the transactional batches, without
-        those that the log will refuse anyway."""
+        """The producer ids with their epochs, and the first sequence per partition, of the transactional batches.
+        Batches that the log will refuse anyway are left out."""
         producers: set[tuple[int, int]] = set()
         partitions: dict[TopicPartition, int] = {}
         turns = Turns()

@@ -44,8 +44,9 @@ LIST_OFFSETS_VERSION: Final = 9
 """The highest version of Kafka 3.9."""
 
 BYTES_PER_TURN: Final = 1 << 17
-"""The number of bytes that are appended before other tasks have a turn: checking and writing them takes some 0.3 ms,
-0.6 where the page cache has to find room. Otherwise a replica that catches up may use the whole processor."""
+"""The number of bytes that are appended before other tasks have a turn: without turns, a replica that catches up may
+use the whole processor. To check and write so many bytes takes some 0.3 ms, or 0.6 ms if the page cache has to find
+room."""
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -54,7 +55,8 @@ _EARLIEST: Final = -2
 class FetcherLane:
     """One connection to a leader, and the task that fetches over it.
 
-    `before_request` is called immediately before each request, `after_response` once a response is carried out.
+    `before_request` is called immediately before each request, and `after_response` once the decisions from its
+    response are carried out.
     """
 
     def __init__(
@@ -135,10 +137,10 @@ class FetcherLane:
             self._context.set_aside.release(self._name)
 
     def _hold_up(self, throttle: Throttle, now_ms: int) -> bool:
-        """Delay partitions that are throttled and not in sync until their bytes may pass; returns whether there are
-        any."""
+        """Delay the partitions that are throttled and not in sync until the throttle lets their bytes pass; returns
+        whether there are such partitions."""
         wait_ms = throttle.wait_ms()
-        self.fetcher.end_delays(now_ms, bytes_may_pass=not wait_ms)  # otherwise they may have to keep waiting
+        self.fetcher.end_delays(now_ms, bytes_may_pass=not wait_ms)  # otherwise the most delayed one has no turn
         behind = [
             each for each in self.fetcher.fetching(caught_up=False) if throttle.applies_to(each.topic, each.index)
         ]
@@ -198,7 +200,7 @@ class FetcherLane:
         self, following: Following, log: PartitionLog, data: PartitionData, turns: Turns
     ) -> ReadBuffer:
         """Append all but the last part of many records, with turns for other tasks in between, and return the last
-        part; meanwhile the partition may have stopped being followed."""
+        part. Afterwards the partition may not be followed any more."""
         assert data.records is not None
         *parts, last = parts_of(data.records, following.leader_epoch)
         for part in parts:
@@ -230,12 +232,12 @@ class FetcherLane:
         return True
 
     def append(self, following: Following, log: PartitionLog, data: PartitionData, records: ReadBuffer) -> None:
-        """Apply the leader's response, of which these are the last records; an error in one log does not stop the
-        others."""
+        """Apply the leader's response for one partition: append `records`, the last part of its records, and update the
+        offsets. An error in one log does not stop the others."""
         if len(records) and not self._append_records(following, log, data, records):
             return
         try:
-            # Never back: once committed, records stay committed in this log.
+            # The high watermark never goes back: once committed, records stay committed in this log.
             log.update_high_watermark(max(log.high_watermark, min(data.high_watermark, log.log_end_offset)))
             if data.log_start_offset > log.log_start_offset:
                 log.increment_log_start_offset(min(data.log_start_offset, log.high_watermark))
@@ -252,7 +254,8 @@ class FetcherLane:
         self.wake()
 
     def _begins_around(self, following: Following, log: PartitionLog, data: PartitionData, records: memoryview) -> bool:
-        """Whether the leader's log begins inside the first batch; then this log begins anew with that batch."""
+        """Whether this log is empty and ends inside the leader's first batch, where the leader's log begins. If so,
+        begin this log anew with that batch."""
         if log.log_start_offset != log.log_end_offset:
             return False
         start = start_around(records, log.log_end_offset)
@@ -263,11 +266,11 @@ class FetcherLane:
         return True
 
     def refused(self, following: Following, log: PartitionLog, error: Exception) -> None:
-        """A leader's response could not be used: logged once, and fetched again after a delay unless the disk has
-        failed."""
-        if isinstance(error, LogDeleted):  # it is no longer followed
+        """The leader's response for a partition could not be used: log the error once, and fetch again after a delay
+        unless the disk has failed."""
+        if isinstance(error, LogDeleted):  # the partition is no longer followed
             return
-        # A log that is truncated for a newer epoch, while records of an older epoch are flushed, is no error.
+        # LogBusy is no error here: records of an older epoch are flushed while the log is truncated for a newer one.
         if not isinstance(error, LogBusy) and following.is_news(f"{log.log_end_offset} {error!r}"):
             if isinstance(error, ApiError):
                 logger.error("records for %s at offset %d are refused: %s", following, log.log_end_offset, error)
@@ -309,7 +312,7 @@ class FetcherLane:
         try:
             told = [response.topics[0].partitions[0] for response in await asyncio.gather(*answers)]
             await self._offsets_told(following, *told)
-        except Exception as error:  # noqa: BLE001 - whatever the error, it is asked again
+        except Exception as error:  # noqa: BLE001 - whatever the error, the leader is asked again
             if following.is_news(repr(error)):
                 logger.warning("the leader of %s does not return its offsets: %r", following, error)
             self.fetcher.refused(following, self._context.network_clock.monotonic_ms())
@@ -331,8 +334,9 @@ class FetcherLane:
 
 
 def parts_of(records: ReadBuffer, leader_epoch: int) -> list[ReadBuffer]:
-    """Split records into parts of whole batches that are appended at once. The last part has at least one batch to
-    append, followed by bytes that cannot be read or were sent by another leader."""
+    """Split records into parts of whole batches; each part is appended without a turn for others. The last part has at
+    least one batch to append, and whatever follows the batches: bytes that cannot be read, or batches of another
+    leader."""
     view, parts, start, end = memoryview(records), list[ReadBuffer](), 0, 0
     with contextlib.suppress(ApiError):  # it is raised when the last part is appended
         for header in replicated_headers(view, leader_epoch):

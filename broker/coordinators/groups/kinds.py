@@ -1,9 +1,9 @@
-"""The seam between what all groups share (their offsets, their place in `__consumer_offsets`, what administrators are
-shown) and the kinds of groups.
+"""The interface between the code that all groups share (offsets, records in `__consumer_offsets`, responses to
+administrators) and the kinds of groups.
 
-Classic groups (`classic/`) are the only kind so far. A further one, such as the consumer groups of KIP-848 or the share
-groups of KIP-932, is a `Group` with a module of the functions of `GroupKind`, its events, changes and records, and a
-line in `KINDS` of `shard`.
+Classic groups (`classic/`) are the only kind so far. Another kind, such as the consumer groups of KIP-848 or the share
+groups of KIP-932, needs a class that is a `Group`, a module with the functions of `GroupKind`, its own events, changes
+and records, and an entry in `KINDS` of `shard.py`.
 
 Source: Kafka's interface Group, whose methods these functions are.
 """
@@ -42,8 +42,9 @@ class Group(Protocol):
 class Usage(NamedTuple):
     """The offsets that a group still needs.
 
-    `topics` are those that its members read. Offsets of other topics `expire` or not, after their retention since
-    `idle_since_ms`, or since their commits if that is negative. A group that `is_unused` ends with its last offset.
+    `topics` are the topics that the members read: their offsets do not expire. `expire` says whether the offsets of
+    other topics do. The retention of an offset begins at `idle_since_ms`, or, if that is negative, with the offset's
+    commit. A group that `is_unused` is deleted with its last offset.
     """
 
     topics: Container[str]
@@ -77,8 +78,8 @@ KindOfGroup = TypeVar("KindOfGroup")
 
 
 class GroupKind(Protocol[KindOfGroup]):
-    """The functions of one kind of groups. All are pure; `apply` alone alters a group. A group of None does not
-    exist.
+    """The functions of one kind of groups. They do no I/O, and only `apply` changes a group. The group is None if it
+    does not exist.
     """
 
     def decide(self, group: KindOfGroup | None, event: GroupEvent, now_ms: int, settings: GroupSettings, /) -> Effects:
@@ -88,7 +89,7 @@ class GroupKind(Protocol[KindOfGroup]):
         """Apply one change; returns the changed group."""
 
     def added_bytes(self, group: KindOfGroup | None, event: JoinGroup | SyncGroup, /) -> int:
-        """The additional memory of the group after the event: 0 or less when it replaces as much."""
+        """The memory that the event adds to the group: 0 or less if it replaces as much as it adds."""
 
     def commit_error(self, group: KindOfGroup, event: CommitOffsets, /, *, is_transactional: bool) -> ErrorCode:
         """The error of a commit, NONE if the group accepts it."""
@@ -97,7 +98,7 @@ class GroupKind(Protocol[KindOfGroup]):
         """Count an accepted commit as the member's heartbeat, if it is one in this kind."""
 
     def delete_offsets_error(self, group: KindOfGroup, /) -> ErrorCode:
-        """The error of a deletion of offsets, NONE if it is possible for topics that are not in use."""
+        """The error of a deletion of offsets; NONE if offsets of topics that members do not read may be deleted."""
 
     def usage(self, group: KindOfGroup, /) -> Usage:
         """The offsets that the group needs."""
