@@ -58,7 +58,8 @@ class LogAppendInfo(NamedTuple):
 class PartitionLog:
     """One partition's log: the rules for appends and reads, on top of the files of a `LocalLog`.
 
-    Its parts are `producers`, and `local`, which only this room uses: the files, their health and durability.
+    Its parts are `producers` and `local`. `local` is the files, their health and their durability; only this room uses
+    it.
 
     After a clean start nothing is read before it is needed: the first append reads two small index files and a producer
     snapshot.
@@ -98,7 +99,8 @@ class PartitionLog:
         self.log_end_offset = end_offset = loaded.log_end_offset
         self.high_watermark = max(loaded.log_start_offset, min(loaded.high_watermark, end_offset))
         self.clean_offset = None if loaded.clean_offset is None else min(loaded.clean_offset, end_offset)
-        """The end of the last compaction pass; None if the log was never compacted, so that no offset may be missing.
+        """The offset at which the last compaction pass ended. None if the log was never compacted: then none of its
+        offsets should be missing.
         """
         self.cut_count = 0
         """The number of truncations since the log was opened."""
@@ -145,7 +147,7 @@ class PartitionLog:
 
     @property
     def sent_records(self) -> int:
-        """The number of records that were sent from files, by regions that count themselves (`FileRegion`)."""
+        """The number of records that were sent from files by those regions that count themselves (`FileRegion`)."""
         return self.local.reader.sent_records.count
 
     @property
@@ -302,12 +304,11 @@ class PartitionLog:
     ) -> LogAppendInfo | None:
         """Append batches from the leader, with their offsets and epochs; None if there is no whole batch.
 
-        Batches of an epoch above `leader_epoch` are left out: their leader is not the one that this replica follows
-        (yet).
+        Batches with an epoch above `leader_epoch` are left out: this replica does not follow their leader, or not yet.
 
         Raises:
-            ApiError: as `check_replicated`, with the batches before the refused one in the log; as `check_rising`, with
-                none of them.
+            ApiError: by `check_replicated`, after the batches before the refused one were appended; by `check_rising`,
+                before any batch was appended.
         """
         self.check()
         first_offset = last_offset = -1
@@ -375,7 +376,7 @@ class PartitionLog:
     # --- rolling
 
     def roll(self) -> None:
-        """Seal the active segment and create a new one at the log end offset. An empty one stays."""
+        """Seal the active segment and create a new one at the log end offset. An empty active segment stays active."""
         self.check()
         segment = self.local.segments[-1]
         if segment.size:
@@ -445,7 +446,8 @@ class PartitionLog:
     def readable_bytes(self, start_offset: int, max_offset: int, limit: int) -> int:
         """An estimate of the bytes that a read could return, at most `limit`; no I/O.
 
-        Exact at the starts of segments, index entries and recent batches; other offsets count from the one before them.
+        The estimate is exact for an offset at which a segment or a recent batch begins, or that an index entry names.
+        Any other offset counts as the nearest such offset before it.
         """
         if start_offset >= max_offset or start_offset < self.log_start_offset:
             return 0
@@ -521,8 +523,8 @@ class PartitionLog:
         return True
 
     def end_at(self, offset: int, *, is_empty: bool) -> None:
-        """Set the log end offset after a truncation, by which the log lost the batches behind it, or all batches, and
-        with them their leader epochs.
+        """Set the log end offset after a truncation, and remove the leader epochs of the truncated batches. `is_empty`
+        says that the truncation removed all batches.
         """
         self._first_counted -= self.log_end_offset - offset
         self.log_end_offset = offset
@@ -541,8 +543,8 @@ class PartitionLog:
 
     @property
     def _dirty_epochs(self) -> LeaderEpochs | None:
-        """The leader epochs, if they have to be flushed. Those of a log without records need not be: the next start
-        drops epochs without records.
+        """The leader epochs, if they have to be flushed. The epochs of a log without records need no flush: the next
+        start drops epochs without records.
         """
         epochs = self.known_epochs
         return epochs if epochs is not None and epochs.dirty and self.log_start_offset < self.log_end_offset else None
@@ -555,7 +557,7 @@ class PartitionLog:
         """Capture a flush up to the log end offset; None if there is nothing to flush or a flush is under way.
 
         Without `is_of_all` the flush leaves the active segment's records to the kernel, as Kafka does after sealing a
-        segment or starting a leader epoch: a sync of a file delays appends to it.
+        segment or starting a leader epoch, because a sync of a file delays appends to that file.
         """
         self.check()
         local, durability, content = self.local, self._durability, None

@@ -1,15 +1,15 @@
-"""Truncation of logs. The disk work takes too long for the event loop: it is captured there, run in a thread, and
-completed there.
+"""Truncation of logs. The disk work takes too long for the event loop: it is captured on the loop, run in a thread, and
+completed on the loop.
 
-A crash in between leaves a log that ends earlier or later, but never one that contains the end of another history:
-later segments are renamed first, newest first; and nothing is appended before the checkpoints say that the batches that
-replace the truncated ones are not flushed. The checkpoints are written before the truncation, since a start treats a
-log that ends before its recovery point as damaged (`recovery.log_loader`). One write of each checkpoint file is enough
-for any number of logs. If there is no room for the first write of a checkpoint, nothing is truncated, and the logs stay
-as they were.
+A crash during a truncation leaves a log that ends earlier or later, but never a log that contains the end of another
+history. For this, the later segments are renamed first, the newest one before the others. And nothing is appended
+before the checkpointed recovery point excludes the batches that will replace the truncated ones. The checkpoints are
+written before the truncation, because a start treats a log that ends before its recovery point as damaged
+(`recovery.log_loader`). One write of each checkpoint file is enough for any number of logs. If there is no room for the
+first write of a checkpoint, nothing is truncated, and the logs stay as they were.
 
 Source: LogManager.truncateTo, truncateFullyAndStartAt; LocalLog.truncateTo. Kafka truncates in the fetcher's thread,
-under its lock, with the checkpoints per partition.
+under the thread's lock, and writes the checkpoints for each partition.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class CheckpointWriter(Protocol):
 
 
 class Cut(NamedTuple):
-    """The truncation of one log: all batches that reach to `offset` or beyond are removed (a follower that diverged);
-    with `starts_anew` all batches are, and the log continues at `offset`, which may be anywhere (a follower whose
-    leader has deleted the next offsets).
+    """The truncation of one log: all batches that reach to `offset` or beyond are removed (for a follower that
+    diverged). With `starts_anew` all batches are removed, and the log continues at `offset`, which may be any offset
+    (for a follower whose leader has deleted the next offsets).
     """
 
     log: PartitionLog
@@ -61,7 +61,7 @@ class Cut(NamedTuple):
 
 
 class _Marks(NamedTuple):
-    """Offsets of a log that it lowers while it is being truncated."""
+    """The offsets of a log that are lowered while the log is being truncated."""
 
     log_start_offset: int
     high_watermark: int
@@ -70,10 +70,10 @@ class _Marks(NamedTuple):
 
 
 class LogTruncation:
-    """The truncation of one log, from `begin` to `complete` or `cancel`: in between the log refuses all use.
+    """The truncation of one log, from `begin` to `complete` or `cancel`. In between, the log refuses all use.
 
-    The log's values for the checkpoints are true before and after `run`; they have to be written before it, and after
-    it, before anything is appended.
+    The log's offsets for the checkpoints are true before and after `run`. The checkpoints have to be written before
+    `run`, and written again after `run`, before anything is appended.
 
     Ownership: the event loop, except `run`.
     """
@@ -93,7 +93,7 @@ class LogTruncation:
         log.check()
         starts_anew = starts_anew or offset <= log.log_start_offset
         if not starts_anew:
-            epochs = log.leader_epochs  # which `complete` truncates, and can no longer read
+            epochs = log.leader_epochs  # read now: `complete` truncates them, and can no longer read them
             if offset >= log.log_end_offset:
                 epochs.truncate_from_end(log.log_end_offset)
                 return None
@@ -122,8 +122,8 @@ class LogTruncation:
         return cls(log, before, task)
 
     def run(self) -> None:
-        """Truncate the files, and lower the offsets for the checkpoints. Blocking, any thread: nothing else changes
-        them while the log refuses all use. An error is stored in the task.
+        """Truncate the files, and lower the offsets for the checkpoints. Blocking. Any thread may call it: nothing else
+        changes files or offsets while the log refuses all use. An error is stored in the task.
         """
         self.task.run()
         if self.task.error is None:
@@ -135,7 +135,7 @@ class LogTruncation:
             log.log_start_offset = log.high_watermark = end_offset
         log.high_watermark = min(log.high_watermark, end_offset)
         if self._before.clean_offset is not None:
-            # No pass has read the batches that will replace the truncated ones.
+            # No compaction pass has read the batches that will replace the truncated ones.
             log.clean_offset = min(self._before.clean_offset, end_offset)
 
     def cancel(self) -> None:
@@ -156,7 +156,7 @@ class LogTruncation:
         """Process the outcome of `run`: the log can be used again.
 
         Raises:
-            StorageError: it failed, and the log is offline. LogDeleted: the log was deleted meanwhile.
+            StorageError: the truncation failed, and the log is offline. LogDeleted: the log was deleted meanwhile.
         """
         log, local, task = self._log, self._log.local, self.task
         local.health.release()
@@ -188,8 +188,8 @@ class TruncationTask:
         kept: the segments that remain, as they are now; the last one is truncated. Empty for a log that starts anew.
         snapshots: the offsets of all producer snapshots.
         offset: the offset to truncate to, or to start anew at.
-        log_start_offset: the log's, as it reports it meanwhile.
-        take_names: renames the segments that do not remain; None if all do. Raises StorageError.
+        log_start_offset: the log start offset that the log reports during the truncation.
+        take_names: renames the segments that do not remain; None if all segments remain. Raises StorageError.
         builder: builds the producer state.
     """
 
@@ -216,7 +216,7 @@ class TruncationTask:
         self.has_begun = True
         try:
             if not self.kept:
-                # The next batches may continue its last epoch, at an earlier offset than the file says.
+                # The next batches may continue the last epoch of this file, at an earlier offset than the file says.
                 unlink_if_exists(self.cache.files, f"{self.directory}/{LEADER_EPOCH_FILE}")
             if self.take_names is not None:
                 # First of all: a later segment that reappeared would contain the end of another history.
@@ -233,7 +233,7 @@ class TruncationTask:
             self.give_up()
 
     def give_up(self) -> None:
-        """Release the file, whether this has run or not."""
+        """Release the file of the last remaining segment, whether this task has run or not."""
         if self.kept:
             self.cache.release(self.kept[-1].file)
 
@@ -282,8 +282,8 @@ class Truncations:
                 self._give_up(cut.log, error)
 
     def run(self) -> None:
-        """Truncate, with the checkpoints before and after, unless that was done already: a pool keeps tasks for which
-        it has no thread, and may run them later. Blocking.
+        """Write the checkpoints, truncate the logs, and write the checkpoints again. A second call does nothing: a
+        thread pool keeps a task for which it has no thread, and may run it later. Blocking.
         """
         with self._turn:
             if not self._is_over:
@@ -308,8 +308,9 @@ class Truncations:
                 self._directories[directory] = error
 
     def complete(self) -> None:
-        """Process the outcome: afterwards the logs can be used again, or are offline, whatever went wrong, including
-        our own bugs: no broker would lead or fetch for a log that stayed busy. Then see `errors`.
+        """Process the outcome. Afterwards each log can be used again or is offline, whatever went wrong, including our
+        own bugs: this broker could neither lead nor follow with a log that stayed busy. `errors` has the logs that were
+        not truncated.
         """
         for log, truncation in self._begun.items():
             refused, task = self._directories[self._directory_of[log]], truncation.task
