@@ -1,4 +1,4 @@
-"""What a broker and a cluster of a test have in common: their start and stop, calls on their event loop, their clock,
+"""The base class of a test's broker and of a test's cluster: start and stop, calls on the event loop, the clock,
 faults, recordings and snapshots.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SMALL_INTERNAL_TOPICS: Final = {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}
-"""Fewer partitions than Kafka's 50, each of which would be a directory to create and to remove for each test."""
+"""Fewer partitions than Kafka's 50: each test would create and remove a directory for each partition."""
 
 
 class Life(Protocol):
@@ -43,7 +43,7 @@ class Life(Protocol):
 
     @property
     def calls(self) -> Calls:
-        """What other threads ask of the event loop."""
+        """The calls of other threads on the event loop."""
         ...
 
 
@@ -51,8 +51,9 @@ L = TypeVar("L", bound=Life)
 
 
 class Owner(Contents, Recordable, Generic[L]):
-    """An object that runs from `start()` until `stop()`, or during its `with` or `async with` block, in a life of its
-    own. If an exception ends that block, its report is kept for the report of the test.
+    """A broker or a cluster of a test. It runs from `start()` until `stop()`, or during its `with` or `async with`
+    block; a `Life` is one such run. If an exception ends that block, the report of the broker or cluster is kept for
+    the report of the test.
     """
 
     _noun: ClassVar[str]
@@ -72,7 +73,7 @@ class Owner(Contents, Recordable, Generic[L]):
         self._pid = os.getpid()
         self._life: L | None = None
         self._directory: Path | None = None
-        """The directory of its data, and of what else it keeps."""
+        """The directory of its data and its other files."""
         self._numbers = itertools.count(1)
         self._snapshots: list[Snapshot] = []
 
@@ -88,8 +89,8 @@ class Owner(Contents, Recordable, Generic[L]):
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has been neither stopped nor killed since; a cluster also while none of its
-        brokers runs.
+        """Whether it was started and has been neither stopped nor killed since. A cluster is running even while none of
+        its brokers runs.
         """
         return self._life is not None
 
@@ -116,7 +117,7 @@ class Owner(Contents, Recordable, Generic[L]):
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def _not_running(self) -> RuntimeError:
-        """The error of a use while it does not run."""
+        """The error for a use while the broker or cluster does not run."""
         return RuntimeError(f"this {self._noun} does not run: start() it, or use it in a `with` block")
 
     @property
@@ -145,13 +146,14 @@ class Owner(Contents, Recordable, Generic[L]):
     # --- snapshots --------------------------------------------------------------------------------
 
     def _new_snapshot(self, topics: Collection[str]) -> Snapshot:
-        """A snapshot that is not taken yet, of the files in the directory."""
+        """A new snapshot of the files in the directory, which is not taken yet."""
         directory = self._root.with_name(f"{self._root.name}.snapshot-{next(self._numbers)}")
         self._snapshots.append(Snapshot(directory, self._offset_clock.offset_ms, topics))
         return self._snapshots[-1]
 
     def _check_may_be_restored(self, snapshot: Snapshot) -> None:
-        """Errors: ValueError for the snapshot of another one; RuntimeError while tests share topics that it lacks."""
+        """Errors: ValueError for the snapshot of another broker or cluster; RuntimeError while tests share topics that
+        the snapshot lacks."""
         self._snapshots = [each for each in self._snapshots if not each._is_removed]
         if snapshot not in self._snapshots:
             noun = self._noun
@@ -164,7 +166,8 @@ class Owner(Contents, Recordable, Generic[L]):
         return []
 
     def _check_may_be_reset(self, verb: str = "reset", kept: Collection[str] = ()) -> None:
-        """Errors: RuntimeError while several tests share topics that are not `kept`: the others would lose them."""
+        """Errors: RuntimeError while several tests share topics that are not `kept`: the other tests would lose these
+        topics."""
         if lost := [name for name in self._shared_topics if name not in kept]:
             shared = ", ".join(lost)
             raise RuntimeError(
@@ -175,8 +178,8 @@ class Owner(Contents, Recordable, Generic[L]):
     # --- calls on its event loop ------------------------------------------------------------------
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on its event loop and return its result. Errors: RuntimeError when no broker runs, or it
-        stops meanwhile, or is replaced (`reset`).
+        """Run a coroutine on its event loop and return its result. Errors: RuntimeError when no broker runs, or when
+        the broker stops or is replaced (`reset`) meanwhile.
         """
         return self._calls_for(coroutine).run(coroutine)
 
@@ -185,16 +188,16 @@ class Owner(Contents, Recordable, Generic[L]):
         return await self._calls_for(coroutine).run_async(coroutine)
 
     def _watch(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `call`, for a coroutine that sends no request to brokers: they may be replaced meanwhile."""
+        """Like `call`, for a coroutine that sends no request to brokers: the brokers may be replaced meanwhile."""
         return self._calls_for(coroutine).watch(coroutine)
 
     async def _watch_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `watch`, from a coroutine on another event loop."""
+        """Like `_watch`, from a coroutine on another event loop."""
         return await self._calls_for(coroutine).watch_async(coroutine)
 
     @abstractmethod
     def _run_through(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Like `call`, also if none of a cluster's brokers runs, and while they are restarted."""
+        """Like `call`, but works even if none of a cluster's brokers runs, and while they are restarted."""
 
     def _calls_for(self, coroutine: Coroutine[Any, Any, T]) -> Calls:
         """The `Calls` that run a coroutine; if there are none, the coroutine is closed."""
@@ -213,13 +216,13 @@ class Owner(Contents, Recordable, Generic[L]):
         return life
 
     def _prepare(self, server: Server) -> None:
-        """Make a broker that was not started yet one of a test, with the current faults and recordings."""
+        """Prepare a broker that was not started yet for the test: the current faults and recordings apply to it."""
         coordinators.attach(server, self.live_servers)
         self._interception.attach(server)
 
     def _move_time(self, move: Callable[[], None]) -> None:
-        """Move the clock and run everything that becomes due, without a request in between: a heartbeat with the new
-        time before its member's timeout would keep the member alive.
+        """Move the clock and run everything that becomes due, without a request in between. Otherwise a heartbeat that
+        arrives at the new time, before the member's timer runs, would keep an expired member alive.
         """
 
         async def move_and_settle() -> None:
@@ -242,7 +245,7 @@ class Owner(Contents, Recordable, Generic[L]):
         async def tell() -> str:
             return report.describe(self)
 
-        # Also while brokers are restarted: the report may show why that does not finish.
+        # This also works while brokers are restarted: the report may show why the restart does not finish.
         return (self._run_through if self.live_servers() else self.call)(tell())
 
     def _explained(self, error: TimeoutError, more: Iterable[str] = ()) -> TimeoutError:
@@ -256,11 +259,11 @@ class Owner(Contents, Recordable, Generic[L]):
 
     @abstractmethod
     def _check_brokers(self, numbers: Collection[int]) -> None:
-        """Refuse numbers of brokers that it does not have. Errors: ValueError."""
+        """Refuse numbers of brokers that do not exist here. Errors: ValueError."""
 
     @abstractmethod
     def _check_apis(self, keys: frozenset[int] | None) -> None:
-        """Refuse APIs that it never receives requests of; None are all. Errors: ValueError."""
+        """Refuse APIs whose requests never arrive here. None means all APIs. Errors: ValueError."""
 
     def _hindering(self) -> Sequence[Fault]:
         return [fault for fault in self.faults if fault._hinders_brokers()]
