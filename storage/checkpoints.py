@@ -71,7 +71,7 @@ def decode_checkpoint(data: bytes) -> list[list[str]]:
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError:
-        raise CorruptFile("a checkpoint that is no text") from None
+        raise CorruptFile("a checkpoint that is not UTF-8 text") from None
     if len(lines) < 2:
         if lines and lines[0] != _VERSION:
             raise CorruptFile(f"checkpoint version {lines[0]!r} is not {_VERSION}")
@@ -95,7 +95,7 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
     except ValueError:
         raise CorruptFile("an offset checkpoint with a malformed line") from None
     if not all(0 <= offset <= OFFSET_MAX for offset in offsets.values()):
-        raise CorruptFile("an offset checkpoint with an offset that cannot be")
+        raise CorruptFile("an offset checkpoint with an invalid offset")
     return offsets
 
 
@@ -134,7 +134,7 @@ def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
     except ValueError:
         raise CorruptFile("a leader epoch checkpoint with a malformed line") from None
     if not all(0 <= epoch <= EPOCH_MAX and 0 <= start_offset <= OFFSET_MAX for epoch, start_offset in entries):
-        raise CorruptFile("a leader epoch checkpoint with a number that cannot be")
+        raise CorruptFile("a leader epoch checkpoint with an invalid number")
     return entries
 
 

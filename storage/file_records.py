@@ -101,14 +101,14 @@ class FileRegion:
         size = min(WINDOW_BYTES, self._size - start)
         sent = self._cache.files.send(socket, self._descriptor, size, self._position + start)
         if sent <= 0:
-            raise OSError("the log was cut off while it was being sent")
+            raise OSError("the log was truncated while it was being sent")
         return sent
 
     def read(self) -> Buffer:
         """Read the records into memory, for a transport that has no socket. Blocking. Raises OSError as `send` does."""
         data = self._cache.files.pread(self._descriptor, self._size, self._position)
         if len(data) < self._size:
-            raise OSError("the log was cut off while it was being sent")
+            raise OSError("the log was truncated while it was being sent")
         return data
 
     def _add_hint(self, hints: Hints) -> None:

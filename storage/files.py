@@ -172,7 +172,7 @@ def write_fully(files: Files, descriptor: int, data: Buffer, position: int) -> N
         while written < size:
             count = files.pwrite(descriptor, view[written:], position + written)
             if count <= 0:
-                raise OSError(errno.EIO, "the disk took no more bytes")
+                raise OSError(errno.EIO, "the disk accepted no more bytes")
             written += count
 
 
@@ -181,7 +181,7 @@ def cut_back(files: Files, descriptor: int, size: int) -> None:
     try:
         files.truncate(descriptor, size)
     except OSError as error:
-        raise StateUnknown(error.errno, f"cutting the file back failed: {error}") from error
+        raise StateUnknown(error.errno, f"truncating the file after a failed write failed: {error}") from error
 
 
 def write_file(files: Files, path: str, data: Buffer, *, sync: bool = False) -> None:

@@ -127,9 +127,9 @@ class FlushTask:
             self.error = StorageError(f"the log was deleted while it was flushed: {error}")
         except OSError as error:
             self.may_be_repeated = is_passing(error)
-            self.error = StorageError(f"bringing the log to the disk failed: {error}")
+            self.error = StorageError(f"flushing the log failed: {error}")
         except Exception as error:  # noqa: BLE001 (after any error, the content of the disk is unknown)
-            self.error = StorageError(f"bringing the log to the disk failed: {error!r}")
+            self.error = StorageError(f"flushing the log failed: {error!r}")
 
     def note_move(self) -> None:
         """The log's directory is about to be renamed, and another log may soon have its name. Event loop only."""

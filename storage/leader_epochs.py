@@ -56,7 +56,7 @@ class LeaderEpochs:
         changed.
         """
         if epoch < 0 or start_offset < 0:
-            raise ValueError(f"leader epoch {epoch} at offset {start_offset} cannot be")
+            raise ValueError(f"leader epoch {epoch} at offset {start_offset} is invalid: neither may be negative")
         if self._epochs and epoch == self._epochs[-1] and start_offset >= self._starts[-1]:
             return False
         while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):

@@ -214,7 +214,7 @@ class LogManager:
             if not is_passing(error):
                 raise
             path = self._directories.first_path
-            logger.warning("which logs are lost, and whose %s is, is written down later: %s", path, error)
+            logger.warning("%s: the lost logs and the cluster id are written later: %s", path, error)
 
     def set_threads_per_directory(self, count: int) -> None:
         """Set the number of threads that open and close the logs of each directory."""
@@ -404,7 +404,7 @@ class LogManager:
         """
         directory = self._by_log[topic, partition]
         new_path = self._move_away(directory, (topic, partition), STRAY_SUFFIX)
-        logger.warning("the log of %s-%d, %s is set aside as %s", topic, partition, reason, new_path)
+        logger.warning("the log of %s-%d, %s is renamed to %s", topic, partition, reason, new_path)
 
     def _move_away(self, directory: LogDirectory, key: TopicPartition, suffix: str) -> str:
         """Rename the directory of a log, which is no log from now on; returns the new path."""
@@ -476,8 +476,8 @@ class LogManager:
         bytes_min = SMALL_SEGMENT_BYTES if is_crowded else 1
         for directory in self._directories:
             if directory.context.segment_bytes_min < bytes_min:
-                logger.warning("%s: there are more than %d segments: none of less than %d bytes is sealed, whatever"
-                               " segment.bytes and segment.ms say", directory.path, sealed_max, bytes_min)  # fmt: skip
+                logger.warning("%s has more than %d segments: no segment below %d bytes rolls, even if segment.bytes"
+                               " or segment.ms is smaller", directory.path, sealed_max, bytes_min)  # fmt: skip
             directory.context.segment_bytes_min = bytes_min
 
     def logs_to_flush(self, now_ms: int) -> list[PartitionLog]:

@@ -42,7 +42,7 @@ def check_rising(headers: Iterable[RecordBatchHeader]) -> None:
         if header.base_offset < end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"The leader sent offset {header.base_offset} after {end_offset - 1} in one answer",
+                f"The leader sent offset {header.base_offset} after {end_offset - 1} in one response",
             )
         end_offset = header.next_offset
 

@@ -113,7 +113,7 @@ class _Loader:
         self._require_what_there_was(end_offset)
         if 0 <= end_offset < self.checkpoints.log_start_offset:
             # No shutdown leaves it so, and trusting the checkpoint would delete the log's records.
-            logger.error("%s ends at %d, before the log start offset %d of its checkpoint: that is ignored",
+            logger.error("%s ends at %d, before the log start offset %d of its checkpoint: the checkpoint is ignored",
                          self.directory, end_offset, self.checkpoints.log_start_offset)  # fmt: skip
             self.checkpoints = replace(self.checkpoints, log_start_offset=0)
         self._remove_stray_snapshots()
@@ -135,11 +135,11 @@ class _Loader:
         """
         known = self.checkpoints
         if not self.segments and max(known.recovery_point, known.high_watermark) > max(known.log_start_offset, 0):
-            problem = "its segments are gone: put them back, or take the directory away to give them up"
+            problem = "its segments are missing: put them back, or remove the directory to abandon them"
             raise CorruptLog(self.directory, 0, problem)
         if 0 <= clean_end < min(known.recovery_point, known.high_watermark):
             active = self.segments[-1]
-            problem = f"it was stopped cleanly beyond that, and had committed {known.high_watermark} offsets"
+            problem = f"its clean stop was at a later offset, after {known.high_watermark} committed offsets"
             raise CorruptLog(active.file.path, active.size, problem)
 
     def _list(self, names: list[str]) -> None:
@@ -300,7 +300,7 @@ class _Loader:
         self._sync(epochs, producers, end_offset)
         if end_offset < self.checkpoints.high_watermark:
             logger.warning(
-                "%s ends at %d, though records up to %d had been committed: the machine lost what was not flushed",
+                "%s ends at %d, but records before %d were committed: the machine lost records that were not flushed",
                 self.directory, end_offset, self.checkpoints.high_watermark,
             )  # fmt: skip
         return self._loaded(end_offset, end_offset, epochs, producers)
@@ -315,7 +315,7 @@ class _Loader:
         known = self.checkpoints
         if self.segments and end_offset < min(known.recovery_point, known.high_watermark):
             active = self.segments[-1]
-            problem = f"its records up to {known.recovery_point} were on the disk for certain: segments are gone"
+            problem = f"its records before {known.recovery_point} were flushed: segments are missing"
             raise CorruptLog(active.file.path, active.size, problem)
 
     def _first_unflushed(self) -> int:
@@ -331,7 +331,7 @@ class _Loader:
         if segment.base_offset <= end_offset or end_offset < self.checkpoints.recovery_point or self.may_have_gaps:
             return False
         logger.warning(
-            "%s: the machine lost offsets %d to %d, which had not been flushed",
+            "%s: the machine lost offsets %d to %d, which were not flushed",
             self.directory, end_offset, segment.base_offset - 1,
         )  # fmt: skip
         return True
@@ -406,7 +406,7 @@ class _Loader:
         """
         path = segment.file.path
         if expected_offset < self.checkpoints.recovery_point:
-            raise CorruptLog(path, position, f"{reason}; the disk had this part for certain")
+            raise CorruptLog(path, position, f"{reason}; this part was flushed")
         follower = find_batch_after(read, position, segment.size, expected_offset)
         later = [found for found in self.segments if found.base_offset > segment.base_offset]
         if follower is not None or any(self._has_valid_batch(found) for found in later):
@@ -415,13 +415,13 @@ class _Loader:
             if not is_short and not has_lost_sector(read, position, end, expected_offset):
                 where = "in later segments" if follower is None else f"at byte {follower}"
                 raise CorruptLog(path, position, f"{reason}; whole batches follow {where}")
-            logger.warning("%s: the machine lost part of what had not been flushed, from offset %d on; what followed "
-                           "is given up too", path, expected_offset)  # fmt: skip
+            logger.warning("%s: the machine lost records that were not flushed, from offset %d on; later records are "
+                           "deleted too", path, expected_offset)  # fmt: skip
         elif expected_offset < self.checkpoints.high_watermark and not _may_be_torn(
             read, position, segment.size, expected_offset
         ):
-            raise CorruptLog(path, position, f"{reason}; this part had been committed")
-        logger.warning("cutting %d bytes of a torn write off %s: %s", segment.size - position, path, reason)
+            raise CorruptLog(path, position, f"{reason}; this part was committed")
+        logger.warning("truncating %d bytes of a torn write from %s: %s", segment.size - position, path, reason)
 
     def _has_valid_batch(self, segment: Segment) -> bool:
         with self._open(segment) as read:
@@ -456,7 +456,7 @@ class _Loader:
         """Remove later segments: batches behind a loss belong to nothing."""
         number = self.segments.index(segment)
         for later in self.segments[number + 1 :]:
-            logger.warning("removing segment %s, which follows what was lost", later.file.path)
+            logger.warning("deleting segment %s, which follows the lost records", later.file.path)
             remove_segment_files(self.files, later)
         del self.segments[number + 1 :]
 
@@ -500,7 +500,7 @@ class _Loader:
         except OSError as error:
             if not is_passing(error):
                 raise
-            logger.warning("%s goes on without %s: %s", self.directory, ", ".join(paths), error)
+            logger.warning("%s is loaded without %s, for lack of room: %s", self.directory, ", ".join(paths), error)
             for path in paths:
                 unlink_if_exists(self.files, path)
 

@@ -186,7 +186,7 @@ def test_no_log_is_created_in_the_place_of_one_in_a_missing_directory(directorie
     missed = line_of(first, second)
     assert [record.message for record in caplog.records if "is missing" in record.message] == [
         f"log directory {second} is missing ({manager.missing_directories[str(second)]}): the partitions in it are"
-        f" offline until a start finds it. To give it up, delete the line of {missed} from {NOTE} in the other log"
+        f" offline until a start finds it. To abandon it, delete the line of {missed} from {NOTE} in the other log"
         " directories"
     ]
     assert directories.log(manager, "t").log_end_offset == 1

@@ -345,7 +345,7 @@ def test_where_there_are_very_many_segments_small_ones_grow(logs, tools, caplog)
         logs.manager.bound_segments(18)
         log = write(20)
         assert len(log.segments) == 20
-        assert "none of less than 1048576 bytes is sealed" in caplog.text
+        assert "no segment below 1048576 bytes rolls" in caplog.text
         assert tools.read_all(log) == list(range(40))
         logs.manager.bound_segments(1_000)
         assert len(write(5).segments) == 25

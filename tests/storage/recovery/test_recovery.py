@@ -67,7 +67,7 @@ def test_a_log_without_its_segments_is_no_empty_one(logs, what, clean):
     for found in (logs.path / "topic-0").glob(what):
         found.unlink()
     logs.start()
-    with pytest.raises(StorageError, match="its segments are gone"):
+    with pytest.raises(StorageError, match="its segments are missing"):
         logs.log()
     assert logs.manager.is_damaged("topic", 0)
 
@@ -88,7 +88,7 @@ def test_a_log_that_was_killed_and_has_lost_what_was_flushed_is_no_shorter_one(l
     for path in taken:
         path.unlink()
     logs.start()
-    with pytest.raises(StorageError, match="its segments are gone" if not left else "on the disk for certain"):
+    with pytest.raises(StorageError, match="its segments are missing" if not left else "segments are missing"):
         logs.log()
     assert logs.manager.is_damaged("topic", 0)
     logs.stop(clean=False)
@@ -176,7 +176,7 @@ def test_a_log_that_was_emptied_after_a_clean_stop_is_no_empty_one(logs):
     for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
         assert (logs.path / name).read_text() == "0\n1\ntopic 0 5\n"
     logs.start()
-    with pytest.raises(StorageError, match="it was stopped cleanly beyond that"):
+    with pytest.raises(StorageError, match="its clean stop was at a later offset"):
         logs.log()
     assert logs.manager.is_damaged("topic", 0)
 
