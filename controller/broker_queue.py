@@ -185,7 +185,7 @@ class BrokerQueue:
                         command = rest
                         continue
                 if self._gives_up:
-                    logger.warning("broker %d did not get the last commands: %s", self._broker_id, error)
+                    logger.warning("broker %d did not receive the last requests: %s", self._broker_id, error)
                     raise asyncio.CancelledError from error
                 self._tell_of_failure(error)
                 await pause(self._timers, RETRY_DELAY_MS)
@@ -203,11 +203,11 @@ class BrokerQueue:
         if not isinstance(error, OSError | CoordinationError):
             self._set_aside.put(self._broker_id, error)
         elif self._failures == FAILURES_TOLD:
-            logger.warning("broker %d gets no commands, trying again: %s", self._broker_id, error)
+            logger.warning("broker %d does not receive requests, retrying: %s", self._broker_id, error)
 
     def _is_delivered(self, command: Command) -> None:
         if self._failures >= FAILURES_TOLD:
-            logger.info("broker %d gets commands again", self._broker_id)
+            logger.info("broker %d receives requests again", self._broker_id)
         self._failures, self._failure = 0, None
         if self._unsendable:
             from barnabas.controller.unsendable import subjects

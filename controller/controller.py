@@ -127,7 +127,7 @@ class Controller:
         take_over = TakeOver(context, self._registration, self._broker_changes, TopicChanges(context))
         self._controllership = Controllership(context, self._broker_changes, take_over, clock)
         self.set_aside_answers = SetAside[int](
-            "taking the answers of brokers",
+            "processing the responses of brokers",
             clock,
             first_delay_ms=RECOVERY_RETRY_DELAY_MS,
             name=lambda broker: f"broker {broker}",
@@ -401,11 +401,11 @@ class Controller:
         except SessionExpired:
             event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
         except ConnectionLost:
-            logger.warning("the connection broke at a decision of the controller: reading what became of it")
+            logger.warning("the connection to the metadata store broke during a write: reading whether it took effect")
             event.fail(ApiError(ErrorCode.REQUEST_TIMED_OUT, "The connection to the metadata store broke."))
             await self._controllership.recover()
         except CoordinationError as error:
-            logger.error("the controller could not write its decision: %s", error)
+            logger.error("the controller could not write to the metadata store: %s", error)
             event.fail(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The metadata store could not be written."))
             await self._controllership.recover()
         except Exception as error:

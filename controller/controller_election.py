@@ -24,7 +24,7 @@ from barnabas.controller.sessions import StoreSessions
 
 logger = logging.getLogger(__name__)
 
-_ANOTHER_EPOCH: Final = "the controller's epoch is another one"
+_ANOTHER_EPOCH: Final = "the controller epoch has changed"
 
 _EPOCHS_UNSEEN_MAX: Final = 1_000
 """The maximum number of consecutive controllers that may have been elected without writing a state."""
@@ -135,10 +135,10 @@ class ControllerElection:
             try:
                 found_epoch = znodes.decode_controller_epoch(found[0])
                 if found_epoch == znodes.CONTROLLER_EPOCH_MAX:
-                    raise znodes.DamagedZnode(znodes.CONTROLLER_EPOCH, found[0], "no epoch comes after this")
+                    raise znodes.DamagedZnode(znodes.CONTROLLER_EPOCH, found[0], "it is the largest possible epoch")
                 known, is_told = max(known, found_epoch), True
             except znodes.DamagedZnode as error:
-                logger.error("the controller's epoch is written anew: %s", error)
+                logger.error("the controller epoch is written again: %s", error)
         if not is_told:
             known = max(known, await self._greatest_epoch_in_states())
         epoch = known if is_told or known == 0 else known + unseen
@@ -210,7 +210,7 @@ class ControllerElection:
         kept = set(paths)
         strange = [each for each in found if each not in kept]
         if strange:
-            logger.warning("%d znode(s), %s first, are deleted with what they were put below", len(strange), strange[0])
+            logger.warning("%d unknown znode(s) are deleted with their parent, first %s", len(strange), strange[0])
         for operations in self._fenced((Delete(each),) for each in strange):
             await self._commit(operations)
 

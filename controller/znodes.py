@@ -198,7 +198,7 @@ def _endpoint_of_version_1(fields: dict[str, Any]) -> EndPoint:
 
 def _port(number: int) -> int:
     if not -1 <= number < 2**16:
-        raise ValueError(f"{number} is no port")
+        raise ValueError(f"{number} is not a port")
     return number
 
 

@@ -123,7 +123,7 @@ class EmbeddedStore:
             try:
                 self._change([Delete(path) for path in ephemerals], session_id)
             except StoreUnavailable as error:  # on a full disk; the next opening deletes them
-                logger.warning("the znodes of a session that has ended stay for now: %s", error)
+                logger.warning("the znodes of an ended session could not be deleted yet: %s", error)
 
     def _close(self) -> None:
         for session_id in list(self._sessions):

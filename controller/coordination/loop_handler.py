@@ -137,7 +137,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         if not self._stall_was_reported:
             self._stall_was_reported = True
             logger.error(
-                "the event loop has not moved for %.1f s: the connection to ZooKeeper rests until it does",
+                "the event loop has not moved for %.1f s: the connection to ZooKeeper pauses until it does",
                 stalled_ms / 1000,
             )
         raise TimeoutError("the event loop stands still")

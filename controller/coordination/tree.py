@@ -89,7 +89,7 @@ def validate_path(path: str) -> None:
     if "\0" in path or any(part in {"", ".", ".."} for part in path[1:].split("/")):
         raise BadArguments(f"znode path {path!r} has an empty, dotted or NUL component")
     if not path.isascii() and any("\ud800" <= character <= "\udfff" for character in path):
-        raise BadArguments(f"znode path {path!r} is no Unicode text")
+        raise BadArguments(f"znode path {path!r} is not Unicode text")
 
 
 def validate_operation(operation: Operation) -> None:

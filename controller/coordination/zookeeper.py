@@ -504,7 +504,7 @@ def _error(error: Exception, path: str) -> CoordinationError:
         if isinstance(error, kind):
             return ours(path)
     kind = NotSupported if isinstance(error, exceptions.UnimplementedError) else StoreUnavailable
-    return kind(path, f"ZooKeeper answered {type(error).__name__} {error}".rstrip())
+    return kind(path, f"ZooKeeper returned {type(error).__name__} {error}".rstrip())
 
 
 def _culprit(operation: Operation, error: Exception) -> str:

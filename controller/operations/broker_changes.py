@@ -131,7 +131,7 @@ class BrokerChanges:
         if strangers:
             logger.error(
                 "other brokers are registered (id %s), though this one's metadata store is its own:"
-                " they get no partitions and no commands",
+                " they get no partitions and no requests",
                 ", ".join(map(str, strangers)),
             )
         else:

@@ -218,7 +218,7 @@ async def govern(context: ControllerContext, found: Mapping[int, BrokerRegistrat
     context.cluster = context.cluster.with_brokers([found[own]])
     difference = compare_brokers(context.cluster.brokers, found)
     logger.info(
-        "brokers that came: %s; that went: %s; that were registered anew: %s",
+        "brokers registered: %s; gone: %s; registered again: %s",
         *(", ".join(map(str, ids)) or "none" for ids in (difference.come, difference.gone, difference.bounced)),
     )
     lost = (*difference.gone, *difference.bounced)

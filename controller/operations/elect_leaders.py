@@ -105,7 +105,7 @@ async def elect_leaders(
 
     results = await context.ask(elect, request)
     if results is None:
-        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "The controller did not get to it in time.")
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "The controller did not process the election in time. Retry it.")
     return results
 
 
@@ -129,7 +129,7 @@ async def decide(
     existing = await context.election.existing(parent_paths(without_znode(cluster, states)))
     writes = tuple(state_writes(cluster, states, existing))
     if states:
-        logger.info("%d partition(s) get another leader, as requested (%s)", len(states), election_type.name.lower())
+        logger.info("%d partition(s) have another leader, as requested (%s)", len(states), election_type.name.lower())
     return Plan(writes, cluster.with_states(states), tuple(states)), results
 
 

@@ -120,8 +120,8 @@ def _tell_what_became(context: ControllerContext, partitions: list[TopicPartitio
         elif all(each in log_ends for each in replicas if context.cluster.is_online(each, (name, index))):
             missed = [each for each in replicas if each not in log_ends or not log_ends[each].is_certain]
             logger.error(
-                "%s-%d has no leader: its state is lost, and the logs of broker(s) %s are not known. Bring them back,"
-                " or give up records that only they have: `barnabas topics elect %s:%d --unclean`",
+                "%s-%d has no leader: its state is lost, and the logs of broker(s) %s are not known. Start them,"
+                " or lose records that only they have: `barnabas topics elect %s:%d --unclean`",
                 name,
                 index,
                 ", ".join(map(str, missed)),

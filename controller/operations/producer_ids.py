@@ -117,7 +117,7 @@ async def keep_block(store: CoordinationStore, broker_id: int, last_known: Calla
         except znodes.DamagedZnode as damage:
             error = str(damage)
         if last_known() < 0:
-            logger.error("no producer gets an id until this is mended: %s", error)
+            logger.error("no producer gets an id until this znode is corrected: %s", error)
             return -1
         logger.error("producer ids go on above %d: %s", last_known(), error)
         with contextlib.suppress(BadVersion, NoNode):

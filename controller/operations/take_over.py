@@ -75,7 +75,7 @@ class TakeOver:
         created = await self._context.configs.restore()
         created += await create_missing(self._context.store, identity(self._context.cluster_id))
         if created:
-            logger.error("another program has deleted %s: it is there again", ", ".join(created))
+            logger.error("another program has deleted %s: created again", ", ".join(created))
 
     def _known(self) -> Mapping[str, TopicState]:
         """The topics that this controller knows from before. If another controller was elected since it last loaded

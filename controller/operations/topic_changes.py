@@ -143,7 +143,7 @@ def _topic(
         write = SetData(znodes.topic_path(name), znodes.encode_topic(topic_id, found.partitions), version)
         return TopicState(name, topic_id, found.partitions), [(write,)]
     if found.topic_id not in (None, known.topic_id):
-        logger.error("topic %s was replaced by another of the same name, behind the controller's back: ignored", name)
+        logger.error("topic %s was replaced by another of the same name, not by the controller: ignored", name)
         return None, []
     new = {p: assignment for p, assignment in found.partitions.items() if p not in known.assignments}
     return (known._replace(assignments={**known.assignments, **new}), []) if new else (None, [])

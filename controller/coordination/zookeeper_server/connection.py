@@ -251,7 +251,7 @@ class ZooKeeperConnection(asyncio.Protocol):
 
     def _answer(self, frame: bytes) -> None:
         if self._was_answered:
-            assert self.session is not None, "whoever has no session is not listened to"
+            assert self.session is not None, "only connections with a session are read"
             answer = self._server.serve(self.session, self, frame)
             if isinstance(answer, bytes):
                 self.send(answer)

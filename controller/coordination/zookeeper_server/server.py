@@ -151,7 +151,7 @@ class ZooKeeperServer:
         self._connections[connection] = None
         if len(self._connections) > self._connections_max:
             oldest = next(other for other in self._connections if other.session is None or other.is_closing)
-            oldest.abort("it has no session, and others need its place")
+            oldest.abort("it has no session, and there are too many connections")
             self.forget(oldest)
 
     @property
@@ -173,7 +173,9 @@ class ZooKeeperServer:
                 return
             if slowest.held_bytes:
                 excess -= slowest.held_bytes
-                slowest.abort(f"it holds {slowest.held_bytes} bytes, too many with those of others")
+                slowest.abort(
+                    f"it holds {slowest.held_bytes} bytes and is the slowest; connections hold too many bytes in all"
+                )
 
     def forget(self, connection: ZooKeeperConnection) -> None:
         """Remove a closed connection; its session waits for the next one."""
@@ -213,17 +215,19 @@ class ZooKeeperServer:
                 raise LastRequest(connect_response(request, 0, 0, bytes(PASSWORD_BYTES)))
             self._sessions.grant(session, request.timeout_ms)
         elif request.last_zxid_seen > self._stored.last_zxid:
-            logger.warning("a client knows of zxid 0x%x, which is none of this tree's", request.last_zxid_seen)
+            logger.warning(
+                "a client is refused: it has seen zxid 0x%x, which is later than this tree's", request.last_zxid_seen
+            )
             raise LastRequest
         elif len(self._sessions) >= self._sessions_max:
-            logger.warning("a client is refused: there are %d sessions, as many as there may be", len(self._sessions))
+            logger.warning("a client is refused: there are %d sessions, the maximum", len(self._sessions))
             raise LastRequest
         else:
             session = self._sessions.begin(request.timeout_ms, connection.port, now_ms)
         former = session.connection
         session.connection, session.port, connection.session = connection, connection.port, session
         if isinstance(former, ZooKeeperConnection):
-            former.close("its session goes on over another one")
+            former.close("its session has moved to another connection")
             self._forget_watches(former)
         self._sessions.heard_of(session, now_ms)
         return connect_response(request, session.timeout_ms, session.session_id, session.password)
@@ -308,17 +312,17 @@ class ZooKeeperServer:
         try:
             self._service.delete_ephemerals(session.session_id)
         except StoreUnavailable as error:
-            logger.warning("the znodes of a session that is over stay for now: %s", error)
+            logger.warning("the znodes of an ended session could not be deleted yet: %s", error)
             if self._stored.failure is not None:
                 self._fail(self._stored.failure)
         else:
             self._sessions.remove(session)
         if isinstance(connection, ZooKeeperConnection):
-            connection.close("its session is over")
+            connection.close("its session has ended")
 
     def _fail(self, reason: str) -> None:
         if not self._has_failed:
             self._has_failed = True
             for connection in list(self._connections):
-                connection.close("the tree's file can be used no more")
+                connection.close("the metadata store has failed")
             self._on_failure(reason)

@@ -238,7 +238,7 @@ class TreeService:
         size = 0
         for op_code, read in body.reads:
             if read.watch:
-                raise UnsupportedRequest("a watch of one of several reads")
+                raise UnsupportedRequest("a watch in a request of several reads")
             try:
                 answer = self._read(op_code, read, client)
             except NoNode:
@@ -246,7 +246,7 @@ class TreeService:
                 continue
             size += len(answer)
             if size > ANSWER_BYTES_MAX:
-                raise UnsupportedRequest("more than one answer holds")
+                raise UnsupportedRequest("the response is too large")
             results.append((op_code, answer))
         return multi_response(results)
 
@@ -275,7 +275,7 @@ class TreeService:
 
     def _write(self, op_code: OpCode, body: Write, session: Session[Client]) -> bytes:
         if op_code is OpCode.CHECK:
-            raise UnsupportedRequest("a check by itself")
+            raise UnsupportedRequest("a check outside a transaction")
         _require_open_acls([body])
         self._require_few_ephemerals([body.operation], session.session_id)
         transaction = self._change([body.operation], session.session_id)
@@ -308,7 +308,7 @@ class TreeService:
         result = transaction.results[index]
         if not isinstance(operation, Create):
             return write_result(op_code, operation.path, result if isinstance(result, Stat) else None)
-        assert isinstance(result, str), "a creation answers its path"
+        assert isinstance(result, str), "the result of a creation is its path"
         return write_result(op_code, result, stat_of(transaction.created[index], 0))
 
     def _change(self, operations: Sequence[Operation], session_id: int) -> Transaction:

@@ -288,7 +288,7 @@ def test_a_broker_that_registers_and_cannot_be_reached_delays_nobody(
     )
 
     def told() -> int:
-        return sum("broker 7 gets no commands" in line for line in errors(caplog))
+        return sum("broker 7 does not receive requests" in line for line in errors(caplog))
 
     client.create(f"{chroot}/brokers/ids/7", silent, ephemeral=True)
     topic = broker.topic("t")

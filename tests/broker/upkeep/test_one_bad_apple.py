@@ -696,5 +696,5 @@ def test_all_that_set_aside_are_on_the_page() -> None:
         assert after - before == {"fetching"}
         assert {
             "closing the connection", "hearing of the cluster", "looking at in-sync replicas", "bounding the producers",
-            "telling brokers", "taking the answers of brokers",
+            "telling brokers", "processing the responses of brokers",
         } < before  # fmt: skip

@@ -14,13 +14,13 @@ from tools.simulation.world.processes import current_process
 _FORESEEN: Final = (
     "its session with the metadata store is over",
     "is no longer the controller: another broker has",
-    "is no longer the controller: the controller's epoch is another one",
+    "is no longer the controller: the controller epoch has changed",
     "knows a newer controller",
     "is no longer the controller: it could not join the cluster again",
 )
 """Errors that brokers may log."""
 
-_BY_OTHERS: Final = "behind the controller's back"
+_BY_OTHERS: Final = "not by the controller"
 """Errors that a replaced controller may log about its successor's work, before it learns of its replacement."""
 
 _COUNTED: Final = {
