@@ -59,7 +59,7 @@ async def _until_settled(addresses: Sequence[str], topics: Collection[str]) -> N
     try:
         while (missing := await _open_end(addresses, topics, connections)) is not None:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"not every broker has heard: {missing} (waited {PATIENCE_S:g} s)")
+                raise TimeoutError(f"not all brokers are up to date: {missing} (waited {PATIENCE_S:g} s)")
             await asyncio.sleep(LOOK_INTERVAL_S)
     finally:
         for connection in connections.values():

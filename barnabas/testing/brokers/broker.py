@@ -138,7 +138,9 @@ class Broker(Owner[BrokerThread]):
         if self._life is not None:
             self.faults.clear()
         elif left := self.faults._of_state():
-            told = f"{self.data_dir} keeps what only a broker that runs undoes: start() before stop(): {left}"
+            told = (
+                f"{self.data_dir} keeps effects that only a running broker can undo: call start(), then stop(): {left}"
+            )
             Caller.now().warn(told)
 
     def restart(self) -> None:

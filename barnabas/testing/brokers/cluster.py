@@ -452,9 +452,9 @@ class Cluster(Owner[ClusterThread]):
 
         if self._hindering():
             with contextlib.suppress(TimeoutError):  # a broker that is cut off, or paused, learns it later
-                await self._found(know, HEARD_S, "not told")
+                await self._found(know, HEARD_S, "not informed")
         else:
-            await self._eventually(know, f"the others do not know that broker {broker} leads nothing")
+            await self._eventually(know, f"other brokers do not know that broker {broker} is no leader")
 
     async def _leading(self, name: str, partition: int) -> Led:
         """A partition at its leader, once the leader knows its high watermark: a new leader waits for fetches of its

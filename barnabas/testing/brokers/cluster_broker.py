@@ -173,8 +173,8 @@ class ClusterBroker:
 
     def _not_started(self, timeout_s: float) -> str:
         hindering = [repr(fault) for fault in self._cluster._hindering()]
-        why = f"; what keeps brokers from each other: {', '.join(hindering)}" if hindering else ""
+        why = f"; faults that separate brokers: {', '.join(hindering)}" if hindering else ""
         return (
-            f"broker {self.number} is not started: it serves once the controller has told it of the cluster{why}"
+            f"broker {self.number} is not started: the controller has not informed it of the cluster{why}"
             f" (waited {timeout_s:g} s)"
         )

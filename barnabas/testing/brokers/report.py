@@ -125,7 +125,7 @@ def _section(owner: Owner) -> tuple[str, str]:
     asking = threading.Thread(target=ask, name="barnabas-report", daemon=True)
     asking.start()
     asking.join(PATIENCE_S)
-    return f"{owner!r}".strip("<>"), text[0] if text else f"has not answered for {PATIENCE_S:g} s"
+    return f"{owner!r}".strip("<>"), text[0] if text else f"has not responded for {PATIENCE_S:g} s"
 
 
 # --- contents of a report -------------------------------------------------------------------------

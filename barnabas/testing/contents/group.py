@@ -114,7 +114,7 @@ def check_group_may_be(state: str, members: int | None) -> None:
         return
     check_count("members", members, 0)
     if members > 0 and state in WITHOUT_MEMBERS:
-        raise ValueError(f"a group that is {state} has no members: {members} are waited for in vain")
+        raise ValueError(f"a group that is {state} has no members: do not wait for {members}")
     if members == 0 and state in WITH_MEMBERS:
         raise ValueError(f"a group that is {state} has members: wait for the state Empty, or Dead, where none is left")
 

@@ -111,7 +111,7 @@ class Roles(ABC):
         Errors: ValueError unless one of the two is given.
         """
         if (group is None) == (transactional_id is None):
-            raise ValueError("say whose coordinator is asked for: group=... or transactional_id=...")
+            raise ValueError("the coordinator needs one name: pass group=... or transactional_id=...")
         key = (group if transactional_id is None else transactional_id) or ""
         topic = GROUP_METADATA_TOPIC if transactional_id is None else TRANSACTION_STATE_TOPIC
         asked_s = -inf
@@ -153,7 +153,7 @@ class Roles(ABC):
         try:
             await self._until(lambda: self._open_end(None) is None or None, timeout_s, "")
         except TimeoutError:
-            error = TimeoutError(f"not every broker has heard after {timeout_s:g} s: {self._open_end(None)}")
+            error = TimeoutError(f"not all brokers are up to date after {timeout_s:g} s: {self._open_end(None)}")
             raise self._explained(error) from None
 
     async def _settle(self, topics: Collection[str] | None = None, *, in_faults: bool = False) -> None:
@@ -164,7 +164,7 @@ class Roles(ABC):
         pause_s = FIRST_POLL_S
         while (in_faults or not self._hindering()) and (missing := self._open_end(topics)) is not None:
             if asyncio.get_running_loop().time() > until_s:
-                error = TimeoutError(f"not every broker has heard: {missing} (waited {IN_SYNC_S:g} s)")
+                error = TimeoutError(f"not all brokers are up to date: {missing} (waited {IN_SYNC_S:g} s)")
                 raise self._explained(error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, POLL_S)

@@ -203,8 +203,8 @@ SHAPES: Final[Mapping[str, Json]] = {
     "Error": _object(
         {"error": _TEXT, "kafka_error": _TEXT, "report": _TEXT, "usage": _TRUTH},
         ["kafka_error", "report", "usage"],
-        "What was wrong, in one line; Kafka's name where it is an error of Kafka; what the broker holds where "
-        "something was waited for in vain; true where it was asked in a wrong way.",
+        "The error in one line; Kafka's name of it if it is an error of Kafka; the state of the broker if a wait timed "
+        "out; true if the request itself was wrong.",
     ),
     "Index": _object({"barnabas": _TEXT, "openapi": _TEXT, "brokers": _TEXT}),
     "Broker": _object(

@@ -37,7 +37,7 @@ _FIELDS: Final = (
     Field("partitions", fields.NUMBERS, "Partitions.", argument="partition"),
     Field("group", fields.TEXT, "A consumer group."),
     Field("txn_id", fields.TEXT, "A transactional id.", argument="transactional_id"),
-    Field("top_level", fields.TRUTH, "Whether the error is the whole answer's.", argument="whole"),
+    Field("top_level", fields.TRUTH, "Whether the error is that of the whole response.", argument="whole"),
     Field("error", fields.ERROR, "An error. Default: UNKNOWN_SERVER_ERROR."),
     Field("count", fields.whole(WITHOUT_END), "How many requests; -1: all. Default: 1.", argument="times"),
     Field("observe", fields.TRUTH, "Whether requests are only counted."),
@@ -156,8 +156,8 @@ def _rule(faults: Faults, rule: dict[str, Any]) -> Fault:
     does = "observe" if is_observer else "fail"
     what = "" if is_observer else f" {ErrorCode.of(failure.code).name}"
     if (asked := api_keys(api)) and asked <= BETWEEN_BROKERS:
-        told = f"rules are of what clients ask, and only brokers ask each other for {api_names(api)}"
-        raise Refused(400, f'{told}: POST fail with "from_brokers": true is of that')
+        told = f"rules match requests of clients, and only brokers send {api_names(api)}"
+        raise Refused(400, f'{told}: use POST fail with "from_brokers": true')
     matcher, limits = split_keywords(api, rule)
     made = _Rule(faults, f"{does} {api_names(api)}{what}", matcher, limits, effect)
     made.is_observer, made.is_whole = is_observer, bool(is_whole)

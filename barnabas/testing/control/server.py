@@ -164,7 +164,7 @@ class ControlServer:
             return _error(error.status, self._what_would_be_right(request, error))
         except Exception:
             logger.exception("a request for %r failed", request.path)
-            return _error(500, "this failed, and the log says how")
+            return _error(500, "the request failed: see the log for the error")
 
     def _check(self, request: web.Request) -> None:
         host = request.headers.get("Host", "")
@@ -301,7 +301,7 @@ def _refusal(verb: Verb, asked: Asked, error: Exception) -> web.Response:
 def _in_vain(verb: Verb, asked: Asked, error: ApiError | None = None) -> web.Response:
     """The response after a timeout, of the verb or of a broker."""
     Patience().use()
-    told: dict[str, str] = {"error": f"{verb.name} was not done in time: report says what there is"}
+    told: dict[str, str] = {"error": f"{verb.name} timed out: report has the state of the broker"}
     if error is not None:
         told["kafka_error"] = error.error.name
     with suppress(RuntimeError, Refused):  # it has stopped meanwhile

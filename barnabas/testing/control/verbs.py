@@ -176,12 +176,12 @@ VERBS: Final = (
     # Faults of requests
     _fault_verb(
         "fail",
-        "Answer with an error.",
+        "Respond with an error.",
         _API,
         Field("error", fields.ERROR, "Kafka's name of the error, or its number.", is_required=True),
         Field("message", fields.TEXT, "The error message, in versions that have one."),
         Field("record_errors", fields.RECORD_ERRORS, "Messages for single records of a Produce."),
-        Field("whole", fields.TRUTH, "Whether the whole answer or its entries fail, where there is a choice."),
+        Field("whole", fields.TRUTH, "Whether the whole response or its entries fail, where there is a choice."),
         _AFTER_WORK,
     ),
     _fault_verb(

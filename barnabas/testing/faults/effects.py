@@ -58,13 +58,13 @@ class Fail(_Passing):
         if self.after_work:
             answer = await go_on()
             if answer is None:
-                raise CloseConnection(f"{request.api} failed, and has no reply to say so")
+                raise CloseConnection(f"{request.api} failed, and has no response for the error")
             if is_whole:
                 return Answer(request, response=error_responses.whole_error(api, version, self.failure))
             self._overwrite(passage, answer, addressed)
             return answer
         if request.api == "Produce" and request.message.acks == 0:
-            raise CloseConnection("Produce failed, and has no reply to say so")
+            raise CloseConnection("Produce failed, and has no response for the error")
         if is_whole:
             return Answer(request, response=error_responses.whole_error(api, version, self.failure))
         if request.api == "Fetch":

@@ -120,7 +120,7 @@ class Lasting(ABC):
         """Refuse to wait for an impossible number. Errors: ValueError, TypeError."""
         check_wait(timeout, count)
         if self.times is not None and count > self.times:
-            raise ValueError(f"{self!r} comes {self.times} times at most: {count} are waited for in vain")
+            raise ValueError(f"{self!r} has {self.times} hits at most: do not wait for {count}")
 
     def _among(self) -> Registry:
         return next(iter(self._parts()))._registry
@@ -138,14 +138,16 @@ class Lasting(ABC):
                 return True
             if not any(part in part._registry for part in parts):
                 how = "remove(), reset() or the end of its `with` block"
-                raise NothingMoreComes(f"{found()}, and no more come: the fault has ended by {how}, wait before that")
+                raise NothingMoreComes(
+                    f"{found()}, and no more can come: the fault has ended by {how}. Wait before that"
+                )
             return None
 
         await with_timeout(wait_until(reached, lambda: [part._listeners for part in parts]), timeout_s, found)
 
     def __enter__(self) -> Self:
         if not any(part in part._registry for part in self._parts()):
-            raise RuntimeError(f"{self!r} has ended, and does nothing any more: make another one for this block")
+            raise RuntimeError(f"{self!r} has ended: make another fault for this block")
         return self
 
     def __exit__(

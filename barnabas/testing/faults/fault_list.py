@@ -148,9 +148,7 @@ class FaultList:
         Errors: RuntimeError if the snapshot would keep permanently what a fault undoes at its end.
         """
         if kept := self._of_state():
-            raise RuntimeError(
-                f"a snapshot would keep for good what only the end of a fault undoes: remove() it first: {kept}"
-            )
+            raise RuntimeError(f"a snapshot would keep the effects of faults for ever: remove() it first: {kept}")
         self._end([fault for fault in self if fault._hinders_brokers()])
 
     # --- inside -----------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ class Faults(StateFaults):
         another request). Responses with nothing to damage, such as those to long polls without records, do not count.
         """
         if way not in WAYS:
-            raise ValueError(f"answers are garbled in the ways {', '.join(WAYS)}, not {way}")
+            raise ValueError(f"the way to garble a response is one of {', '.join(WAYS)}, not {way}")
         if way == RECORDS:
             api = _answered_with_records(api)
         matcher, limits = split_keywords(api, where, ())
@@ -220,7 +220,7 @@ class Faults(StateFaults):
         find none (COORDINATOR_NOT_AVAILABLE), and requests to the former one fail with NOT_COORDINATOR.
         """
         if (group is None) == (transactional_id is None):
-            raise ValueError("say whose coordinator is away: group=... or transactional_id=...")
+            raise ValueError("the coordinator needs one name: pass group=... or transactional_id=...")
         of_group: Matching = {"group": group} if group is not None else {}
         where: Matching = of_group if transactional_id is None else {"transactional_id": transactional_id}
         asked = _ASKED_OF_GROUP_COORDINATORS if transactional_id is None else _ASKED_OF_TRANSACTION_COORDINATORS
@@ -320,7 +320,7 @@ def api_names(api: Api | Collection[Api] | None) -> str:
 def _answered_with_records(api: Api | Collection[Api] | None) -> Api:
     """Fetch, the only API whose responses have records. Errors: ValueError if another one is named."""
     if others := (api_keys(api) or frozenset({FETCH})) - {FETCH}:
-        raise ValueError(f"answers to {api_names(others)} have no records: only those to Fetch do")
+        raise ValueError(f"responses of {api_names(others)} have no records: name Fetch")
     return FETCH
 
 
@@ -340,7 +340,7 @@ def error_code(error: Any) -> int:
     if code is None:
         raise ValueError(f"Kafka has no error {error!r:.100}: {valid}")
     if code is ErrorCode.NONE:
-        raise ValueError(f"the error {code.name} ({code:d}) says that nothing failed: name one that says what did")
+        raise ValueError(f"the error {code.name} ({code:d}) means success: name the error of a failure")
     return int(code)
 
 
@@ -354,7 +354,7 @@ def _record_errors(
         raise TypeError(f"record_errors are messages by the index of a record, not {record_errors!r:.100}")
     keys = api_keys(api)
     if keys is not None and PRODUCE not in keys:
-        raise ValueError(f"record_errors are of records of a Produce: answers to {api_names(api)} have none")
+        raise ValueError(f"record_errors need Produce: responses of {api_names(api)} have no errors of records")
     index: Any
     message: Any
     for index, message in record_errors.items():

@@ -160,7 +160,7 @@ class StateFaults(FaultList):
         Errors: as of `move_leader`; ValueError unless one of the two is given.
         """
         if (group is None) == (transactional_id is None):
-            raise ValueError("say whose coordinator is to move: group=... or transactional_id=...")
+            raise ValueError("the coordinator needs one name: pass group=... or transactional_id=...")
 
         async def partition() -> int:
             server = self._any_server()

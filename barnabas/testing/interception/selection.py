@@ -159,16 +159,16 @@ class Matcher:
         known = [messages_of(key) for key in sorted(served if self.api_keys is None else served & self.api_keys)]
         if not known:
             named = ", ".join(API_NAMES[key] for key in sorted(self.api_keys or ()))
-            raise ValueError(f"no broker here serves {named}: clients hear so from ApiVersions, and do not ask")
+            raise ValueError(f"no broker here serves {named}: ApiVersions omits it, so that clients do not send it")
         told = ", ".join(each.name for each in known) if self.api_keys is not None else "any API"
         if not self.is_of_brokers and all(each.key in BETWEEN_BROKERS for each in known):
-            raise ValueError(f"brokers of a cluster ask each other for {told}, clients do not: add from_brokers=True")
+            raise ValueError(f"only brokers of a cluster send {told}, to each other: add from_brokers=True")
         keywords = [name for name, role in _OF_ENTRIES.items() if role in self._of_entries]
         about = [entries.askable(each) for each in known] if keywords else []
         if keywords and not any(self.addressed <= roles for roles in about):
             lacking = [name for name in keywords if not any(_OF_ENTRIES[name] in roles for roles in about)]
             what = " or ".join(lacking) or f"{' and '.join(keywords)} at once"
-            raise ValueError(f"no request of {told} says {what}: leave that out, or name an API that has it")
+            raise ValueError(f"no request of {told} has {what}: leave that out, or name an API that has it")
         if versions := self._of_request.get("version"):
             ranges = {each.name: each.request_class.VALID_VERSIONS for each in known}
             if not any(low <= version <= high for low, high in ranges.values() for version in versions):

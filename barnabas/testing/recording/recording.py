@@ -118,7 +118,7 @@ class Recording:
             answered = (r for r in matching if r.answered_ms is not None)
             found = next((r for number, r in enumerate(answered, 1) if number == count), None)
             if found is None and self._is_over and len(matching) < count:
-                raise NothingMoreComes(f"{instead()}, and no more come: the recording has ended, wait before that")
+                raise NothingMoreComes(f"{instead()}, and no more can come: the recording has ended. Wait before that")
             return found
 
         def instead() -> str:
@@ -201,7 +201,7 @@ def _check_may_come(count: int, timeout: float) -> None:
     """Refuse to wait for more requests than are kept. Errors: ValueError, TypeError."""
     check_wait(timeout, count)
     if count > REQUESTS_MAX:
-        raise ValueError(f"a recording keeps the last {REQUESTS_MAX} requests: {count} are waited for in vain")
+        raise ValueError(f"a recording keeps the last {REQUESTS_MAX} requests: do not wait for {count}")
 
 
 class Recordable:

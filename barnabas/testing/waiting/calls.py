@@ -177,4 +177,4 @@ def _closing(coroutine: Coroutine[Any, Any, T], running: Coroutine[Any, Any, T])
 
 def of_another_process() -> RuntimeError:
     """The error in a process that was forked from the one of the broker, or the cluster."""
-    return RuntimeError("this runs in the process that started it: one that was forked has its address, and no more")
+    return RuntimeError("only the process that started it can use it: a forked process can connect to its address")

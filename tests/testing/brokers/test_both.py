@@ -324,7 +324,7 @@ def test_waits_over_a_restart(make: type[Owner]) -> None:
         topic.produce("v")
         assert values(waits[0].result(PATIENCE_S)) == [b"v"]
         fault.remove()
-        with pytest.raises(RuntimeError, match="no more come"):
+        with pytest.raises(RuntimeError, match="no more can come"):
             waits[1].result(PATIENCE_S)
 
 

@@ -106,7 +106,7 @@ def test_what_one_broker_has_not_heard_is_told(harm: Callable[[Server], None], t
             harm(cluster.brokers[behind].server)
 
         cluster.call(do_harm())
-        with pytest.raises(TimeoutError, match=rf"^not every broker has heard after 0\.01 s: {told}"):
+        with pytest.raises(TimeoutError, match=rf"^not all brokers are up to date after 0\.01 s: {told}"):
             cluster.wait_heard(0.01)
 
 

@@ -337,7 +337,7 @@ def test_nobody_leads_or_coordinates(broker: Asked) -> None:
     consumer.close()
     assert broker.refused("POST", "coordinator_away") == (
         400,
-        "POST /brokers/{broker}/coordinator_away: say whose coordinator is away: group or transactional_id",
+        "POST /brokers/{broker}/coordinator_away: the coordinator needs one name: pass group or transactional_id",
     )
 
 
@@ -373,7 +373,7 @@ def test_rules_that_only_count(broker: Asked) -> None:
         ([{"topc": "orders"}], "a rule has no field 'topc': did you mean topic?"),
         ([{"error": 29}, {"keys": ["nothing"]}], "Kafka has no API 'nothing'"),
         ([{"observe": True, "error": 29}], "a rule that only observes has no error"),
-        ([{"keys": ["Heartbeat"], "topic": "t"}], "no request of Heartbeat says topic"),
+        ([{"keys": ["Heartbeat"], "topic": "t"}], "no request of Heartbeat has topic"),
         ([{"nodes": [7]}], "has the node 1, not 7"),
     ],
 )
@@ -390,7 +390,7 @@ def test_main_need_not_be_named(control: ControlClient) -> None:
     assert control.ask("GET", "/faults").content == control.done("GET", "/brokers/main/faults")
     told = control.ask("POST", f"/faults/{made['id']}/wait", hits=5, timeout="1ms")
     assert told.status == 400
-    assert "comes 1 times at most: 5 are waited for in vain" in told.content["error"]
+    assert "has 1 hits at most: do not wait for 5" in told.content["error"]
     assert control.ask("DELETE", "/faults").content == {"removed": 1}
     assert control.ask("POST", "/reset").content["name"] == "main"
 
@@ -541,7 +541,7 @@ def test_what_clients_asked(broker: Asked) -> None:
     status, error = broker.refused("POST", "wait_request", api="Produce", client_id="nobody")
     assert status == 409
     assert error.startswith("POST /brokers/{broker}/wait_request: there were not 1 such requests; the last ones: ")
-    assert error.endswith("and no more come: the recording has ended, wait before that")
+    assert error.endswith("and no more can come: the recording has ended. Wait before that")
 
 
 def test_records(broker: Asked) -> None:
@@ -579,7 +579,7 @@ def test_what_takes_too_long(broker: Asked) -> None:
     answer = broker.control.ask("POST", f"/brokers/{broker.name}/create_topic", name="t", timeout_ms=50)
     assert answer.status == 504
     assert (
-        answer.content["error"] == "POST /brokers/{broker}/create_topic was not done in time: report says what there is"
+        answer.content["error"] == "POST /brokers/{broker}/create_topic timed out: report has the state of the broker"
     )
     assert "<disk_full, " in answer.content["report"]
     assert broker.get("records", topic="orders", timeout_ms=30_000)["count"] == 0
@@ -635,7 +635,7 @@ def test_a_cluster(start: Callable[..., Asked]) -> None:
     status, error = waiting.result(PATIENCE_S)
     if status != 404:  # of a thread that has come too late to find the cluster: nothing tells that it waits
         assert status == 409
-        assert "the cluster stopped meanwhile" in error or "and no more come" in error
+        assert "the cluster stopped meanwhile" in error or "and no more can come" in error
 
 
 def test_a_cluster_of_which_little_runs(start: Callable[..., Asked]) -> None:
@@ -764,7 +764,7 @@ def test_a_single_broker_has_all_roles(broker: Asked) -> None:
     assert broker.get("coordinator", group="g") == broker.get("coordinator", transactional_id="x") == number
     assert broker.refused("GET", "coordinator") == (
         400,
-        "GET /brokers/{broker}/coordinator: say whose coordinator is asked for: group or transactional_id",
+        "GET /brokers/{broker}/coordinator: the coordinator needs one name: pass group or transactional_id",
     )
 
 

@@ -95,7 +95,7 @@ def test_an_error_that_is_none_is_refused(broker: Broker, said: str) -> None:
 
 def test_what_only_brokers_ask_for_is_no_rule(broker: Broker) -> None:
     """Rules have no field for that."""
-    told = "^rules are of what clients ask, and only brokers ask each other for LeaderAndIsr: POST fail with"
+    told = "^rules match requests of clients, and only brokers send LeaderAndIsr: use POST fail with"
     with pytest.raises(Refused, match=told):
         make(broker, {"keys": ["leaderandisr"]})
     assert len(broker.faults) == 0

@@ -63,7 +63,7 @@ def test_a_restart_of_a_cluster_ends_in_any_fault(fault: str) -> None:
 def test_who_cannot_start_is_told_with_what_keeps_it_from_that() -> None:
     with Cluster() as cluster:
         with cluster.faults.pause(broker=1):
-            told = r"^broker 1 is not started: .*what keeps brokers from each other: <pause \(broker=1\).*waited 3 s"
+            told = r"^broker 1 is not started: .*faults that separate brokers: <pause \(broker=1\).*waited 3 s"
             with pytest.raises(TimeoutError, match=told):
                 cluster.restart(timeout=3)  # in which the others do start
             assert [broker.is_running for broker in cluster.brokers] == [True, False, True]
@@ -125,7 +125,7 @@ def test_what_is_waited_for_comes_while_brokers_restart() -> None:
         removed = cluster.faults.fail("Produce", 6)
         of_removed, of_stopped = pool.submit(removed.wait_hits), pool.submit(seen.wait_request, "Produce")
         removed.remove()
-        with pytest.raises(RuntimeError, match="and no more come: the fault has ended"):
+        with pytest.raises(RuntimeError, match="and no more can come: the fault has ended"):
             of_removed.result(PATIENCE_S)
         wait_until(lambda: seen._listeners)
         assert not restarting.done()

@@ -54,7 +54,7 @@ def values(owner: Owner) -> list[bytes | None]:
 @pytest.mark.parametrize("make", STATE_FAULTS)
 def test_a_snapshot_does_not_keep_what_a_fault_undoes(owner: Owner, make: Callable[[Faults], Any]) -> None:
     fault = make(owner.faults)
-    with pytest.raises(RuntimeError, match=r"undoes: remove\(\) it first: \[<.*t-0.*>\]$"):
+    with pytest.raises(RuntimeError, match=r"for ever: remove\(\) it first: \[<.*t-0.*>\]$"):
         owner.snapshot()
     assert list(owner.faults) == [fault]
     fault.remove()
@@ -103,7 +103,7 @@ def test_data_that_a_killed_broker_leaves_are_warned_of(tmp_path: Path) -> None:
     killed.create_topic("t").produce("v")
     killed.faults.hang_transaction("t")
     killed.kill()
-    with pytest.warns(UserWarning, match=r"start\(\) before stop\(\): \[<a transaction hangs in t-0"):
+    with pytest.warns(UserWarning, match=r"call start\(\), then stop\(\): \[<a transaction hangs in t-0"):
         killed.stop()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

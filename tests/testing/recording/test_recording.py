@@ -124,7 +124,7 @@ def test_waiting_for_a_request(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("api", "where", "told"),
     [
-        ("Heartbeat", {"topic": "t"}, "no request of Heartbeat says topic"),
+        ("Heartbeat", {"topic": "t"}, "no request of Heartbeat has topic"),
         ("Produce", {"version": 99}, "no request of Produce has the version 99"),
         (None, {"topic": "t", "transactional_id": "x", "group": "g", "partition": 0}, None),
     ],
@@ -179,14 +179,14 @@ def test_nobody_waits_for_a_recording_that_has_ended(broker: Broker) -> None:
         in_vain = pool.submit(seen.wait_request, "ListGroups", 2)
         wait_until(lambda: len(seen._listeners) == 2)
         seen.stop()
-        told = "not 2 such requests; the last ones: .*, and no more come: the recording has ended, wait before that"
+        told = "not 2 such requests; the last ones: .*, and no more can come: the recording has ended. Wait before that"
         with pytest.raises(RuntimeError, match=told):
             in_vain.result(PATIENCE_S)
         assert not answered.done()
         hold.remove()
         assert answered.result(PATIENCE_S).outcome == "ok"
     assert seen.wait_request("ListGroups").outcome == "ok"
-    with pytest.raises(RuntimeError, match="no more come"):
+    with pytest.raises(RuntimeError, match="no more can come"):
         asyncio.run(broker.wait_request_async("Produce"))
 
 
