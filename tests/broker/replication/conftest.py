@@ -136,7 +136,7 @@ class Storage:
 
 
 class AskedController:
-    """Is asked for in-sync replicas, and answers when the test does."""
+    """A controller that receives AlterPartition, and responds when the test does."""
 
     def __init__(self) -> None:
         self._asked: asyncio.Queue[tuple[AlterPartitionRequest, asyncio.Future[AlterPartitionResponse]]] = (
@@ -150,7 +150,7 @@ class AskedController:
         return await answer
 
     async def next_request(self) -> AlterPartitionRequest:
-        """What it is asked next."""
+        """The next request to the controller."""
         async with asyncio.timeout(PATIENCE_S):
             request, self._answer = await self._asked.get()
         return request
@@ -161,7 +161,7 @@ class AskedController:
         return self._asked.empty()
 
     async def answer(self, response: AlterPartitionResponse | OSError) -> None:
-        """Answer the request that was taken last, and let the answer be taken."""
+        """Respond to the last request, and let the response be processed."""
         assert self._answer is not None
         if isinstance(response, OSError):
             self._answer.set_exception(response)
@@ -171,7 +171,7 @@ class AskedController:
             await asyncio.sleep(0)
 
     async def store(self, isr: list[int], *, leader_epoch: int = 0, partition_epoch: int) -> None:
-        """Answer that this is the state now, of partition 0."""
+        """Respond with a state of partition 0 that is now stored."""
         await self._answer_for_partition(
             ResponsePartitionData(
                 leader_id=NODE_ID, leader_epoch=leader_epoch, isr=isr, partition_epoch=partition_epoch
@@ -186,7 +186,7 @@ class AskedController:
 
 
 class Hosting:
-    """A replica manager over that directory, and which partitions its coordinators heard of."""
+    """A replica manager over that directory, and the partitions that its coordinators learned of."""
 
     def __init__(self, storage: Storage, *, flush_before_ack: bool) -> None:
         self.controller = AskedController()
@@ -214,12 +214,12 @@ class Hosting:
         return Leaderships(self._clock, LAG_MS_MAX, self.metadata.is_alive, alter_partitions)
 
     async def live(self, *broker_ids: int) -> None:
-        """The controller tells which brokers there are."""
+        """Send the live brokers, as the controller does."""
         brokers = [UpdateMetadataBroker(id=broker_id) for broker_id in broker_ids]
         await self.metadata.update(UpdateMetadataRequest(live_brokers=brokers))
 
     def fetch(self, replica_id: int, offset: int, *, log_start_offset: int = 0, broker_epoch: int = 80) -> None:
-        """A follower asks for what begins at `offset`."""
+        """A fetch of a follower from `offset` on."""
         leadership = self.partition().leadership
         assert leadership is not None
         leadership.fetched(replica_id, broker_epoch, offset, log_start_offset)
@@ -227,7 +227,7 @@ class Hosting:
     async def lead(
         self, *states: LeaderAndIsrPartitionState, topic: str = "t", topic_id: TopicId = TOPIC_ID
     ) -> list[ErrorCode]:
-        """Tell it the roles of partitions of one topic; the errors, or that of the request."""
+        """Send the roles of partitions of one topic; returns the errors, or the error of the whole request."""
         told = LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=list(states))
         answer = await self.replicas.leader_and_isr(LeaderAndIsrRequest(topic_states=[told]))
         if answer.error_code:
@@ -260,7 +260,8 @@ def storage(tmp_path: Path) -> Iterator[Storage]:
 
 
 def told(**given: Any) -> LeaderAndIsrPartitionState:
-    """The controller's word on partition 0: this broker leads in epoch 0, alone, unless something else is given."""
+    """The state of partition 0 as the controller sends it: this broker leads in epoch 0, alone, unless the test changes
+    that."""
     fields: dict[str, Any] = {
         "partition_index": 0, "controller_epoch": 1, "leader": NODE_ID, "leader_epoch": 0, "partition_epoch": 0,
         "replicas": [NODE_ID], "isr": [NODE_ID],
@@ -269,7 +270,7 @@ def told(**given: Any) -> LeaderAndIsrPartitionState:
 
 
 def tell(partition: Partition, told: LeaderAndIsrPartitionState) -> RoleChange:
-    """The controller's word for a partition that nobody else has a replica of, or another broker leads."""
+    """The controller's state of a partition that no other broker has a replica of, or that another broker leads."""
 
     def lead_followers(*_: object) -> Any:
         raise AssertionError("it has followers")
@@ -278,7 +279,7 @@ def tell(partition: Partition, told: LeaderAndIsrPartitionState) -> RoleChange:
 
 
 def append(partition: Partition, *values: bytes) -> LogAppendInfo:
-    """Append a batch to the log alone: nobody has told the partition yet."""
+    """Append a batch to the log alone; the partition is not notified."""
     return partition.log.append_as_leader(batch_of(*values), leader_epoch=partition.state.leader_epoch, now_ms=NOW_MS)
 
 

@@ -48,7 +48,7 @@ CONFIG: Final = LogConfig(segment_bytes=20_000)
 
 
 class Watched:
-    """A connection that tells of each request: when one leaves, what the answer before it said has been done."""
+    """A connection that reports each request: when one is sent, the response before it has been processed."""
 
     def __init__(self, connection: PeerConnection, changed: asyncio.Event) -> None:
         self.connection = connection
@@ -70,7 +70,7 @@ class Watched:
 
 
 class HeldThreads(OneThread):
-    """A thread that begins no job before it may."""
+    """A thread that starts each job only when the test allows it."""
 
     def __init__(self) -> None:
         self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
@@ -95,7 +95,7 @@ def open_logs(data_dir: Path, threads: Threads | None = None, files: Files | Non
 
 
 class NoThread(OneThread):
-    """There is none to be had."""
+    """A pool that has no thread to start."""
 
     def call(self, job: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
         raise RuntimeError("can't start new thread")
@@ -160,13 +160,13 @@ class Follower:
 
 
 class Leader:
-    """Partitions that a broker leads, and another one has replicas of."""
+    """Partitions that one broker leads, and of which another broker has replicas."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
 
     async def lead(self, *, count: int = 1, epoch: int = 5) -> None:
-        """The controller's word."""
+        """Have the broker lead, as the controller does."""
         known, broker = self.broker.controller, self.broker
         alive = [
             UpdateMetadataBroker(id=node, endpoints=[UpdateMetadataEndpoint(host="h", port=1, listener="BROKERS")])
@@ -249,7 +249,7 @@ def content(log: PartitionLog, end_offset: int) -> bytes:
 
 
 def assert_equal(leader: Partition, own: PartitionLog) -> None:
-    """Below the high watermark, and in what is known of it."""
+    """Check that logs are equal below the high watermark, and in what the broker knows of the high watermark."""
     end_offset = leader.log.high_watermark
     assert content(own, end_offset) == content(leader.log, end_offset)
     assert own.log_start_offset == leader.log.log_start_offset

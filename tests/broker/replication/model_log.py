@@ -1,5 +1,4 @@
-"""Logs and a leader without files: records are named by the leader epoch that wrote them, which with their offset says
-all there is to say of them."""
+"""Logs and a leader without files: a record is the leader epoch that wrote it. With its offset that identifies it."""
 
 import itertools
 
@@ -71,7 +70,7 @@ class ModelLog:
 
 
 def common_prefix(one: ModelLog, other: ModelLog) -> int:
-    """The offset at which two logs part, or the shorter one ends."""
+    """The offset at which two logs differ, or the shorter one ends."""
     for mine, theirs in zip(one.records, other.records, strict=False):
         if mine != theirs:
             return mine[0]
@@ -79,7 +78,7 @@ def common_prefix(one: ModelLog, other: ModelLog) -> int:
 
 
 class ModelLeader:
-    """Answers fetches from logs, with the broker's own sessions, as `FetchOperation` does."""
+    """Responds to fetches from logs, with the fetch sessions of the broker, as `FetchOperation` does."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -150,7 +149,7 @@ class ModelLeader:
 
 
 def carry_out(fetcher: Fetcher, decision: Decision, leader: ModelLeader, now_ms: int = 0) -> Decision | None:
-    """Do at once what was decided, to a ModelLog; what that led to, if it was another decision."""
+    """Execute a decision on a ModelLog at once; returns the next decision, if there is one."""
     following = decision.following
     log = following.log
     assert isinstance(log, ModelLog)

@@ -1,5 +1,5 @@
-"""Fetches of a session, which look only at what has changed, answer as fetches that look at everything: at random, with
-real logs, consumers and followers, and whatever changes what a fetch tells."""
+"""Fetches of a session look only at changed partitions. They return the same as fetches that look at all partitions: at
+random, with real logs, consumers and followers, and every kind of change."""
 
 import itertools
 import random
@@ -36,7 +36,7 @@ records."""
 
 
 class Racks:
-    """Where the two brokers stand; `changes` counts."""
+    """The racks of the two brokers; `changes` counts."""
 
     def __init__(self) -> None:
         self.of = {NODE_ID: FAR, OTHER_ID: NEAR}
@@ -48,8 +48,8 @@ class Racks:
 
 
 class Reader:
-    """One side: a session, and at most one fetch that waits. `scans` makes it look at everything; with `racks` it is
-    a consumer who stands near, and is sent to the replica there."""
+    """A session, and at most one fetch that waits. With `scans` it looks at all partitions; with `racks` it is a
+    consumer near a follower, which it is redirected to."""
 
     def __init__(
         self, hosting: Hosting, storage: Storage, *, is_follower: bool, uses_topic_ids: bool, racks: Racks | None = None
@@ -69,7 +69,7 @@ class Reader:
         self.looks = 0
 
     def fetch(self, asked: dict[int, int], forgotten: list[int], limits: FetchLimits) -> Told | None:
-        """What is told, None if the fetch waits."""
+        """The response; None if the fetch waits."""
         topic_id = TOPIC_ID if self._uses_topic_ids else ZERO_TOPIC_ID
         partitions = [FetchPartition("t", topic_id, index, offset, 1 << 20) for index, offset in asked.items()]
         keys: list[PartitionKey] = [(TOPIC_ID if self._uses_topic_ids else "t", index) for index in forgotten]
@@ -98,7 +98,7 @@ class Reader:
         return self._finish()
 
     def end_wait(self) -> Told:
-        """As if the time were over."""
+        """End the wait as a timeout does."""
         assert self.operation is not None
         self.enough.cancel()
         self.enough = None
@@ -132,7 +132,7 @@ class Reader:
 
 
 class Comparison:
-    """Two readers of the same partitions, asked the same, and what happens to those."""
+    """Two readers of the same partitions with the same requests, and the changes to these partitions."""
 
     def __init__(self, seed: int, hosting: Hosting, storage: Storage, racks: Racks | None = None) -> None:
         self.rng = rng = random.Random(seed)
@@ -191,7 +191,7 @@ class Comparison:
         assert await self.hosting.lead(state) == [ErrorCode.NONE]
 
     def move(self, _index: int) -> None:
-        """A broker to another rack; the leader is seldom near."""
+        """Move a broker to another rack; the leader is seldom near."""
         if self.racks is not None:
             broker_id, nearness = self.rng.choice([(NODE_ID, 0.2), (OTHER_ID, 0.5)])
             self.racks.change(broker_id, NEAR if self.rng.random() < nearness else FAR)
@@ -307,7 +307,7 @@ class Comparison:
         return self.told_offsets.get(index) != self.offsets[index]
 
     def compare_waiting(self) -> None:
-        """What has happened is enough for both, or for none."""
+        """Check that the changes are enough for both fetches, or for neither."""
         if self.readers[0].enough is not None:
             assert self.readers[0].enough.done() == self.readers[1].enough.done()
             if self.readers[0].enough.done():

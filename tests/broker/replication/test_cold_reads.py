@@ -1,4 +1,4 @@
-"""A fetch that waits for the disk while the log changes: no reader of committed data gets what was aborted."""
+"""A fetch waits for the disk while the log changes: no reader of committed data receives an aborted record."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ ALL_EXPIRED_MS = 1 << 50
 
 
 class ColdFiles(OsFiles):
-    """What is older than the start is read from the disk."""
+    """Files whose data from before the start is read from the disk."""
 
     def reads_cached(self, directory: str) -> bool:
         return False
@@ -69,7 +69,8 @@ def disk() -> Iterator[ThreadsThatHoldReads]:
 
 @pytest.fixture
 def broker(disk: ThreadsThatHoldReads, tmp_path: Path) -> Iterator[Broker]:
-    """Its topic has an aborted record and its marker in one segment, a committed one and its marker in the next."""
+    """A broker with a topic: an aborted record and its marker in one segment, a committed record and its marker in the
+    next."""
     with Broker(data_dir=tmp_path, files=ColdFiles()) as broker:
         broker.create_topic("t", configs={"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.01"})
         produce(broker, b"aborted", is_commit=False)
@@ -135,7 +136,7 @@ class Session:
 
 
 def fetch_while(broker: Broker, disk: ThreadsThatHoldReads, change: Callable[[Broker], None]) -> PartitionData:
-    """What is answered by a fetch during whose read `change` happens."""
+    """The response to a fetch during whose read `change` happens."""
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(fetch, broker)
         assert disk.reached.wait(PATIENCE_S)
@@ -169,7 +170,7 @@ def append(broker: Broker) -> None:
 
 
 def compact_twice(broker: Broker) -> None:
-    """The first pass removes the aborted record, the second what the transaction index has of it."""
+    """Compact twice: the first pass removes the aborted record, the second one its entry of the transaction index."""
     for _ in range(2):
         append(broker)
         roll(broker)
@@ -200,7 +201,7 @@ def test_what_is_compacted_meanwhile_is_read_again(broker: Broker, disk: Threads
 
 
 def test_what_wakes_meanwhile_ends_the_wait_for_more(broker: Broker, disk: ThreadsThatHoldReads) -> None:
-    """A partition in which there was nothing new when the pass over the session began."""
+    """The partition had no new records when the pass over the session began."""
     broker.create_topic("u")
     session = Session(broker)
     for offsets in ({"t": log_of(broker.server).log_end_offset, "u": 0}, {}, {}):

@@ -1,6 +1,5 @@
-"""Who waits for a commit waits by the broker's own clock: Produce as long as it says, WriteTxnMarkers for
-`request.timeout.ms`.
-"""
+"""Waits for a commit end by the broker's clock: Produce has its own timeout, WriteTxnMarkers has
+`request.timeout.ms`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Who waits for a commit is told in the order of offsets, once, and forgotten when it gives up."""
+"""Waiters for a commit are notified once, in the order of offsets, and forgotten when they time out."""
 
 import asyncio
 
@@ -48,7 +48,7 @@ async def test_a_failed_flush_is_told_to_whoever_can_send_again() -> None:
 
 @pytest.mark.parametrize("end_offset_step", [1, -1])
 async def test_whoever_gave_up_is_forgotten(end_offset_step: int) -> None:
-    """Where nothing is committed for long, and every request that waits is over after a while."""
+    """No record is committed for a long time, and all waiting requests time out."""
     waiters = CommitWaiters()
     kept = add(waiters, 0)
     for number in range(10_000):

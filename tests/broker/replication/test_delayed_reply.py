@@ -1,4 +1,4 @@
-"""A reply waits for all its commits, for so long at most, and no task waits with it."""
+"""A reply waits for all its commits, up to its timeout, and no task waits with it."""
 
 import asyncio
 
@@ -102,7 +102,7 @@ async def test_whoever_gives_the_reply_up_waits_no_more() -> None:
 
 
 async def test_requests_that_time_out_leave_nothing_behind() -> None:
-    """Where nothing is committed for long."""
+    """No record is committed for a long time."""
     timers = Timers(clock := ManualClock(), asyncio.get_running_loop())
     waiters = CommitWaiters()
     for number in range(1_000):

@@ -72,7 +72,7 @@ CONTROLLER_EPOCH: Final = 1
 
 class Leading(NamedTuple):
     """What a leader knows of its followers. `end_offsets` are those of all replicas, in order. `proposal` is an ISR
-    that it wants; once the controller `has_stored` that, the leader has only to hear of it."""
+    that the leader wants; once the controller `has_stored` it, the leader only lacks the response."""
 
     start_offset: int
     isr: tuple[int, ...]
@@ -108,7 +108,7 @@ class Replica(NamedTuple):
 
     @property
     def committed(self) -> tuple[int, ...]:
-        """What it says to be committed, if it leads."""
+        """The end of the committed records, if this replica leads."""
         return () if self.leading is None else self.epochs[: self.high_watermark]
 
     def renamed(self, names: Sequence[int]) -> "Replica":
@@ -136,8 +136,7 @@ class Replica(NamedTuple):
 
 
 class Control(NamedTuple):
-    """What the controller has written, and which brokers it has yet to notice the death of, though they may be there
-    again."""
+    """What the controller has written, and the brokers whose death it has not noticed yet, which may have restarted."""
 
     leader: int
     leader_epoch: int
@@ -167,7 +166,7 @@ class Control(NamedTuple):
         return self._replace(leader=state.leader, leader_epoch=state.leader_epoch, isr=state.isr)
 
     def live(self, up: Sequence[int]) -> list[int]:
-        """Who is registered, as far as the controller knows, if these are `up`."""
+        """The brokers that are registered, as far as the controller knows, if these are `up`."""
         return [replica for replica in REPLICAS if replica in up or replica in self.unnoticed]
 
 
@@ -181,7 +180,7 @@ def partition_epoch(leader_epoch: int) -> int:
 
 
 class Machines:
-    """What decides, and may be replaced by what decides wrongly."""
+    """The decisions, each of which a test may replace by a wrong one."""
 
     followers = Followers
     fetcher = Fetcher
@@ -219,7 +218,7 @@ def control_steps(control: Control, up: Sequence[int], machines: type[Machines])
 
 
 def without(control: Control, number: int, live: Sequence[int], machines: type[Machines]) -> list[Control]:
-    """After the loss of a broker; empty if that changes nothing."""
+    """The states after the loss of a broker; empty if the loss changes nothing."""
     others = [replica for replica in live if replica != number]
     return decided(
         control,
@@ -238,7 +237,7 @@ def decided(control: Control, decide: Callable[[tuple[int, ...]], PartitionState
 def answer_to(
     control: Control, number: int, replica: Replica, up: Sequence[int], machines: type[Machines]
 ) -> tuple[ErrorCode, Control]:
-    """The controller's answer to a leader's proposal, and what it has written by then."""
+    """The controller's response to a leader's proposal, and the states that it has written by then."""
     assert replica.leading is not None
     members = replica.leading.proposal or ()
     leader_epoch = replica.leader_epoch
@@ -265,13 +264,13 @@ def answer_to(
 
 
 def kill(control: Control, number: int, replica: Replica) -> tuple[Control, Replica]:
-    """What is in the log stays there."""
+    """Kill a broker; its log remains."""
     killed = Replica(False, replica.epochs, replica.assigned, replica.high_watermark)
     return control._replace(unnoticed=tuple(sorted({*control.unnoticed, number}))), killed
 
 
 def told(control: Control, number: int, replica: Replica, machines: type[Machines]) -> Replica:
-    """A broker hears of its role in the controller's latest epoch."""
+    """A broker receives its role in the controller's latest epoch."""
     log = replica.log()
     replica = replica._replace(leader=control.leader, leader_epoch=control.leader_epoch, leading=None)
     if control.leader == number:
@@ -403,8 +402,8 @@ def proposed(followers: Followers) -> Proposal:
 def fetches(
     number: int, replica: Replica, leader: Replica, machines: type[Machines]
 ) -> Iterator[tuple[str, Replica, Replica]]:
-    """A follower asks, and its leader notes how far it is and answers; the answer arrives or is lost. What becomes of
-    both."""
+    """A follower fetches; its leader notes the offset and responds; the response arrives or is lost. Returns both
+    replicas."""
     own, log = replica.log(), leader.log()
     request = fetcher_of(replica.leader_epoch, own, machines).next_request(0)
     assert request is not None
@@ -432,14 +431,14 @@ def fetches(
 
 
 def fetcher_of(leader_epoch: int, log: ModelLog, machines: type[Machines]) -> Fetcher:
-    """The follower's machine, before it asks."""
+    """The follower's machine before it fetches."""
     fetcher = machines.fetcher(1, lambda: 1, FetchSettings())
     fetcher.follow("t", TOPIC_ID, 0, leader_epoch, log)
     return fetcher
 
 
 def taken(replica: Replica, data: PartitionData, machines: type[Machines]) -> Replica:
-    """A follower that an answer has reached. Had it heard of a later epoch, nothing would have changed."""
+    """A follower that has processed a response. In a later epoch the response would have changed nothing."""
     data.log_start_offset = 0
     response = FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])])
     log = replica.log()
@@ -531,7 +530,7 @@ class Exploration:
         self.came_from: dict[int, int | None] = {self.first: None}
 
     def run(self) -> None:
-        """Look at all. Raises AssertionError, with the way to the first wrong state."""
+        """Check all states. Raises AssertionError with the steps to the first wrong state."""
         ahead = deque([self.first])
         while ahead:
             state = ahead.popleft()
@@ -714,7 +713,7 @@ class Exploration:
 
 
 def disagreement(one: Replica, other: Replica) -> str:
-    """What two replicas must not differ in, or have in common; empty if all is right."""
+    """The difference between two replicas that must not differ; empty if all is right."""
     known = min(one.high_watermark, other.high_watermark)
     if one.epochs[:known] != other.epochs[:known]:
         return f"logs differ below their high watermarks: {one.epochs}, {other.epochs}"
@@ -724,7 +723,7 @@ def disagreement(one: Replica, other: Replica) -> str:
 
 
 def lack(committed: tuple[int, ...], replica: Replica) -> str:
-    """What is committed and not in a log; empty if all is there."""
+    """The committed records that a log lacks; empty if it lacks none."""
     return "" if replica.epochs[: len(committed)] == committed else f"lacks some of {committed}, which was committed"
 
 
@@ -815,55 +814,55 @@ class _FollowsOnAsBefore(Fetcher):
 
 
 class CommitsAlone(Machines):
-    """The high watermark is the leader's own end."""
+    """The high watermark is the log end offset of the leader."""
 
     followers = _CommitsAlone
 
 
 class CountsTheStoredIsr(Machines):
-    """Who is about to join is not waited for."""
+    """The leader does not wait for a replica that is about to join the ISR."""
 
     followers = _CountsTheStoredIsr
 
 
 class ShrinksAtOnce(Machines):
-    """Who is slow is not waited for any more before the controller has stored that."""
+    """The leader no longer waits for a slow replica, before the controller has stored the ISR without it."""
 
     followers = _ShrinksAtOnce
 
 
 class JoinsEarly(Machines):
-    """A follower joins that lacks what was written before the leader's epoch."""
+    """A follower joins the ISR although it lacks records from before the leader's epoch."""
 
     followers = _JoinsEarly
 
 
 class CutsToTheHighWatermark(Machines):
-    """As Kafka did before KIP-101."""
+    """A follower truncates to its high watermark, as in Kafka before KIP-101."""
 
     cuts_to_high_watermark = True
 
 
 class NeverCuts(Machines):
-    """A follower does not tell which epoch its log ends with."""
+    """A follower does not send the last epoch of its log."""
 
     tells_last_epoch = False
 
 
 class FollowsOnAsBefore(Machines):
-    """A follower that hears of another epoch takes answers of the one before."""
+    """A follower that has learned of a later epoch processes responses of the epoch before."""
 
     fetcher = _FollowsOnAsBefore
 
 
 class ElectsAnybody(Machines):
-    """Who is not in sync may lead."""
+    """A replica that is not in sync may lead."""
 
     elects_anybody = True
 
 
 class GrantsToAnybody(Machines):
-    """The controller stores what a former leader proposes."""
+    """The controller stores the proposal of a former leader."""
 
     grants_to_anybody = True
 

@@ -1,4 +1,4 @@
-"""What a follower asks its leader, and what it makes of the answers."""
+"""What a follower requests from its leader, and how it processes the responses."""
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +30,7 @@ NOW_MS = 1_000_000
 
 
 class Pair:
-    """A fetcher, and the leader that it asks."""
+    """A fetcher and its leader."""
 
     def __init__(self, **limits: int) -> None:
         self.fetcher = Fetcher(REPLICA_ID, lambda: BROKER_EPOCH, FetchSettings(**limits))
@@ -47,11 +47,11 @@ class Pair:
         return request
 
     def round(self) -> list[Decision]:
-        """One request and its answer; what was decided."""
+        """One request and its response; returns the decisions."""
         return self.fetcher.answered(self.leader.answer(self.ask()), self.now_ms)
 
     def run(self, rounds: int = 1) -> list[Decision]:
-        """Rounds whose decisions are carried out; what they were."""
+        """Rounds whose decisions are executed; returns the decisions."""
         done = []
         for _ in range(rounds):
             for decision in self.round():
@@ -233,8 +233,8 @@ def test_who_lacks_something_is_known_without_looking_at_all() -> None:
 
 
 def test_who_got_records_last_is_asked_for_last() -> None:
-    """The leader serves them in the order of the request. With a throttle all are held up at once, which ends the
-    session, and then one of them gets records: all have their turn."""
+    """The leader serves partitions in the order of the request. A throttle delays all of them at once, which ends the
+    session; then one of them has records. All partitions have their turn."""
     pair = Pair()
     followed = [pair.follow(ModelLog(), ModelLog(1, 1, 1), index) for index in range(3)]
     for following in followed:
@@ -271,7 +271,7 @@ def test_who_is_said_to_lack_something_does_until_an_answer_tells_otherwise() ->
 
 
 def test_a_late_answer_changes_nothing() -> None:
-    """The controller spoke, or the log has changed, while the answer was under way."""
+    """The controller changed the role, or the log changed, while the response was under way."""
     pair = Pair()
     own = ModelLog()
     pair.follow(own, ModelLog(1))
@@ -301,7 +301,7 @@ def test_logs_that_part_are_cut_by_epoch_never_at_the_high_watermark() -> None:
 
 
 def test_epochs_that_the_other_does_not_know_are_asked_again() -> None:
-    """KIP-279: the leader's last epoch below ours, where we have another one in between."""
+    """KIP-279: the leader's last epoch is below the follower's, and the follower's log has another epoch in between."""
     pair = Pair()
     own, leaders = ModelLog(1, 1, 3, 3, 3), ModelLog(1, 1, 2, 2, 4)
     pair.follow(own, leaders)
@@ -311,7 +311,7 @@ def test_epochs_that_the_other_does_not_know_are_asked_again() -> None:
 
 
 def test_an_epoch_in_which_nothing_was_written_is_dropped() -> None:
-    """This broker led before it wrote anything: its log is a prefix, but knows an epoch that the leader does not."""
+    """This broker led, and wrote nothing: its log is a prefix, but has an epoch that the leader does not know."""
     pair = Pair()
     own, leaders = ModelLog(1, 1), ModelLog(1, 1, 5)
     own.leader_epochs.assign(4, 2)
@@ -345,7 +345,7 @@ def test_a_cut_of_an_earlier_epoch_does_not_resume_the_later_one() -> None:
 
 
 def test_beyond_the_leaders_end_the_log_is_cut() -> None:
-    """An unclean election; the leader's epochs do not tell, since this log has none."""
+    """An unclean election. The leader's epochs do not help, since this log has none."""
     pair = Pair()
     own, leaders = ModelLog(start_offset=9), ModelLog(5, 5)
     pair.follow(own, leaders)
@@ -369,7 +369,7 @@ def test_below_the_leaders_start_the_log_begins_anew() -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 5), (-(2**63), 2**62), (9, 5), (-5, -1)])
 def test_a_leaders_log_that_cannot_be_leaves_the_own_one_alone(start: int, end: int) -> None:
-    """One that began before 0 had its follower make files of that name, many times a second."""
+    """A log start offset below 0 made the follower create files of that name, many times a second."""
     pair = Pair()
     following = pair.follow(ModelLog(1, 1), ModelLog(1))
     pair.ask()
@@ -438,7 +438,8 @@ def test_an_error_of_one_partition_delays_no_other() -> None:
 
 
 def test_the_leader_waits_no_longer_than_until_another_partition_is_due() -> None:
-    """Acknowledgements may wait for one that the leader was not told of yet, and nothing is asked meanwhile."""
+    """Acknowledgements may wait for a partition that the fetch does not contain yet, and no other fetch is sent
+    meanwhile."""
     pair = Pair(backoff_ms=50)
     late = pair.follow(ModelLog(), ModelLog(1))
     pair.follow(ModelLog(), ModelLog(), 1)
@@ -587,8 +588,8 @@ def test_where_to_cut_is_known_without_epochs_too() -> None:
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_a_follower_ends_with_its_leaders_log_and_loses_nothing_of_what_is_common(data: st.DataObject) -> None:
-    """Any replicas lead in turn (unclean elections, too), others copy a part of what the leader has, through this
-    machine. Then one follows another."""
+    """Any replicas lead in turn, also after unclean elections. Others copy a part of the log through this machine. Then
+    one replica follows another."""
     logs = [ModelLog() for _ in range(3)]
     for epoch in range(1, data.draw(st.integers(1, 7), "epochs") + 1):
         elected = data.draw(st.integers(0, 2), "leader")

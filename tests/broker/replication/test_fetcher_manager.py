@@ -1,4 +1,4 @@
-"""A follower whose leader is a real broker: what it fetches over real sockets, and what becomes of its logs."""
+"""A follower whose leader is a real broker: its fetches over real sockets, and the contents of its logs."""
 
 import asyncio
 import errno
@@ -34,7 +34,7 @@ from tests.support.files import RefusingFiles
 
 
 async def test_a_follower_has_its_leaders_bytes(tmp_path: Path) -> None:
-    """Of before and of after it began to follow, over segments; and its leader commits what it has."""
+    """From before and after it began to follow, over segments. Its leader commits what it has."""
     async with pair(tmp_path) as (leader, follower):
         await leader.lead(count=3)
         for index in range(3):
@@ -52,7 +52,7 @@ async def test_a_follower_has_its_leaders_bytes(tmp_path: Path) -> None:
 
 
 async def test_many_records_are_appended_in_turns(tmp_path: Path) -> None:
-    """Others have their turns between parts of them; where the partition is followed no more then, no other part is."""
+    """Other tasks run between the parts. If the partition is no longer followed then, no other part is appended."""
     async with pair(tmp_path) as (leader, follower):
         await leader.lead()
         leader.append(2_000, size=300)
@@ -108,7 +108,7 @@ async def test_who_has_everything_is_asked_for_beside_who_catches_up(tmp_path: P
 
 
 async def test_what_is_throttled_is_not_asked_for_before_its_bytes_may_pass(tmp_path: Path) -> None:
-    """Not at first, when nothing has told what it lacks; nor each time that it is looked at whether they may."""
+    """Not at first, when the lag of the replica is unknown, nor at each check of the throttle."""
     clock = ManualClock()
     throttle = Throttle(FOLLOWER, 0, lambda _topic: f"0:{FOLLOWER}", clock)
     async with pair(tmp_path, throttle=throttle, network_clock=clock) as (leader, follower):
@@ -136,7 +136,8 @@ async def test_what_is_throttled_is_not_asked_for_before_its_bytes_may_pass(tmp_
 
 
 async def test_who_is_held_up_longest_waits_no_longer_than_others(tmp_path: Path) -> None:
-    """Else one that is looked at just when bytes may pass has all turns until the others' delays are over."""
+    """Otherwise a partition that is checked just when bytes may pass would take all turns until the others' delays
+    end."""
     clock = ManualClock()
     throttle = Throttle(FOLLOWER, 0, lambda _topic: f"0:{FOLLOWER},2:{FOLLOWER}", clock)
     async with pair(tmp_path, throttle=throttle, network_clock=clock) as (leader, follower):
@@ -160,7 +161,7 @@ async def test_who_is_held_up_longest_waits_no_longer_than_others(tmp_path: Path
 
 
 async def test_a_log_that_parted_is_cut_and_gets_the_leaders_records(tmp_path: Path) -> None:
-    """The follower was a leader by itself before, in an epoch that nobody else knows."""
+    """The follower was a leader before, in an epoch that no other replica knows."""
     async with pair(tmp_path) as (leader, follower):
         await leader.lead()
         leader.append(3)
@@ -182,7 +183,7 @@ async def test_a_log_that_parted_is_cut_and_gets_the_leaders_records(tmp_path: P
 async def test_a_truncation_that_was_never_begun_is_decided_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mistake of ours between the decision and the cut: nobody else would end the partition's wait for that."""
+    """A bug between the decision and the truncation. Otherwise the partition would wait for the truncation for ever."""
     async with pair(tmp_path) as (leader, follower):
         await leader.lead()
         log = follower.log()
@@ -209,7 +210,7 @@ async def test_without_a_thread_a_log_is_cut_all_the_same(tmp_path: Path) -> Non
 
 
 async def test_a_log_that_cannot_be_cut_for_lack_of_room_is_cut_when_there_is_some(tmp_path: Path) -> None:
-    """Nothing was cut: the log is not offline, and its leader is asked again."""
+    """The log was not truncated: it is not offline, and the follower fetches again."""
     files = RefusingFiles()
     async with pair(tmp_path, files=files) as (leader, follower):
         await leader.lead()
@@ -224,7 +225,7 @@ async def test_a_log_that_cannot_be_cut_for_lack_of_room_is_cut_when_there_is_so
 
 
 async def test_a_leaders_log_that_begins_inside_a_batch(tmp_path: Path) -> None:
-    """DeleteRecords; the batch is taken whole, and what is deleted of it is not to be read here either."""
+    """After DeleteRecords. The follower appends the whole batch, and does not serve its deleted records."""
     async with pair(tmp_path) as (leader, follower):
         await leader.lead()
         partition = leader.partition()
@@ -290,7 +291,7 @@ async def test_a_mistake_of_ours_does_not_end_the_fetching(tmp_path: Path, caplo
 
 
 async def test_what_is_not_on_the_disk_is_not_counted(tmp_path: Path) -> None:
-    """With barnabas.flush.before.ack: the leader counts what the follower asks beyond."""
+    """With barnabas.flush.before.ack the leader counts a follower up to its fetch offset."""
     may_flush = asyncio.Event()
     flushed = []
 
@@ -327,7 +328,7 @@ async def test_a_partition_that_is_fenced_waits_for_the_controllers_word(tmp_pat
 
 
 async def test_one_who_is_early_asks_again(tmp_path: Path) -> None:
-    """The leader has not been told yet that it leads."""
+    """The leader does not know yet that it leads."""
     async with pair(tmp_path) as (leader, follower):
         log = follower.follow()
         following = follower.manager.following(TOPIC_ID, 0)
@@ -355,7 +356,7 @@ async def test_a_partition_is_not_followed_any_more(tmp_path: Path) -> None:
 
 
 async def test_who_is_read_here_is_read_under_another_leader(tmp_path: Path) -> None:
-    """A consumer that waits is to hear of what that one tells, too."""
+    """A waiting consumer learns of the high watermark of the new leader, too."""
     async with pair(tmp_path) as (leader, follower):
         await leader.lead()
         log = follower.follow()
@@ -372,8 +373,8 @@ async def test_who_is_read_here_is_read_under_another_leader(tmp_path: Path) -> 
 
 
 async def test_unfollowing_waits_for_a_truncation(tmp_path: Path) -> None:
-    """A log that is led must not be cut by what was decided when it followed; in a new epoch it is fetched for as soon
-    as it has been cut."""
+    """A decision of the follower must not truncate the log of a leader. In a new epoch the follower fetches as soon as
+    the truncation ends."""
     threads = HeldThreads()
     async with pair(tmp_path, threads=threads) as (leader, follower):
         await leader.lead(count=2)
@@ -399,7 +400,7 @@ async def test_unfollowing_waits_for_a_truncation(tmp_path: Path) -> None:
 
 
 async def test_what_a_failed_truncation_held_is_held_no_longer(tmp_path: Path) -> None:
-    """Though it is followed in a newer epoch by now: what its log takes is seen when it gets something."""
+    """Also if the replica follows in a newer epoch by then. The next fetch shows whether its log accepts records."""
     threads = HeldThreads()
     async with pair(tmp_path, threads=threads) as (leader, follower):
         await leader.lead()
@@ -419,8 +420,8 @@ async def test_what_a_failed_truncation_held_is_held_no_longer(tmp_path: Path) -
 
 @pytest.mark.parametrize("damage", [20, -1])
 async def test_a_damaged_batch_is_not_taken(tmp_path: Path, damage: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Every checksum is compared; the partition is asked for again and again, which is told once, and the others go
-    on."""
+    """Each checksum is compared. The follower fetches the partition repeatedly, logs the error once, and fetches the
+    others."""
     async with pair(tmp_path) as (leader, follower):
         await leader.lead(count=2)
         leader.append(1, 0)
@@ -466,7 +467,7 @@ async def test_a_log_may_be_deleted_while_it_is_flushed(tmp_path: Path, caplog: 
 
 
 async def test_a_log_may_be_cut_while_it_is_flushed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A leader of a newer epoch has it cut, before what the last one had sent is on the disk."""
+    """The leader of a newer epoch has it truncated before the last leader's records are flushed."""
     flushed = 0
 
     async def flush(log: PartitionLog) -> None:

@@ -1,4 +1,4 @@
-"""`barnabas.flush.before.ack`: what is acknowledged is on the disk."""
+"""`barnabas.flush.before.ack`: acknowledged records are on the disk."""
 
 import threading
 import time

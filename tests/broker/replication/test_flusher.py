@@ -12,7 +12,7 @@ from tests.broker.replication.conftest import Hosting, Storage, no_room, told
 
 
 async def lead(hosting: Hosting, storage: Storage, partitions: int = 1) -> None:
-    """Lead new partitions, of which nothing has to be flushed."""
+    """Lead new partitions, which need no flush."""
     await hosting.lead(*[told(partition_index=index, is_new=True) for index in range(partitions)])
     for index in range(partitions):
         await hosting.replicas.flusher.flush(hosting.partition(index).log)

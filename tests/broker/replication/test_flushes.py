@@ -1,4 +1,4 @@
-"""Flushes that nobody waits for, on disks that take their time: beside deletions, beside each other, and at a stop."""
+"""Flushes in the background, on slow disks: beside deletions, beside each other, and at a stop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -112,7 +112,8 @@ async def test_a_log_that_was_deleted_before_its_turn_is_no_failure(slow: SlowDi
 @pytest.mark.parametrize("flushed", ["before the acknowledgement", "after each record"])
 @in_loop
 async def test_who_waits_for_a_log_that_is_deleted_is_told(slow: SlowDisk, tmp_path: Path, flushed: str) -> None:
-    """As in Kafka, whose DelayedProduce looks for the partition: it is unknown, and no disk has failed."""
+    """As in Kafka, whose DelayedProduce looks for the partition: the error is UNKNOWN_TOPIC_OR_PARTITION, and no disk
+    failed."""
     is_first = flushed == "before the acknowledgement"
     configs = {"barnabas_flush_before_ack": "true"} if is_first else {"log_flush_interval_messages": 1}
     async with running(slow, tmp_path, log_segment_delete_delay_ms=0, **configs) as broker:
@@ -152,7 +153,8 @@ async def until_flushed(broker: Broker, topic: str) -> None:
 async def test_a_flush_that_finds_no_thread_passes(
     slow: SlowDisk, tmp_path: Path, pool_finds_threads_later: bool
 ) -> None:
-    """Nothing was synced, so the next one does it; the segments are let go, once, though the pool has kept the job."""
+    """No file was synced, so the next flush does it. The segments are released once, although the pool has kept the
+    job."""
     async with running(slow, tmp_path, log_segment_bytes=100, log_segment_delete_delay_ms=0) as broker:
         await create(broker, "slow")
         for _ in range(2):
@@ -177,7 +179,7 @@ async def test_a_flush_that_finds_no_thread_passes(
 
 @in_loop
 async def test_a_stop_begins_no_new_flushes_before_the_last(slow: SlowDisk, tmp_path: Path) -> None:
-    """What is left of a pass is brought to the disk by the threads that close logs."""
+    """The threads that close logs flush the rest of the pass."""
     async with running(slow, tmp_path) as broker:
         await create(broker, "slow", 12)
         for partition in range(12):

@@ -1,5 +1,5 @@
-"""Consumers that read from followers (KIP-392): real clients that are sent to the replica in their rack, what a
-follower answers, and how soon it hears of a commit."""
+"""Consumers that read from followers (KIP-392): real clients that are redirected to the replica in their rack, the
+responses of a follower, and how soon it knows of a commit."""
 
 import asyncio
 import time
@@ -52,7 +52,7 @@ def topic_of(cluster: Cluster, name: str) -> tuple[int, int]:
 
 
 async def followed_steadily(server: Any, topic: str) -> None:
-    """Wait until a follower fetches a partition over the connection for those that lack nothing."""
+    """Wait until a follower fetches a partition over the connection for partitions in sync."""
     partition = server.metadata.topic_id(topic), 0
     await until(lambda: any(partition in fetcher for fetcher in server.replicas.fetchers.fetchers[::2]))
 
@@ -91,7 +91,7 @@ def write(producer: Producer, topic: str, value: str) -> None:
 
 
 def bytes_read(cluster: Cluster, topic: str, broker: int) -> int:
-    """What that broker has given to consumers of the topic."""
+    """The bytes of the topic that the broker has sent to consumers."""
 
     async def look() -> int:
         return cluster.brokers[broker].server.replicas.partition_or_error(topic, 0).bytes_out
@@ -236,8 +236,8 @@ def test_between_what_is_committed_and_its_end_a_follower_has_nothing_and_waits(
 def test_while_somebody_reads_and_not_all_is_committed_a_follower_lets_its_leader_wait_for_a_moment_only(
     cluster: Cluster,
 ) -> None:
-    """Whatever the machine's speed: no fetch of the follower keeps a commit from the reader for longer than that, and
-    none is hurried when there is nothing to hear."""
+    """At any speed of the machine: no fetch of the follower delays a commit for the reader by more than that, and no
+    fetch is hurried without news."""
     leader, follower = topic_of(cluster, "counted")
     servers = [cluster.brokers[each].server for each in (leader, follower)]
     log = servers[1].replicas.partition_or_error("counted", 0).log

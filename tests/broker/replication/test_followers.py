@@ -1,4 +1,5 @@
-"""What a leader decides by its followers' fetches: what is committed, who joins the ISR and who leaves it."""
+"""What a leader decides from the fetches of its followers: the high watermark, and which replicas join and leave the
+ISR."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +56,7 @@ def test_who_is_not_in_the_isr_and_far_behind_is_not_waited_for() -> None:
 
 
 def test_who_is_about_to_join_is_waited_for() -> None:
-    """Else a busy leader's high watermark would stay ahead of it for ever."""
+    """Otherwise a busy leader's high watermark would stay ahead of the replica for ever."""
     followers = leader([LEADER, FIRST])
     fetch(followers, FIRST, 10, 10)
     fetch(followers, SECOND, 10, 10)
@@ -150,7 +151,7 @@ def test_a_follower_that_has_everything_stays_however_long_nothing_comes() -> No
     ],
 )
 def test_refusals(error: ErrorCode, *, is_asked_again: bool, stays: bool) -> None:
-    """What may have been stored all the same counts until the leader knows."""
+    """A state that may have been stored counts until the leader knows the stored one."""
     followers = leader([LEADER])
     fetch(followers, FIRST, 10, 10)
     proposal = followers.expansion(FIRST, 10, START_MS)
@@ -193,7 +194,7 @@ def test_what_the_controller_tells_is_older_newer_or_known() -> None:
     ],
 )
 def test_the_state_told_again_after_a_refusal_withdraws_the_proposal(error: ErrorCode, *, is_withdrawn: bool) -> None:
-    """The controller did not know the topic (its znode was damaged), and knows it again as it was."""
+    """The controller did not know the topic, whose znode was damaged, and knows it again as it was."""
     followers = leader([LEADER, FIRST])
     proposal = followers.shrinking(10, START_MS + LAG_MS + 1, LAG_MS)
     assert proposal is not None
@@ -207,7 +208,8 @@ def test_the_state_told_again_after_a_refusal_withdraws_the_proposal(error: Erro
 
 
 def test_an_answer_that_names_the_state_before_it_is_news_for_its_own_proposal() -> None:
-    """The controller had it already (the request came twice): the epoch is the same, and nothing is in flight."""
+    """The controller had stored the proposal already, as the request came twice: the epoch is the same, and no request
+    is in flight."""
     followers = leader([LEADER])
     fetch(followers, FIRST, 10, 10)
     proposal = followers.expansion(FIRST, 10, START_MS)
@@ -246,7 +248,7 @@ def test_a_fetch_of_an_earlier_life_tells_nothing() -> None:
 
 
 def test_a_leader_that_counts_itself_only_as_far_as_it_has_flushed() -> None:
-    """Who has all that the leader has is in sync, whatever of it is on the leader's disk."""
+    """A replica that has all records of the leader is in sync, whether the leader has flushed them or not."""
     followers = leader([LEADER])
     late_ms = START_MS + LAG_MS + 1
     fetch(followers, FIRST, 10, 10)

@@ -1,4 +1,4 @@
-"""A broker that the controller tells whom to follow: it fetches from a real leader while it does, and no longer."""
+"""A broker that the controller makes a follower: it fetches from a real leader while it follows, and no longer."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -124,7 +124,7 @@ async def test_a_replica_that_is_stopped_is_not_fetched_for(tmp_path: Path, *, d
 
 
 def make_damaged_log(data_dir: Path) -> None:
-    """A log whose bytes were on the disk for certain, and are other ones now."""
+    """A log with flushed bytes that have changed since."""
     logs = open_logs(data_dir)
     log = logs.get_or_create("t", 0, TOPIC_ID, CONFIG)
     for _ in range(3):
@@ -139,8 +139,8 @@ def make_damaged_log(data_dir: Path) -> None:
 
 
 async def test_a_damaged_log_is_fetched_anew_only_outside_the_isr(tmp_path: Path) -> None:
-    """Somebody may count on what it has: it is kept until the controller has taken this broker out of the ISR, and set
-    aside then."""
+    """Other replicas may rely on its records: it is kept until the controller has removed this broker from the ISR, and
+    set aside then."""
     make_damaged_log(tmp_path / "follower")
     async with told(tmp_path) as (leader, broker):
         other = leader.broker.node_id

@@ -1,4 +1,4 @@
-"""What lies where a new topic's directory is to be."""
+"""Files at the path of a new topic's directory."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from tools.waiting import PATIENCE_S
 
 
 def test_a_file_in_the_way_of_a_topic_concerns_that_topic_alone(tmp_path: Path) -> None:
-    """No disk has failed: others are created, a start goes on, and so does the creation when the file is gone."""
+    """No disk failed: other topics are created, a start succeeds, and the creation succeeds once the file is gone."""
     failures: list[str] = []
     clock = ManualClock()
     (tmp_path / "foo-0").write_bytes(b"x")

@@ -1,4 +1,5 @@
-"""What is decided about a hosted partition: who leads, what is allowed, what is committed. No log, no event loop."""
+"""The decisions about a hosted partition: its leader, the allowed requests, the committed records. No log, no event
+loop."""
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_an_earlier_leader_epoch_is_outdated() -> None:
 
 
 def test_a_state_that_the_controller_has_lost_ends_a_leadership_in_a_later_epoch_alone() -> None:
-    """Its partition epoch says nothing. Told again, it is answered again."""
+    """Its partition epoch does not count. Sent again, it has the same response."""
     state = PartitionState(NODE_ID)
     assert not state.knew_isr
     state.become_leader_or_follower(told(leader_epoch=5, partition_epoch=9), 0)
@@ -76,7 +77,7 @@ def test_a_state_that_the_controller_has_lost_ends_a_leadership_in_a_later_epoch
 def test_requests_are_fenced_by_the_epoch_that_their_client_knows(
     current_leader_epoch: int, error: ErrorCode | None
 ) -> None:
-    """Before they are told who leads: a client that knows less or more has to look again in any case (KIP-320)."""
+    """Before the leader is compared: a client with another epoch has to fetch metadata in any case (KIP-320)."""
     state = PartitionState(NODE_ID)
     state.become_leader_or_follower(told(leader_epoch=5), 0)
     assert refusal(state, current_leader_epoch) is error

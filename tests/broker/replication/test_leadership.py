@@ -1,5 +1,5 @@
-"""A partition that others follow, over a real log: what is committed by their fetches, what the controller is asked,
-and what its answers change."""
+"""A partition with followers, over a real log: the commits by their fetches, the requests to the controller, and the
+changes by its responses."""
 
 import asyncio
 
@@ -232,7 +232,8 @@ async def test_what_may_have_been_stored_counts_until_the_controller_tells(stora
 
 
 async def test_what_a_controller_that_did_not_know_the_topic_refused_is_proposed_again(storage: Storage) -> None:
-    """Its znode was damaged for a while; then the controller tells the state that the leader had before."""
+    """The znode of the topic was damaged for a while. Then the controller sends the state that the leader had
+    before."""
     async with storage.hosting() as hosting:
         await lead(hosting, [NODE_ID, OTHER_ID])
         hosting.append(b"a")
@@ -301,7 +302,7 @@ async def test_what_the_controller_told_before_its_answer_does_not_undo_it(stora
 
 
 async def test_in_a_new_leader_epoch_nothing_is_known_of_followers(storage: Storage) -> None:
-    """What they had may have been cut meanwhile, if another broker led in between."""
+    """Their logs may have been truncated, if another broker led in between."""
     async with storage.hosting() as hosting:
         await lead(hosting, [NODE_ID, OTHER_ID])
         hosting.append(b"a")
@@ -368,7 +369,8 @@ async def test_records_are_deleted_when_no_live_replica_has_them(storage: Storag
 
 
 async def test_a_broker_that_has_gone_holds_nothing_back(storage: Storage) -> None:
-    """It was in sync until it was stopped, and its replica would be waited for as one that is about to come back."""
+    """It was in sync until it stopped. Otherwise the leader would wait for it as for a replica that is about to
+    join."""
     async with storage.hosting() as hosting:
         await lead(hosting, isr=[NODE_ID, OTHER_ID, THIRD_ID])
         hosting.fetch(OTHER_ID, 0)

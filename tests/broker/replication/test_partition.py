@@ -1,4 +1,4 @@
-"""One hosted partition over a real log: what its state decides becomes true, and whoever waits is told."""
+"""One hosted partition over a real log: the decisions of its state are executed, and waiters are notified."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tests.storage.blocking import flush
 
 
 class Listener:
-    """Counts how often it was told to look again."""
+    """Counts how often it was notified."""
 
     def __init__(self, partition: Partition) -> None:
         self.calls = 0

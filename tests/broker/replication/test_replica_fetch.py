@@ -1,5 +1,5 @@
-"""Fetches of the brokers that follow: what they are given, what they tell the leader, and who may not fetch so. The
-other brokers are words of a controller; their requests come through the real handler."""
+"""Fetches of followers: the responses, what they report to the leader, and which brokers are refused. The other brokers
+exist for the controller only; their requests come through the real handler."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -149,7 +149,7 @@ def begin(work: Awaitable[Any]) -> "asyncio.Task[Any]":
 
 
 async def settled() -> None:
-    """What has begun has come as far as it can."""
+    """Let the work that has begun run as far as it can."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -270,7 +270,7 @@ async def test_a_replica_on_a_listener_for_clients_is_refused(tmp_path: Path) ->
 
 
 async def test_who_joins_is_asked_of_the_controller(tmp_path: Path) -> None:
-    """This one knows of no other broker, and so refuses."""
+    """This controller knows no other broker, and so refuses."""
     async with leading(tmp_path, [LEADER]) as cluster:
         leaderships = cluster.broker.replicas.leaderships
         assert leaderships is not None
@@ -300,7 +300,7 @@ async def test_sessions_of_replicas_are_their_own(tmp_path: Path) -> None:
 
 
 class Session:
-    """A follower's session of partition 0, and of other empty ones; what it asks for it asks once."""
+    """A follower's session of partition 0 and of empty partitions; it requests each offset once."""
 
     def __init__(self, cluster: Cluster, replica_id: int, *others: int) -> None:
         self._cluster = cluster
@@ -310,7 +310,7 @@ class Session:
         self.broker_epoch = 80
 
     def fetch(self, offset: int | None = None, *, wait_ms: int = 0, forgets: bool = False) -> "asyncio.Task[Any]":
-        """The data of the partition, None where the answer does not tell of it."""
+        """The data of the partition; None if the response omits it."""
         return begin(self._fetch(offset, wait_ms, forgets=forgets))
 
     async def _fetch(self, offset: int | None, wait_ms: int, *, forgets: bool) -> PartitionData | None:
@@ -349,7 +349,7 @@ class Session:
 
 
 async def rest(cluster: Cluster, *replicas: int) -> list[Session]:
-    """Sessions of followers that have everything, of which the second fetch found nothing to tell."""
+    """Sessions of followers that lack no records, whose second fetch had an empty response."""
     sessions = [Session(cluster, replica) for replica in replicas]
     for session in sessions:
         assert await session.fetch(cluster.partition.log.log_end_offset) is not None
@@ -391,7 +391,8 @@ async def test_a_resting_follower_keeps_up_by_fetching(tmp_path: Path) -> None:
 
 
 async def test_a_resting_follower_is_known_by_its_present_registration(tmp_path: Path) -> None:
-    """It has registered anew, and the controller refuses an ISR that names its former one, whoever else is to join."""
+    """It has registered again, and the controller refuses an ISR with its former broker epoch, whichever broker
+    joins."""
     async with leading(tmp_path, REPLICAS) as cluster:
         first, second = await rest(cluster, FIRST, SECOND)
         leadership = cluster.partition.leadership
@@ -451,7 +452,7 @@ async def test_a_fetch_of_many_partitions_looks_only_at_what_has_changed(tmp_pat
 
 
 async def test_what_is_read_twice_passes_a_throttle_once(tmp_path: Path) -> None:
-    """A fetch that waits for more than there is reads that when it begins, and when its wait is over."""
+    """A fetch that waits for more records reads the present ones when it begins, and when its wait ends."""
     async with leading(tmp_path, [LEADER, FIRST]) as cluster:
         throttle = await throttled(cluster)
         await cluster.produce(b"a", acks=1)
@@ -461,8 +462,8 @@ async def test_what_is_read_twice_passes_a_throttle_once(tmp_path: Path) -> None
 
 
 async def test_who_acknowledgements_wait_for_is_not_held_up(tmp_path: Path) -> None:
-    """One that has caught up with what there was when it asked before, as another record had come meanwhile: it is
-    waited for, and joins when it has that."""
+    """The replica caught up with the log as of its last fetch, but another record has come since: acknowledgements wait
+    for the replica, and it joins the ISR once it has the record."""
     async with leading(tmp_path, [LEADER]) as cluster:
         await cluster.produce(b"a", acks=1)
         assert (await cluster.fetch(FIRST, 0, last_fetched_epoch=-1)).records

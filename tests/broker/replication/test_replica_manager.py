@@ -1,4 +1,4 @@
-"""The controller's word, appends, and acknowledgements, over a real log directory and without a broker."""
+"""Requests of the controller, appends and acknowledgements, over a real log directory and without a broker."""
 
 import asyncio
 import errno
@@ -99,7 +99,7 @@ async def test_a_replica_is_stopped_in_its_leader_epoch_and_whatever_that_is_whe
 
 
 async def test_a_topic_that_was_made_anew_is_another(storage: Storage) -> None:
-    """Its id tells; a log of the earlier one makes room, and is not deleted."""
+    """Its id differs. The log of the earlier topic is set aside, and not deleted."""
     async with storage.hosting() as hosting:
         await hosting.lead(told(is_new=True))
         hosting.append(b"a")
@@ -125,7 +125,7 @@ async def test_a_log_that_cannot_be_made_keeps_its_partition_offline_until_it_ca
 async def test_a_file_in_the_place_of_a_log_keeps_its_partition_offline_until_it_is_moved_away(
     storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file is named, and other partitions are made beside it."""
+    """The error names the file, and other partitions are created beside it."""
     (tmp_path / "t-0").write_text("somebody's notes")
     async with storage.hosting() as hosting:
         both = told(is_new=True), told(partition_index=1, is_new=True)
@@ -143,7 +143,8 @@ async def test_a_file_in_the_place_of_a_log_keeps_its_partition_offline_until_it
 async def test_a_name_that_no_topic_can_have_makes_no_file(
     storage: Storage, tmp_path: Path, name: str, *, is_new: bool
 ) -> None:
-    """Names come from other brokers, and from znodes that anybody may write; a log's directory has its topic's name."""
+    """Names come from other brokers, and from znodes that any program may write. A log's directory has the name of its
+    topic."""
 
     def files() -> set[Path]:
         return set(tmp_path.rglob("*"))
@@ -172,8 +173,8 @@ async def test_what_is_stopped_is_hosted_no_more(storage: Storage, *, delete: bo
 async def test_what_others_have_by_the_word_of_a_new_controller_is_hosted_no_more(
     storage: Storage, tmp_path: Path
 ) -> None:
-    """The controller that moved it away lost its session, or its connection, before it could say so. The log is in the
-    way of no later topic of the name."""
+    """The controller that moved the replica lost its session, or its connection, before it could send that. The log is
+    in the way of no later topic of the name."""
     async with storage.hosting() as hosting:
         await hosting.lead(told(is_new=True), told(partition_index=1, is_new=True))
         await hosting.replicas.let_go()
@@ -253,7 +254,7 @@ async def test_the_acknowledgement_waits_for_the_flush_that_the_topic_asks_for(s
 @pytest.mark.slow
 @pytest.mark.parametrize("is_given_up", [False, True])
 async def test_a_flush_that_fails_is_told_once(storage: Storage, *, is_given_up: bool) -> None:
-    """The flush that the topic asks for, and the commit that waits for the same one."""
+    """The flush for flush.messages and the commit wait for the same sync."""
     storage.config = LogConfig(flush_messages=1)
     async with storage.hosting(flush_before_ack=True) as hosting:
         await hosting.lead(told(is_new=True))

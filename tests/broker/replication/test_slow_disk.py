@@ -1,4 +1,4 @@
-"""A disk that takes its time over one log: whoever does not wait for that log does not wait."""
+"""A disk that is slow for one log: requests for other logs do not wait."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def slow() -> Iterator[SlowDisk]:
 
 @pytest.mark.parametrize("flushed", ["before the acknowledgement", "after each record"])
 def test_only_who_waits_for_a_slow_log_waits(slow: SlowDisk, tmp_path: Path, flushed: str) -> None:
-    """All of this happens while one sync has not ended, so that it cannot have waited for it."""
+    """All requests are served while one sync is under way, so that none of them waits for it."""
     is_flushed_first = flushed == "before the acknowledgement"
     settings = {"barnabas.flush.before.ack": "true"} if is_flushed_first else {"log.flush.interval.messages": "1"}
     settings |= {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}

@@ -1,5 +1,5 @@
-"""Logs of topics that the metadata store does not know of: they are set aside when the broker is told everything, their
-names are free for new topics, nothing is lost."""
+"""Logs of topics that the metadata store does not have: they are set aside at a full LeaderAndIsr, their names are free
+for new topics, and no log is lost."""
 
 import asyncio
 import shutil
@@ -79,7 +79,7 @@ def test_a_topic_that_an_earlier_metadata_store_does_not_know_may_be_created_aga
 
 
 def test_logs_that_no_topic_claims_are_set_aside_at_a_start(tmp_path: Path) -> None:
-    """Not while the broker runs: what is deleted then, it is told of."""
+    """Not while the broker runs: then the controller sends it each deletion."""
     with Broker(data_dir=tmp_path / "data") as broker:
         for name in ("kept", "w"):
             broker.create_topic(name)
@@ -105,7 +105,7 @@ async def tell_everything(broker: Broker) -> None:
 
 
 def test_a_deletion_that_a_stop_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
-    """At the start the topic is deleted before its logs are nobody's."""
+    """At the start the topic is deleted before its logs count as stray."""
 
     async def queue_deletion() -> None:
         store = EmbeddedStore(str(tmp_path / "data" / "metadata.sqlite"), SystemClock())
@@ -130,7 +130,7 @@ def test_a_deletion_that_a_stop_interrupted_leaves_nothing_behind(tmp_path: Path
 
 
 def test_logs_of_a_topic_whose_znode_cannot_be_read_stay(tmp_path: Path) -> None:
-    """Somebody may put it right."""
+    """An administrator may correct the znode."""
     with Broker(data_dir=tmp_path / "data") as broker:
         broker.create_topic("w")
         broker.topic("w").produce("0", partition=0)

@@ -1,8 +1,6 @@
-"""What the throttle of one side alone holds up, and what it does not (KIP-73): that of who leads, that of who follows.
-
-One broker leads all topics, the other one follows. Both lists of throttled replicas have all that are listed at all, so
-that it is the rate alone that says which side is limited.
-"""
+"""What the leader's throttle alone delays, and what the follower's throttle alone delays (KIP-73). One broker leads all
+topics, the other one follows. Both lists of throttled replicas have all listed replicas, so that the rate alone limits
+one side."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Side:
-    """The two brokers, of which one has a rate: whose `name` is leader, or follower."""
+    """The two brokers, of which one has a rate: `name` is leader or follower."""
 
     names = itertools.count()
 
@@ -180,7 +178,7 @@ def side(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Side]:
 
 
 def test_a_new_replica_gets_nothing_while_others_are_copied_and_all_when_it_may(side: Side) -> None:
-    """One that is not listed was asked for later, and in the same way."""
+    """A replica that is not listed was added later, and in the same way."""
     side.limit(0)
     listed = side.topic([LEADER], is_listed=True, records=RECORDS)
     other = side.topic([LEADER], records=RECORDS)
@@ -194,7 +192,7 @@ def test_a_new_replica_gets_nothing_while_others_are_copied_and_all_when_it_may(
 
 
 def test_a_replica_in_sync_is_not_held_up(side: Side) -> None:
-    """Nor after its leader was elected anew, when it is not known how far it is: acknowledgements wait for it."""
+    """Nor after an election of its leader, when its offset is unknown: acknowledgements wait for it."""
     side.limit(0)
     listed = side.topic([LEADER, FOLLOWER], is_listed=True, records=RECORDS)
     assert side.copied(listed) == RECORDS
@@ -204,7 +202,8 @@ def test_a_replica_in_sync_is_not_held_up(side: Side) -> None:
 
 
 def test_bytes_of_replicas_in_sync_count(side: Side) -> None:
-    """At a rate at which the first bytes of a new replica may pass, they have to wait for those."""
+    """At a rate at which the first bytes of a new replica may pass, these have to wait for the bytes of replicas in
+    sync."""
     side.limit(SLOW)
     side.topic([LEADER, FOLLOWER], is_listed=True, records=1)
     listed = side.topic([LEADER], is_listed=True, records=RECORDS)
@@ -218,7 +217,7 @@ def test_bytes_of_replicas_in_sync_count(side: Side) -> None:
 
 
 def test_before_anything_has_passed_the_first_bytes_of_a_new_replica_may(side: Side) -> None:
-    """So that it is others which hold it up in the test above."""
+    """So that other replicas delay it in the test above."""
     side.limit(SLOW)
     listed = side.topic([LEADER], is_listed=True, records=RECORDS)
     side.move(listed)
@@ -226,7 +225,7 @@ def test_before_anything_has_passed_the_first_bytes_of_a_new_replica_may(side: S
 
 
 def test_all_have_their_turns(side: Side) -> None:
-    """While those that came first have much to copy, others that would be in sync soon do not wait for their end."""
+    """While the first replicas have much to copy, other ones that would soon be in sync do not wait for their end."""
     side.limit(0)
     listed = [side.topic([LEADER], is_listed=True) for _ in range(3)]
     for each in listed:

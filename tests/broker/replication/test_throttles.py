@@ -1,4 +1,4 @@
-"""Replication throttles: what passes in ten seconds, and whose replicas they hold up."""
+"""Replication throttles: the bytes that pass in ten seconds, and the replicas that are delayed."""
 
 import random
 

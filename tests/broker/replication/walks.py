@@ -97,7 +97,7 @@ class Disk(ModelLog):
 
 
 class Proposals:
-    """What leaders ask of the controller, until it is answered."""
+    """AlterPartition requests of leaders, until there is a response."""
 
     def __init__(self) -> None:
         self.asked: tuple[RequestPartitionData, Answered] | None = None
@@ -108,7 +108,7 @@ class Proposals:
 
 @dataclass(eq=False)
 class Node:
-    """One life of a broker. `commands` are the controller's, not yet obeyed."""
+    """One life of a broker. `commands` are requests of the controller that it has not processed yet."""
 
     broker_id: int
     log: Disk
@@ -216,7 +216,7 @@ class Node:
         self.partition.advance()
 
     def serve(self, follower_id: int, request: FetchRequest) -> "Served":
-        """Answer a follower as the handler of Fetch does."""
+        """Respond to a follower as the handler of Fetch does."""
         asked = [
             FetchPartition(
                 "t",
@@ -272,7 +272,7 @@ class Served:
 
 
 class Walk:
-    """A cluster of three brokers, the controller's mind, and all that may happen next."""
+    """A cluster of three brokers, the controller's state, and all next steps."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -328,7 +328,7 @@ class Walk:
             self._tell(broker_id)
 
     def expire(self, broker_id: int) -> None:
-        """The controller gives a broker up, dead or not."""
+        """The controller counts a broker as dead, whether it is or not."""
         if broker_id in self.cluster.brokers:
             plan = plan_broker_loss(
                 self.cluster, [broker_id], CONTROLLER_EPOCH, lambda _topic: False, self._commits_alone
@@ -343,7 +343,7 @@ class Walk:
         return self.config.min_insync_replicas < 2
 
     def come(self, broker_id: int) -> None:
-        """A broker registers: a new one, one that was given up, or one that died without being missed."""
+        """A broker registers: a new one, an expired one, or one that died without an expired session."""
         self.expire(broker_id)
         self._register(broker_id)
         if self.state.leader == NO_LEADER:
@@ -476,7 +476,7 @@ class Walk:
         self.heal()
 
     def heal(self) -> None:
-        """Nothing goes wrong any more."""
+        """From now on there are no faults."""
         for broker_id in REPLICAS:
             if self.nodes[broker_id] is None:
                 self.start(broker_id)
