@@ -205,7 +205,7 @@ SURVIVES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "defaults, as in Kafka / power cut": (
         f"{CRASH_POINTS}::test_every_crash_leaves_what_was_synced_and_nothing_else",
-        f"{RECOVERY}::test_records_lost_with_the_machine_are_reported_and_the_log_goes_on",
+        f"{RECOVERY}::test_records_lost_with_the_machine_are_reported",
     ),
     "`flush.messages`, `flush.ms` / `kill -9`": (
         "tests/broker/whole/test_restart.py::test_records_offsets_and_the_cluster_survive",
@@ -231,19 +231,18 @@ SURVIVES: Final[Mapping[str, tuple[str, ...]]] = {
 
 REACHES_THE_DISK: Final[Mapping[str, tuple[str, ...]]] = {
     "records": (
-        "tests/storage/test_log.py::test_flush_messages_asks_for_a_flush_before_the_acknowledgement",
-        "tests/storage/test_log.py::test_a_seal_and_an_epoch_leave_the_active_segment_to_the_kernel",
+        "tests/storage/test_log.py::test_flush_messages_needs_a_flush_before_acknowledging",
+        "tests/storage/test_log.py::test_a_roll_and_an_epoch_do_not_flush_the_active_segment",
         f"{FLUSH_BEFORE_ACK}::test_an_acknowledged_record_is_below_the_flushed_offset",
         "tests/storage/test_log_manager.py::test_a_clean_stop_syncs_what_has_changed_and_nothing_twice",
     ),
     "index files of sealed segments": (
-        "tests/storage/test_log.py::test_a_seal_and_an_epoch_leave_the_active_segment_to_the_kernel",
+        "tests/storage/test_log.py::test_a_roll_and_an_epoch_do_not_flush_the_active_segment",
         f"{CRASH_POINTS}::test_what_is_left_out_is_found",
     ),
     "index files of active segments": (
         "tests/storage/test_log_manager.py::test_a_clean_stop_syncs_what_has_changed_and_nothing_twice",
-        "tests/storage/test_log_manager.py"
-        "::test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of_those_without_records",
+        "tests/storage/test_log_manager.py::test_a_clean_stop_of_new_logs_syncs_their_directory_once",
     ),
     "recovery point, log start offsets": (
         "tests/broker/upkeep/test_checkpoints.py::test_checkpoints_are_written_by_their_intervals",
@@ -253,7 +252,7 @@ REACHES_THE_DISK: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "high watermarks": (
         "tests/broker/upkeep/test_checkpoints.py::test_checkpoints_are_written_by_their_intervals",
-        f"{RECOVERY}::test_the_high_watermark_of_a_log_whose_names_the_disk_may_not_know_is_not_written_down",
+        f"{RECOVERY}::test_the_high_watermark_waits_for_the_names_of_segments",
     ),
     "the deletion of a topic": (
         f"{CRASH_POINTS}::test_what_is_left_out_is_found",
@@ -265,15 +264,14 @@ REACHES_THE_DISK: Final[Mapping[str, tuple[str, ...]]] = {
 
 FAULT: Final[Mapping[str, tuple[str, ...]]] = {
     "a write of the last moments is missing or torn": (
-        f"{RECOVERY}::test_a_torn_tail_is_cut_at_every_byte_of_the_last_three_batches",
+        f"{RECOVERY}::test_a_torn_tail_is_truncated_at_every_byte",
         f"{RECOVERY}::test_a_tail_of_zeros_or_garbage_is_torn",
-        f"{RECOVERY}::test_records_lost_with_the_machine_are_reported_and_the_log_goes_on",
-        "tests/storage/compaction/test_cleaner.py"
-        "::test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage",
+        f"{RECOVERY}::test_records_lost_with_the_machine_are_reported",
+        "tests/storage/compaction/test_cleaner.py::test_a_gap_in_a_log_that_was_compacted_is_no_damage",
     ),
     "any other damage": (
-        f"{RECOVERY}::test_damage_in_front_of_whole_batches_is_refused_and_nothing_is_cut",
-        f"{RECOVERY}::test_damage_below_the_recovery_point_is_refused_even_at_the_end",
+        f"{RECOVERY}::test_damage_before_whole_batches_is_refused",
+        f"{RECOVERY}::test_damage_before_the_recovery_point_is_refused",
         f"{RECOVERY}::test_a_valid_batch_whose_offset_goes_back_is_no_torn_write",
         "tests/controller/test_cluster.py::test_who_may_lack_what_it_acknowledged_does_not_lead_before_others_are_back",
         "tests/broker/replication/test_following.py::test_a_damaged_log_is_fetched_anew_only_outside_the_isr",
@@ -295,8 +293,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{RECOVERY}::test_damaged_transaction_indexes_are_rebuilt",
         f"{RECOVERY}::test_unusable_producer_snapshots_are_replaced_by_the_log",
         f"{RECOVERY}::test_unusable_checkpoints_do_not_keep_a_log_from_starting",
-        "tests/storage/compaction/test_cleaner.py"
-        "::test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage",
+        "tests/storage/compaction/test_cleaner.py::test_a_gap_in_a_log_that_was_compacted_is_no_damage",
     ),
     "an offset in a checkpoint that cannot be": (
         f"{RECOVERY}::test_offsets_of_checkpoints_at_their_extremes",
@@ -304,13 +301,13 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{RECOVERY}::test_a_log_start_offset_beyond_the_end_starts_the_log_anew",
     ),
     "damaged `meta.properties`": (
-        "tests/storage/test_log_manager.py::test_meta_properties_are_kafkas_of_version_0_and_are_compared",
+        "tests/storage/test_log_manager.py::test_meta_properties_have_version_0_and_are_compared",
         f"{LOG_DIRS}::test_directories_of_two_clusters_are_refused",
     ),
     "one of several `log.dirs` is missing": (
-        f"{DIRECTORIES}::test_no_log_is_created_in_the_place_of_one_in_a_missing_directory",
-        f"{DIRECTORIES}::test_a_directory_that_cannot_be_locked_is_missed_if_it_is_known",
-        f"{DIRECTORIES}::test_a_disk_that_fails_at_a_start_takes_one_directory_offline",
+        f"{DIRECTORIES}::test_no_log_replaces_one_in_a_missing_directory",
+        f"{DIRECTORIES}::test_a_known_directory_that_cannot_be_locked_is_missing",
+        f"{DIRECTORIES}::test_a_disk_failure_at_a_start_is_of_one_directory",
         f"{DIRECTORIES}::test_a_directory_is_given_up_by_its_line",
         f"{LOG_DIRS}::test_partitions_of_a_missing_directory_are_offline_until_it_is_back",
         f"{LOG_DIRS}::test_clients_are_told_of_a_storage_error_and_a_deletion_waits",
@@ -322,17 +319,17 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{LOST_LOGS}::test_who_deletes_the_file_gives_the_logs_up",
         f"{LOST_LOGS}::test_what_nobody_else_has_begins_anew",
         "tests/storage/test_log_manager.py::test_lost_logs_are_remembered_through_a_start_on_a_full_disk",
-        "tests/storage/test_log_manager.py::test_a_new_directory_looks_like_one_until_lost_logs_are_written_down",
+        "tests/storage/test_log_manager.py::test_a_new_directory_is_new_until_lost_logs_are_written",
     ),
     "the directory of a partition is there, and its segments are not": (
         f"{RECOVERY}::test_a_log_without_its_segments_is_no_empty_one",
-        f"{RECOVERY}::test_a_log_that_was_killed_and_has_lost_what_was_flushed_is_no_shorter_one",
-        f"{RECOVERY}::test_a_log_that_was_emptied_after_a_clean_stop_is_no_empty_one",
+        f"{RECOVERY}::test_a_killed_log_that_lacks_flushed_records_is_offline",
+        f"{RECOVERY}::test_a_log_that_was_emptied_after_a_clean_stop_is_offline",
         f"{LOST_LOGS}::test_where_all_have_died_the_one_without_segments_does_not_lead",
     ),
     "the same after a kill": (
-        f"{RECOVERY}::test_segments_that_no_checkpoint_tells_of_are_not_missed_after_a_kill",
-        f"{RECOVERY}::test_after_a_kill_a_checkpoint_alone_does_not_say_that_a_log_was_longer",
+        f"{RECOVERY}::test_segments_beyond_the_checkpoints_may_be_missing",
+        f"{RECOVERY}::test_after_a_kill_one_checkpoint_alone_is_no_proof",
     ),
     "the first segments of a log are gone": (f"{RECOVERY}::test_readers_go_on_after_segments_that_are_gone",),
     "a broker has logs of partitions that the metadata store does not know": (
@@ -403,8 +400,8 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{FAULTS}::test_a_full_disk_takes_the_records_later",
         f"{FAULTS}::test_a_checkpoint_that_does_not_fit_is_written_later",
         f"{FAULTS}::test_a_full_disk_does_not_keep_a_log_from_being_recovered",
-        f"{FAULTS}::test_a_stop_that_lacks_room_is_no_failure_but_claims_no_clean_stop",
-        f"{FAULTS}::test_an_abort_marker_takes_the_index_of_transactions_with_it_or_none",
+        f"{FAULTS}::test_a_stop_on_a_full_disk_is_no_failure",
+        f"{FAULTS}::test_an_abort_marker_is_appended_with_its_index_entry",
         f"{DISK_FULL}::test_retention_and_a_restart_on_a_full_disk",
         f"{DISK_FULL}::test_a_restart_on_a_disk_without_names",
         "tests/broker/coordinators/transactions/test_full_disk.py::test_a_transaction_ends_when_there_is_room",
@@ -450,7 +447,7 @@ PROMISES_NOTHING: Final[Mapping[str, str]] = {
 
 BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
     "After a crash every batch from the recovery point on is checked": (
-        f"{RECOVERY}::test_damage_in_front_of_whole_batches_is_refused_and_nothing_is_cut",
+        f"{RECOVERY}::test_damage_before_whole_batches_is_refused",
         f"{CRASH_POINTS}::test_what_is_left_out_is_found",
     ),
     "Ctrl-C and SIGTERM end a start that is still at it": (
@@ -474,8 +471,7 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "For a log without records nothing of this is brought to the disk": (
         f"{RECOVERY}::test_an_epoch_without_batches_is_forgotten_by_a_restart",
-        "tests/storage/test_log_manager.py"
-        "::test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of_those_without_records",
+        "tests/storage/test_log_manager.py::test_a_clean_stop_of_new_logs_syncs_their_directory_once",
     ),
     "All of this goes through one seam": ("tests/test_seams.py::test_only_edges_reach_for_the_real_one",),
     "it syncs each of its own commits": (
@@ -484,7 +480,7 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
         "::test_after_each_crash_the_file_holds_what_was_acknowledged",
     ),
     "A broker with several log directories notes in each of them": (
-        f"{DIRECTORIES}::test_each_note_names_its_own_directory_and_all_that_were_noted",
+        f"{DIRECTORIES}::test_each_note_names_its_own_and_all_noted_directories",
         f"{LOG_DIRS}::test_the_order_of_log_dirs_does_not_matter_and_new_ones_join",
     ),
     "A directory whose path another known one has is missed as well": (
@@ -498,11 +494,10 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
     "A segment without a `.txnindex` is one in which nothing was aborted": (
         f"{RECOVERY}::test_damaged_transaction_indexes_are_rebuilt",
         f"{RECOVERY}::test_wrong_notes_of_transaction_indexes_only_cost_time",
-        f"{RECOVERY}::test_damaged_transaction_indexes_that_nobody_noted_are_rebuilt",
+        f"{RECOVERY}::test_damaged_transaction_indexes_without_notes_are_rebuilt",
     ),
     "it leaves a log alone in which a marker aborts": (
-        "tests/storage/compaction/test_cleaner.py"
-        "::test_aborted_records_are_not_taken_for_the_last_ones_where_an_index_is_missing",
+        "tests/storage/compaction/test_cleaner.py::test_aborted_records_are_not_last_without_an_index",
     ),
     "That one has everything that was acknowledged with `acks=all`": (
         f"{LAST_TO_LEAVE}::test_what_took_two_the_other_has",

@@ -145,7 +145,7 @@ class Logs:
 
 
 def read(log: PartitionLog, offset: int, max_bytes: int = 1 << 20, **settings: Any) -> FetchData:
-    """Read, from the disk if need be."""
+    """Read, from the disk if necessary."""
     try:
         return log.read(offset, max_bytes, **settings)
     except ColdRead as cold:

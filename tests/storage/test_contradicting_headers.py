@@ -1,6 +1,5 @@
-"""Batches whose header names another largest timestamp than their records have: what goes by time uses that of the
-records, as in Kafka, on the leader and on its followers.
-"""
+"""Batches whose header has another largest timestamp than their records: the log uses that of the records, as in Kafka,
+on the leader and on its followers."""
 
 import struct
 from collections.abc import Callable
@@ -153,7 +152,7 @@ def test_retention_goes_by_its_records(
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("rolls", [True, False])
-def test_times_are_looked_up_in_its_records_without_the_time_index(
+def test_times_are_found_in_records_without_the_time_index(
     replica: Callable[..., Replica], made: Contradiction, rolls: bool, clean: bool
 ) -> None:
     found = replica(index_interval_bytes=0)

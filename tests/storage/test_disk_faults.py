@@ -1,4 +1,4 @@
-"""What a log makes of a disk that refuses: a failure is final, and told once; a lack of room passes."""
+"""A log on a disk that refuses operations: a failure is final and logged once; a lack of space passes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_full_disk_takes_the_records_later(logs, tools, call, action):
     assert next(iter(logs.log().producer_state.producers.values())).last_sequence == 3
 
 
-def test_leader_epochs_that_do_not_fit_are_written_by_a_later_flush(logs):
+def test_leader_epochs_are_written_when_there_is_room(logs):
     log = logs.log(segment_bytes=300)
     logs.append(log, b"a", epoch=1)
     flush(log)
@@ -140,7 +140,7 @@ def test_leader_epochs_that_do_not_fit_are_written_by_a_later_flush(logs):
 @pytest.mark.slow
 @pytest.mark.parametrize("lacking", [".log", ".index", "directory", ".tmp"])
 def test_a_flush_without_a_descriptor_is_made_again(logs, tools, lacking):
-    """Nothing was synced through what could not be opened, so that no sync has failed."""
+    """The file could not be opened, so that no sync has failed."""
     log = logs.log(segment_bytes=300)
     append(logs, log)
     log.roll()
@@ -211,8 +211,9 @@ def abort_transaction(logs, log, producer_id):
     return len(batch)
 
 
-def test_an_abort_marker_takes_the_index_of_transactions_with_it_or_none(logs):
-    """Wherever the disk becomes full, the transaction stays open as it was, and is aborted when there is room."""
+def test_an_abort_marker_is_appended_with_its_index_entry(logs):
+    """Or without both, wherever the disk becomes full: the transaction remains open, and is aborted when there is
+    space."""
     log = logs.log()
     expected = []
     begin_transaction(logs, log, 1)
@@ -247,7 +248,8 @@ def test_an_abort_marker_takes_the_index_of_transactions_with_it_or_none(logs):
 
 
 @pytest.mark.parametrize("room", [10, 40])
-def test_an_index_of_transactions_that_cannot_be_cut_back_takes_the_log_offline(logs, room):
+def test_a_failed_truncation_of_an_index_is_final_for_its_log(logs, room):
+    """It is the transaction index, after a failed write: the log is offline."""
     log = logs.log()
     begin_transaction(logs, log, 1)
     logs.files.write_limit, logs.files.fail_truncate = room, True
@@ -263,7 +265,7 @@ def test_an_index_of_transactions_that_cannot_be_cut_back_takes_the_log_offline(
     assert log.aborted_transactions(0, 3) == [(1, 0)]
 
 
-def test_a_failed_sync_is_final_for_a_log_that_could_not_move_away_too(logs):
+def test_a_failed_sync_is_final_for_a_log_that_did_not_move(logs):
     log = logs.log()
     append(logs, log)
     task = log.prepare_flush()
@@ -295,7 +297,7 @@ def test_flushes_of_a_full_disk_leave_no_temporary_files(logs):
     ("call", "what"), [("open", ".snapshot"), ("pwrite", ""), ("open", ".index"), ("open", ".log"), ("rename", ".log")]
 )
 def test_retention_that_lacks_room_or_descriptors_comes_later(logs, tools, number, call, what):
-    """It rolls the active segment, which writes a snapshot, indexes and a new file, and renames the old one's."""
+    """Retention rolls the active segment, which writes a snapshot, indexes and a new file, and renames the old one."""
     log, other = logs.log(retention_ms=1000), logs.log("other", retention_ms=1000)
     for _ in range(2):
         append(logs, log)
@@ -329,7 +331,7 @@ def test_retention_that_lacks_room_or_descriptors_comes_later(logs, tools, numbe
 
 @pytest.mark.parametrize(("number", "is_final"), [(errno.EMFILE, False), (errno.EIO, True), (errno.ENOSPC, True)])
 def test_deletions_that_could_not_be_synced_are_told(logs, number, is_final):
-    """A sync that failed is final, whatever the reason: the next one would say that nothing is to be done."""
+    """A failed sync is final for any reason: the next one would succeed without effect."""
     append(logs, logs.log())
     logs.manager.delete("topic", 0)
 
@@ -348,8 +350,8 @@ def test_deletions_that_could_not_be_synced_are_told(logs, number, is_final):
         logs.manager.sync_deletions()
 
 
-def test_a_deletion_that_hangs_beyond_the_stop_writes_nothing_more(logs, tmp_path):
-    """A stop waits for it for some time; then the directory is unlocked, and may be another process's."""
+def test_a_deletion_that_outlives_the_stop_writes_nothing(logs, tmp_path):
+    """A stop waits for a deletion for some time. Then the directory is unlocked, and may belong to another process."""
     append(logs, logs.log())
     logs.manager.delete("topic", 0)
 
@@ -369,7 +371,7 @@ def test_a_deletion_that_hangs_beyond_the_stop_writes_nothing_more(logs, tmp_pat
 
 
 def test_every_error_of_a_sync_is_final():
-    """A pipe cannot be synced, nor can a directory that the kernel makes up."""
+    """A pipe cannot be synced, nor can a directory of a virtual file system."""
     reading, writing = os.pipe()
     with open(reading, "rb"), open(writing, "wb"):
         with pytest.raises(StateUnknown):
@@ -393,7 +395,7 @@ def test_a_sync_that_failed_for_want_of_room_is_final(logs, call):
     assert len(logs.failures) == 1
 
 
-def test_a_log_that_could_not_be_opened_for_want_of_descriptors_is_opened_later(logs, tools):
+def test_a_log_without_descriptors_is_opened_later(logs, tools):
     log = logs.log()
     append(logs, log)
     logs.stop(clean=False)
@@ -423,7 +425,8 @@ def test_a_log_that_could_not_be_opened_for_want_of_descriptors_is_opened_later(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
-def test_a_stop_that_lacks_room_is_no_failure_but_claims_no_clean_stop(logs, tools, number):
+def test_a_stop_on_a_full_disk_is_no_failure(logs, tools, number):
+    """It claims no clean stop, either."""
     log = logs.log()
     append(logs, log)
 
@@ -442,7 +445,8 @@ def test_a_stop_that_lacks_room_is_no_failure_but_claims_no_clean_stop(logs, too
 
 
 def test_a_full_disk_does_not_keep_a_log_from_being_recovered(logs, tools):
-    """What can be built anew is left out, lest half of it be believed; an aborted transaction cannot."""
+    """Files that can be rebuilt are omitted, so that no partial file is trusted; an aborted transaction cannot be
+    omitted."""
     log = logs.log(segment_bytes=300)
     for _ in range(4):
         append(logs, log)
@@ -462,7 +466,7 @@ def test_a_full_disk_does_not_keep_a_log_from_being_recovered(logs, tools):
     assert not logs.failures
 
 
-def test_deleted_files_that_cannot_be_unlinked_are_unlinked_later(logs):
+def test_files_that_cannot_be_unlinked_are_unlinked_later(logs):
     log = logs.log(file_delete_delay_ms=0)
     append(logs, log)
     log.roll()
@@ -476,7 +480,7 @@ def test_deleted_files_that_cannot_be_unlinked_are_unlinked_later(logs):
     assert not list((logs.path / "topic-0").glob("*.deleted"))
 
 
-def test_a_segment_that_gets_another_name_while_retention_looks_at_it_is_looked_at_later(logs):
+def test_a_segment_renamed_during_retention_is_checked_later(logs):
     append(logs, logs.log(retention_ms=1000))
     logs.restart(clean=True)
     log, now_ms = logs.log(), logs.clock.now_ms() + 2000
@@ -492,8 +496,8 @@ def test_a_segment_that_gets_another_name_while_retention_looks_at_it_is_looked_
     assert run_retention(logs.manager, now_ms) == 1
 
 
-def test_a_segment_that_grows_while_retention_looks_at_it_is_looked_at_later(logs):
-    """Of batches without timestamps the file's time counts, and it has another one since a record came."""
+def test_a_segment_that_grows_during_retention_is_checked_later(logs):
+    """For batches without timestamps the time of the file counts, which a new record changes."""
 
     def append_at(log):
         logs.append(log, b"v", timestamp=-1)

@@ -39,7 +39,7 @@ def log(logs, dice):
 
 
 def sent(region):
-    """What a peer gets that reads now and then."""
+    """The bytes that a peer receives that reads now and then."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -85,7 +85,7 @@ def test_a_region_holds_what_a_copy_would_hold_but_for_the_end(log, tools, dice)
 
 
 def test_who_reads_on_is_not_looked_for_again(log, logs, tools):
-    """No byte is read before those that are answered, as a search from an index entry on would do."""
+    """No byte before the returned ones is read, as a search from an index entry on would do."""
     positions = []
     logs.files.before["pread_cached"] = lambda _descriptor, _size, position: positions.append(position)
     offset, end = 0, log.log_end_offset
@@ -106,7 +106,7 @@ def test_who_reads_on_is_not_looked_for_again(log, logs, tools):
 
 
 def test_an_index_that_is_wrong_misleads_nobody_for_long(log, tools):
-    """What ends in the midst of a batch is what Kafka sends all the time: readers leave the rest alone."""
+    """Kafka often sends a part of the last batch: readers ignore it."""
     segment = log.segments[0]
     index = segment.offset_index or log.context.indexes.get(segment.file)
     if index is None:

@@ -74,7 +74,8 @@ def test_an_impossible_time_index_is_refused():
             TimeIndex.from_bytes(0, data)
 
 
-def test_transaction_index_stops_where_later_transactions_cannot_overlap():
+def test_a_transaction_index_stops_at_the_last_overlap():
+    """Later transactions cannot overlap."""
     entries = [AbortedTransaction(1, 0, 10, 5), AbortedTransaction(2, 5, 20, 21), AbortedTransaction(1, 22, 30, 31)]
     index = TransactionIndex(entries)
     assert index.collect(0, 10) == (entries[:2], True)

@@ -1,4 +1,4 @@
-"""Which log directories are there, which are new and which are missed."""
+"""Which log directories are present, which are new and which are missing."""
 
 import errno
 import itertools
@@ -56,7 +56,7 @@ def test_a_directory_that_others_know_of_is_missed():
 
 
 def test_a_directory_is_missed_though_another_one_has_its_path():
-    """A disk that moves from /b to /c is mounted there one start too late: that start knows a new one at /c."""
+    """A disk that moves from /b to /c is mounted there one start too late: that start has a new directory at /c."""
     early = decide(seen("/a", "a"), seen("/c"))
     ids = {"a": "/a", "new0": "/c", "b": "/b"}
     assert early.notes() == {"/a": DirectoryNote("a", ids), "/c": DirectoryNote("new0", ids)}
@@ -73,8 +73,8 @@ def test_a_directory_is_missed_though_another_one_has_its_path():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_note_names_its_own_directory_and_all_that_were_noted(seed):
-    """Disks that are mounted here and there, copied, empty, unreadable, or whose notes are lost, start after start."""
+def test_each_note_names_its_own_and_all_noted_directories(seed):
+    """Disks are mounted in any order, copied, empty, unreadable or without notes, start after start."""
     random, names, paths = Random(seed), itertools.count(), ["/a", "/b", "/c", "/d"]
     disks: list[DirectoryNote | None] = [None, None, None]
     for _start in range(40):
@@ -173,7 +173,7 @@ def test_one_directory_has_no_note(logs):
 
 
 @pytest.mark.parametrize("how", ["gone", "empty", "a file", "not in log.dirs"])
-def test_no_log_is_created_in_the_place_of_one_in_a_missing_directory(directories, caplog, how):
+def test_no_log_replaces_one_in_a_missing_directory(directories, caplog, how):
     directories.fill()
     first, second = directories.paths
     second.rename(directories.away)
@@ -209,7 +209,8 @@ def test_no_log_is_created_in_the_place_of_one_in_a_missing_directory(directorie
 
 
 def test_a_disk_that_is_mounted_a_start_late_keeps_its_name(directories, tmp_path):
-    """Its folder, which that start took for a new directory, is missed from then on, until it is given up."""
+    """Its folder, which that start took for a new directory, is missing from then on, until the administrator abandons
+    it."""
     directories.fill()
     first, second = directories.paths
     third = tmp_path / "d2"
@@ -253,7 +254,7 @@ def test_a_directory_is_given_up_by_its_line(directories):
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_directory_that_cannot_be_locked_is_missed_if_it_is_known(directories, is_known):
+def test_a_known_directory_that_cannot_be_locked_is_missing(directories, is_known):
     if is_known:
         directories.fill()
     directories.refuse("lock", directories.paths[1], errno.EROFS)
@@ -278,8 +279,9 @@ def test_a_directory_that_cannot_be_locked_is_missed_if_it_is_known(directories,
         ("sync_directory", "", False),
     ],
 )
-def test_a_disk_that_fails_at_a_start_takes_one_directory_offline(directories, caplog, call, below, is_clean):
-    """Of a directory that was in use before, as in Kafka: the others are served (LogManager.offlineLogDirs)."""
+def test_a_disk_failure_at_a_start_is_of_one_directory(directories, caplog, call, below, is_clean):
+    """The directory was in use before. As in Kafka, it goes offline and the others are served
+    (LogManager.offlineLogDirs)."""
     directories.fill()
     second = directories.paths[1]
     if not is_clean:
@@ -314,7 +316,7 @@ def test_a_new_path_that_is_a_file_is_refused(directories):
 
 
 def test_a_log_that_was_moved_keeps_what_its_checkpoints_said(directories):
-    """Where it starts, that it was compacted, that the directory it comes from was not closed cleanly."""
+    """Its log start offset, that it was compacted, and that its former directory was not closed cleanly."""
     directories.fill()
     manager = directories.open()
     log = directories.log(manager, "u")
@@ -335,7 +337,8 @@ def test_a_log_that_was_moved_keeps_what_its_checkpoints_said(directories):
     manager.abandon()
 
 
-def test_a_log_that_comes_from_a_directory_not_closed_cleanly_is_recovered(directories):
+def test_a_moved_log_is_recovered_after_an_unclean_stop(directories):
+    """The directory that it comes from was not closed cleanly."""
     directories.fill()
     first, second = directories.paths
     (second / ".kafka_cleanshutdown").unlink()
@@ -355,7 +358,7 @@ def test_the_same_log_in_two_directories_is_refused(directories):
         directories.open()
 
 
-def test_a_directory_is_closed_without_waiting_for_one_on_a_slower_disk(directories):
+def test_a_directory_closes_without_waiting_for_slower_disks(directories):
     go_on, is_marked = threading.Event(), threading.Event()
     first, second = directories.paths
 

@@ -18,7 +18,8 @@ def error_of(raised):
     return raised.value.error
 
 
-def test_append_assigns_offsets_and_epoch_in_the_bytes_that_are_read_back(logs, tools):
+def test_append_assigns_offsets_and_epoch(logs, tools):
+    """The bytes that are read have them."""
     log = logs.log()
     assert logs.append(log, b"a", b"b", epoch=3)[:2] == (0, 1)
     assert logs.append(log, b"c", epoch=3)[:2] == (2, 2)
@@ -56,7 +57,8 @@ def test_a_read_stops_before_the_batch_that_reaches_the_limit(logs, tools):
     assert tools.read(log, 4, max_offset=4).records == b""
 
 
-def test_max_bytes_cuts_at_whole_batches_and_the_first_is_always_whole(logs, tools):
+def test_max_bytes_returns_whole_batches(logs, tools):
+    """The first batch is whole even if it is larger."""
     log = logs.log()
     for _ in range(3):
         logs.append(log, b"x" * 1000)
@@ -99,7 +101,8 @@ def test_every_offset_is_found_across_segments_and_index_entries(logs, tools):
         assert tools.read_all(log) == expected
 
 
-def test_a_batch_larger_than_a_segment_is_refused_and_tiny_segments_work(logs, tools):
+def test_a_batch_larger_than_a_segment_is_refused(logs, tools):
+    """Tiny segments work."""
     log = logs.log(segment_bytes=14)
     with pytest.raises(ApiError) as raised:
         logs.append(log, b"a")
@@ -122,7 +125,7 @@ def test_segments_roll_by_the_timestamps_of_batches(logs):
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_a_batch_without_timestamp_rolls_by_the_age_of_the_segment(logs):
+def test_a_batch_without_timestamp_rolls_by_the_segments_age(logs):
     log = logs.log(segment_ms=1000)
     logs.append(log, b"a", timestamp=-1)
     logs.clock.advance(1001)
@@ -170,7 +173,8 @@ def send(logs, log, sequence, count=1, epoch=0, **settings):
 
 
 @pytest.mark.parametrize("restart", [None, True, False])
-def test_the_last_five_batches_of_a_producer_are_recognised_even_after_a_restart(logs, tools, restart):
+def test_the_last_five_batches_of_a_producer_are_recognised(logs, tools, restart):
+    """Also after a restart."""
     log = logs.log(index_interval_bytes=100)
     logs.append(log, b"someone else")
     infos = [send(logs, log, sequence, 2) for sequence in range(0, 14, 2)]
@@ -274,7 +278,7 @@ def test_a_failed_flush_is_final(logs):
     assert len(logs.failures) == 1
 
 
-def test_flush_messages_asks_for_a_flush_before_the_acknowledgement(logs):
+def test_flush_messages_needs_a_flush_before_acknowledging(logs):
     log = logs.log(flush_messages=2)
     assert not logs.append(log, b"a").flush_required
     assert logs.append(log, b"b").flush_required
@@ -283,7 +287,7 @@ def test_flush_messages_asks_for_a_flush_before_the_acknowledgement(logs):
     assert not logs.append(log, b"c").flush_required
 
 
-def test_a_duplicate_of_an_unflushed_batch_asks_for_the_flush_too(logs):
+def test_a_duplicate_of_an_unflushed_batch_needs_the_flush(logs):
     log = logs.log(flush_messages=1)
     for flushes in (False, True):
         if flushes:
@@ -305,7 +309,7 @@ def test_flush_ms_makes_a_log_due(logs):
 
 
 def test_a_clock_that_is_set_back_puts_no_flush_off(logs):
-    """By a day, say: `flush.ms` goes on from there."""
+    """By a day, for example: `flush.ms` counts from there."""
     log = logs.log(flush_ms=500)
     logs.append(log, b"a")
     assert run_flushes(logs.manager, logs.clock.now_ms()) == 1, "the log is new"
@@ -316,8 +320,8 @@ def test_a_clock_that_is_set_back_puts_no_flush_off(logs):
     assert log.recovery_point == 2
 
 
-def test_a_seal_and_an_epoch_leave_the_active_segment_to_the_kernel(logs):
-    """A sync of it would hold up who appends to it; by `flush.ms` it comes to the disk all the same."""
+def test_a_roll_and_an_epoch_do_not_flush_the_active_segment(logs):
+    """A sync of it would delay appends. By `flush.ms` it reaches the disk all the same."""
     log = logs.log(flush_ms=500)
     logs.append(log, b"a")
     assert run_flushes(logs.manager, logs.clock.now_ms()) == 1, "the log is new"
@@ -418,7 +422,8 @@ def test_readable_bytes_estimates_without_reading(logs):
     assert log.readable_bytes(0, 40, 50) == 50
 
 
-def test_a_follower_keeps_offsets_and_epochs_and_refuses_what_does_not_follow(logs, tools, make_logs):
+def test_a_follower_keeps_offsets_and_epochs(logs, tools, make_logs):
+    """It refuses a batch with another offset than the next one."""
     leader, follower = logs.log(), make_logs("follower").log()
     logs.append(leader, b"a", b"b", epoch=1)
     logs.append(leader, b"c", epoch=4)
@@ -439,8 +444,8 @@ def test_a_follower_keeps_offsets_and_epochs_and_refuses_what_does_not_follow(lo
     assert follower.append_as_follower(higher, now_ms=0, leader_epoch=4) is None
 
 
-def test_a_follower_takes_nothing_of_an_answer_whose_offsets_do_not_rise(logs, tools):
-    """A bit of a base offset has turned at the leader, which no CRC covers: nobody knows which of them is wrong."""
+def test_a_follower_refuses_a_response_with_descending_offsets(logs, tools):
+    """A bit of a base offset, which no CRC covers, has turned at the leader. It is not known which batch is wrong."""
     follower = logs.log()
     far, next_one = (tools.batch(b"x", base_offset=at, partition_leader_epoch=0) for at in (1 << 40, 1))
     with pytest.raises(ApiError) as raised:
@@ -451,7 +456,8 @@ def test_a_follower_takes_nothing_of_an_answer_whose_offsets_do_not_rise(logs, t
 
 @pytest.mark.parametrize("offset", [1, 60])
 def test_a_log_that_is_cut_ends_behind_its_last_batch(logs, tools, offset):
-    """What is before the cut was compacted away, or never here: it is fetched again, not taken for records."""
+    """Records before the truncation were compacted, or never fetched: they are fetched again, and not taken for
+    records."""
     log = logs.log()
     logs.append(log, b"a")
     log.append_as_follower(tools.batch(b"x", base_offset=1 << 40, partition_leader_epoch=0), now_ms=0)
@@ -484,7 +490,8 @@ def test_truncation_restores_epochs_producers_and_offsets(logs, tools):
 
 
 def test_what_was_appended_is_known_without_counting(logs, tools):
-    """Through rolls, retention and truncations, which take away but do not append; not what was there at the start."""
+    """After rolls, retention and truncations, which remove records but do not append; records from before the start do
+    not count."""
     log = logs.log(segment_bytes=400)
     size = len(tools.batch(b"value"))
     appended = 0
@@ -617,7 +624,8 @@ def test_transactions_hold_the_last_stable_offset_back(logs, tools):
     assert log.last_stable_offset == log.log_end_offset
 
 
-def test_a_crash_does_not_hide_transactions_that_were_committed_and_replicated(logs, tools):
+def test_a_crash_does_not_hide_committed_transactions(logs, tools):
+    """They were replicated, too."""
     from barnabas.wire.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 
     log = logs.log()

@@ -47,8 +47,8 @@ def test_a_directory_is_used_once_in_a_process(logs):
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_start_that_is_given_up_before_the_logs_are_loaded_changes_nothing(logs, clean):
-    """The metadata store is not there, say, and somebody stops the broker."""
+def test_a_start_that_ends_before_loading_changes_nothing(logs, clean):
+    """For example, the metadata store is absent and the administrator stops the broker."""
     log = logs.log()
     logs.append(log, b"a", b"b")
     log.increment_log_start_offset(1)
@@ -91,7 +91,8 @@ def test_another_process_is_kept_out(logs):
     logs.start()
 
 
-def test_meta_properties_are_kafkas_of_version_0_and_are_compared(logs):
+def test_meta_properties_have_version_0_and_are_compared(logs):
+    """They are those of Kafka."""
     logs.stop()
     text = (logs.path / "meta.properties").read_text()
     assert "version=0\nbroker.id=1\ncluster.id=a-cluster\n" in text
@@ -122,7 +123,8 @@ def test_partition_metadata_names_the_topic_and_is_compared(logs):
     assert raised.value.error is ErrorCode.INCONSISTENT_TOPIC_ID
 
 
-def test_an_empty_partition_metadata_left_by_a_crash_is_written_again(logs):
+def test_an_empty_partition_metadata_is_written_again(logs):
+    """A crash leaves it empty."""
     logs.topic_id = TOPIC_ID
     logs.log()
     logs.stop(clean=False)
@@ -175,7 +177,7 @@ def test_checkpoints_are_kafkas_text(logs):
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (1, 1, 2)
 
 
-def test_the_epoch_before_counts_if_all_directories_tell_the_same(logs, tmp_path):
+def test_the_epoch_before_counts_if_all_directories_agree(logs, tmp_path):
     logs.stop()
     paths = [logs.path, tmp_path / "second"]
     for epoch in (7, 8):
@@ -224,7 +226,8 @@ def test_a_deleted_log_is_renamed_and_later_removed(logs, tools):
     logs.manager.delete("nothing", 7)
 
 
-def test_a_deletion_interrupted_by_a_crash_is_finished_at_the_start(logs):
+def test_an_interrupted_deletion_is_finished_at_the_start(logs):
+    """A crash interrupts it."""
     logs.append(logs.log(), b"a")
     logs.manager.delete("topic", 0)
     stray = logs.path / "other-0.0123-stray"
@@ -253,7 +256,7 @@ def test_a_log_created_again_does_not_inherit_checkpoints(logs, tools):
 
 
 def test_a_log_that_was_deleted_is_not_missed(logs):
-    """Or nobody leads a new topic of its name, where its brokers died before they had made its logs."""
+    """Otherwise a new topic of its name would have no leader, if its brokers died before they created its logs."""
     for lost_before in (False, True):
         logs.append(logs.log(), b"a")
         logs.manager.lost.settle([])
@@ -272,7 +275,7 @@ def test_a_log_that_was_deleted_is_not_missed(logs):
 
 
 def test_lost_logs_are_remembered_through_a_start_on_a_full_disk(logs, tmp_path):
-    """Until there is room to write them down nothing is written that would hide them."""
+    """Until there is space to write them, no file is written that would hide them."""
     logs.append(logs.log(), b"a")
     logs.append(logs.log("kept"), b"a")
     logs.manager.lost.settle([])
@@ -303,7 +306,7 @@ def test_lost_logs_are_remembered_through_a_start_on_a_full_disk(logs, tmp_path)
     assert logs.failures == []
 
 
-def test_a_new_directory_looks_like_one_until_lost_logs_are_written_down(logs, tmp_path):
+def test_a_new_directory_is_new_until_lost_logs_are_written(logs, tmp_path):
     logs.append(logs.log(), b"a")
     logs.manager.lost.settle([])
     logs.manager.write_lost_logs()
@@ -329,7 +332,7 @@ def test_a_new_directory_looks_like_one_until_lost_logs_are_written_down(logs, t
 
 
 def test_where_there_are_very_many_segments_small_ones_grow(logs, tools, caplog):
-    """Strangers may have each of their batches begin one, by size, by time and by indexes."""
+    """A client may make each of its batches start a segment, by size, by time and by indexes."""
     for setting in ({"segment_bytes": 100}, {"segment_ms": 1}, {"segment_index_bytes": 16}):
         name, config = next(iter(setting)), {"index_interval_bytes": 0, **setting}
 
@@ -364,7 +367,8 @@ def test_a_delete_under_a_flush_is_no_failure(logs):
     assert logs.failures == []
 
 
-def test_a_flush_leaves_the_leader_epochs_of_a_log_that_took_the_name_alone(logs):
+def test_a_flush_spares_the_leader_epochs_of_a_later_log(logs):
+    """The later log has the same name."""
     old = logs.log()
     logs.append(old, b"a", epoch=7)
     task = old.prepare_flush()
@@ -378,7 +382,8 @@ def test_a_flush_leaves_the_leader_epochs_of_a_log_that_took_the_name_alone(logs
     assert logs.failures == []
 
 
-def test_a_flush_whose_log_could_not_move_away_writes_its_leader_epochs_the_next_time(logs):
+def test_a_log_that_did_not_move_writes_its_leader_epochs_later(logs):
+    """The next flush writes them."""
     log = logs.log()
     logs.append(log, b"a", epoch=7)
     task = log.prepare_flush()
@@ -415,7 +420,7 @@ def test_names_of_log_directories():
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_logs_of_topics_with_a_dot_in_front_are_found_again(logs, tools, clean):
-    """What has such a name, and nothing of a log's in it, is somebody else's."""
+    """A directory with such a name, and without files of a log, belongs to another program."""
     logs.append(logs.log(".Trash", 1000), b"v")
     (logs.path / ".Trash-1001" / "files").mkdir(parents=True)
     logs.restart(clean=clean)
@@ -496,7 +501,7 @@ def test_expired_deletions_and_retention_run_over_all_logs(logs):
 
 
 def noting_syncs():
-    """The real disk, and the paths of what is synced."""
+    """The real disk, and the paths of the synced files."""
     synced = []
 
     def note(concerned):
@@ -545,9 +550,8 @@ def test_a_clean_stop_syncs_what_has_changed_and_nothing_twice(logs, tools, tmp_
     ]
 
 
-def test_a_clean_stop_of_new_logs_syncs_their_directory_once_and_nothing_else_of_those_without_records(
-    logs, tools, tmp_path
-):
+def test_a_clean_stop_of_new_logs_syncs_their_directory_once(logs, tools, tmp_path):
+    """It syncs nothing else of logs without records."""
     files, synced = noting_syncs()
     root = tmp_path / "counted"
     manager = LogManager(
@@ -664,7 +668,7 @@ def test_a_stop_in_the_middle_of_a_flush_is_not_clean(logs):
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_index_files_beside_a_segment_without_records_are_not_believed(logs, clean):
+def test_index_files_of_a_segment_without_records_are_ignored(logs, clean):
     logs.append(logs.log(), b"a", timestamp=1_700_000_000_000)
     logs.stop()
     [time_index] = logs.path.glob("topic-0/*.timeindex")
@@ -680,8 +684,9 @@ def test_index_files_beside_a_segment_without_records_are_not_believed(logs, cle
     assert logs.log().timestamp_lookup().largest().timestamp == 1_600_000_000_000
 
 
-def test_files_that_are_created_count_against_the_limit_of_open_ones(logs):
-    """Else creating many logs takes every descriptor, and what is written beside them (topic ids, say) finds none."""
+def test_created_files_count_against_the_limit_of_open_files(logs):
+    """Otherwise the creation of many logs would use all descriptors, and none would be left for topic ids and the
+    like."""
     logs.files.descriptors = 64
     logs.restart()
     for number in range(100):

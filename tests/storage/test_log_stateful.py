@@ -47,7 +47,7 @@ class Model:
         self.start = min(self.start, offset)
 
     def replay(self):
-        """Base offsets of the batches that are part of an open transaction, and of an aborted one."""
+        """The base offsets of the batches in open transactions, and of those in aborted ones."""
         open_batches, aborted = {}, set()
         for base_offset, (producer_id, outcome) in self.transactions.items():
             if outcome is None:
@@ -202,9 +202,8 @@ def machine_class(tools):  # noqa: C901 - one class, made here because fixtures 
 
         @invariant()
         def readers_of_committed_data_see_that_alone(self):
-            """What a client filters out by the aborted transactions that come with its fetch, as Kafka's does it. A log
-            whose start lies within a transaction may or may not remember that it began.
-            """
+            """The batches that a client keeps after it filters by the aborted transactions of its fetch, as Kafka's
+            client does. A log whose start lies within a transaction may or may not have its begin."""
             if not hasattr(self, "log"):
                 return
             log, model = self.log, self.model

@@ -1,4 +1,4 @@
-"""The logs that a broker has no more: what is written down of them, and read."""
+"""The lost logs of a broker: how they are written and read."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ FILES = OsFiles()
 
 
 def lost_logs(folder: Path, files: OsFiles = FILES) -> LostLogs:
-    """Those of a broker without logs."""
+    """The lost logs of a broker without logs."""
     return LostLogs(files, cast("Any", SimpleNamespace(first_path=str(folder), by_log={}, missing={}, has_new=False)))
 
 
@@ -86,7 +86,8 @@ def test_two_threads_may_write_at_the_same_time(tmp_path: Path) -> None:
     assert (tmp_path / LOST_LOGS_FILE).read_text() == "0\n1\nw 2\n"
 
 
-def test_when_all_partitions_are_known_those_without_a_log_are_lost_by_name(tmp_path: Path) -> None:
+def test_known_partitions_without_a_log_are_lost_by_name(tmp_path: Path) -> None:
+    """All partitions are known."""
     lost = lost_logs(tmp_path)
     lost.may_be_any = True
     lost.write()

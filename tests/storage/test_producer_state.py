@@ -1,4 +1,4 @@
-"""What a log remembers of producers: which batches follow, which are retries; and that all of it is bounded."""
+"""A log's state of producers: batches in sequence, and duplicates; the state is bounded."""
 
 import random
 from collections import OrderedDict
@@ -51,7 +51,8 @@ def test_open_transactions_are_never_forgotten() -> None:
     assert len(state.producers) == len(state.ongoing) == 200
 
 
-def test_a_log_with_few_producers_forgets_none_for_the_sake_of_others() -> None:
+def test_a_log_with_few_producers_forgets_none() -> None:
+    """Logs with many producers forget theirs."""
     states = [ProducerState() for _ in range(4)]
     for state, count in zip(states, (5, 300, 20, 200), strict=True):
         for producer_id in range(count):
@@ -64,7 +65,7 @@ def test_a_log_with_few_producers_forgets_none_for_the_sake_of_others() -> None:
     assert set(states[1].producers) == set(range(200, 300))
 
 
-def test_who_has_been_about_to_begin_for_the_longest_is_forgotten_first() -> None:
+def test_the_oldest_verification_is_forgotten_first() -> None:
     state = ProducerState()
     for producer_id in range(5):
         state.begin_verification(producer_id, 0, 0, 0, bumps_epoch=False)
@@ -112,7 +113,7 @@ def test_a_retry_is_known_and_only_the_next_sequence_follows(first: int) -> None
         (0, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
     ],
 )
-def test_an_epoch_starts_at_sequence_0_and_an_older_one_is_fenced(
+def test_an_epoch_starts_at_sequence_0_and_fences_older_ones(
     epoch: int, sequence: int, error: ErrorCode | None
 ) -> None:
     state = ProducerState()
@@ -125,7 +126,8 @@ def test_an_epoch_starts_at_sequence_0_and_an_older_one_is_fenced(
     assert raised.value.error is error
 
 
-def test_after_a_marker_the_sequence_goes_on_or_the_new_epoch_starts_at_0() -> None:
+def test_after_a_marker_the_sequence_continues_or_is_0() -> None:
+    """It is 0 in a new epoch."""
     for marker_epoch, sequence in ((1, 3), (2, 0)):
         state = ProducerState()
         state.record(batch(0)._replace(attributes=TRANSACTIONAL_MASK), 0)
@@ -138,7 +140,7 @@ def test_after_a_marker_the_sequence_goes_on_or_the_new_epoch_starts_at_0() -> N
 
 
 class CountedLooks(OrderedDict[int, int]):
-    """Counts the keys that somebody went over."""
+    """Counts the keys that were iterated."""
 
     looks = 0
 
@@ -155,8 +157,8 @@ def marker_header(producer_id: int) -> RecordBatchHeader:
     return header(producer_id)._replace(base_sequence=-1)
 
 
-def test_the_first_unstable_offset_is_found_without_going_over_the_open_transactions() -> None:
-    """Every reader of committed data asks for it after every produce."""
+def test_the_first_unstable_offset_is_found_without_a_search() -> None:
+    """Every reader of committed data needs it after every produce, however many transactions are open."""
     state = ProducerState()
     for producer_id in range(10_000):
         state.record(header(producer_id, transactional=True), producer_id)
@@ -172,7 +174,7 @@ def test_the_first_unstable_offset_is_found_without_going_over_the_open_transact
 
 
 class CountedSearches(dict[int, ProducerEntry]):
-    """Counts how often somebody went over all producers."""
+    """Counts the iterations over all producers."""
 
     searches = 0
 
@@ -181,7 +183,8 @@ class CountedSearches(dict[int, ProducerEntry]):
         return super().values()
 
 
-def test_open_transactions_do_not_have_every_new_producer_search_for_idle_ones() -> None:
+def test_open_transactions_cause_no_search_for_idle_producers() -> None:
+    """A new producer does not search all of them each time."""
     state = ProducerState(producers_max=100)
     state.producers = producers = CountedSearches()
     for producer_id in range(300):
@@ -194,7 +197,7 @@ def test_open_transactions_do_not_have_every_new_producer_search_for_idle_ones()
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_first_unstable_offset_is_that_of_a_plain_search(seed: int) -> None:
-    """Producers begin, end and are replicated in any order; now and then the log is loaded again."""
+    """Producers begin, end and are replicated in any order; at times the log is loaded again."""
     rng = random.Random(seed)
     state = ProducerState()
     unreplicated: dict[int, int] = {}

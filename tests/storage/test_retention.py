@@ -88,7 +88,8 @@ def test_compacted_topics_lose_only_what_was_deleted_explicitly(logs):
     assert [segment.base_offset for segment in log.segments] == [3, 4, 5]
 
 
-def test_delete_records_moves_the_start_and_never_beyond_the_high_watermark(logs, tools):
+def test_delete_records_moves_the_log_start_offset(logs, tools):
+    """It is never beyond the high watermark."""
     log = fill(logs)
     log.update_high_watermark(4)
     with pytest.raises(ApiError) as raised:
@@ -117,8 +118,9 @@ def test_deleted_files_wait_for_file_delete_delay(logs):
     assert names(logs, ".deleted") == []
 
 
-def test_files_of_a_deleted_log_are_not_those_of_the_next_one_of_its_name(logs):
-    """Both have a segment that retention took; the next one's is still being flushed when the first one's is due."""
+def test_files_of_a_deleted_log_are_not_those_of_the_next_log(logs):
+    """Both logs have the same name and a segment that retention deleted. The later segment is still being flushed when
+    the earlier one is due."""
     log = fill(logs, retention_bytes=0)
     log.update_config(logs.config.__class__(retention_bytes=0, file_delete_delay_ms=100))
     delete_old_segments(log, logs.clock.now_ms())

@@ -1,6 +1,5 @@
-"""Idempotent producers of a compacted topic: whatever compaction took away and whichever snapshots are lost, a batch
-that is sent again is recognised, and the one that follows is taken.
-"""
+"""Idempotent producers of a compacted topic: with any records compacted and any snapshots lost, a duplicate batch is
+recognised, and the next one is appended."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ EXPIRATION_MS = 24 * 60 * 60 * 1000
 
 
 class LiveProducer:
-    """A producer that never stops: what it sent last, and what it was told."""
+    """A producer that never stops: its last batch, and the response to it."""
 
     def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
@@ -40,7 +39,7 @@ class World:
         self.retries = 0
 
     def append(self):
-        """One of them writes, some more often than others, to keys that all of them share."""
+        """One producer appends, some more often than others, to keys that all share."""
         producer = self.chance.choice(self.producers[: self.chance.randint(1, len(self.producers))])
         self.send_next(producer)
 
@@ -136,7 +135,7 @@ def test_it_would_not_be_if_its_last_batch_went_with_its_records(logs):
 
 
 def test_an_open_transaction_does_not_expire(logs):
-    """Whatever the clocks say, and whether or not its snapshot is there: a later marker still ends it."""
+    """At any time of the clocks, with or without its snapshot: a later marker still ends it."""
     log = logs.log()
     logs.append(log, b"open", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     logs.append(log, b"done", producer_id=8, producer_epoch=0, base_sequence=0)

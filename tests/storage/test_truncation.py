@@ -1,4 +1,4 @@
-"""Logs that are cut off the event loop, several at a time."""
+"""Logs that are truncated off the event loop, several at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cut(logs, *cuts):
 
 
 def test_many_logs_are_cut_with_one_write_of_the_checkpoints(logs, tools):
-    """A leader of 200 partitions went: each was written down for itself, which took longer the more there were."""
+    """After the loss of a leader of 200 partitions one write per log took longer the more logs there were."""
     found = fill(logs, [f"t{number}" for number in range(20)], 3)
     logs.files.opened.clear()
     assert not cut(logs, *((log, 1) for log in found))
@@ -139,7 +139,7 @@ def test_without_its_checkpoint_a_cut_log_takes_nothing_more(logs):
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("starts_anew", [False, True])
 def test_where_the_first_checkpoints_have_no_room_nothing_is_cut(logs, tools, starts_anew, number):
-    """The log is as it was, and is cut when there is room. A disk that fails is not trusted any more."""
+    """The log is unchanged, and is truncated when there is space. A failed disk is no longer trusted."""
     (log,) = fill(logs, "a", segment_bytes=200)
     log.high_watermark, log.clean_offset = 5, 4
     segments, entries = list(log.segments), log.leader_epochs.entries
@@ -182,7 +182,7 @@ def test_where_the_disk_fails_before_a_cut_the_log_is_offline(logs):
         logs.append(log, b"x")
 
 
-def test_a_log_that_was_deleted_while_nothing_was_cut_stays_deleted(logs):
+def test_a_log_deleted_before_a_truncation_stays_deleted(logs):
     (log,) = fill(logs, "a")
     truncations = logs.manager.truncations([Cut(log, 3)])
 
@@ -201,7 +201,7 @@ def test_a_log_that_was_deleted_while_nothing_was_cut_stays_deleted(logs):
 
 @pytest.mark.parametrize("place", ["a-0", "offset-checkpoint"])
 def test_a_mistake_takes_a_log_offline_and_leaves_none_busy(logs, place):
-    """A log that stayed busy would be led, fetched for and closed by nobody."""
+    """No broker would lead, fetch or close a log that stays busy."""
     (log,) = fill(logs, "a")
     truncations = logs.manager.truncations([Cut(log, 3)])
 
@@ -254,7 +254,7 @@ def test_a_log_that_was_deleted_before_is_not_cut(logs):
 
 @pytest.mark.parametrize("offset", [3, 20])
 def test_a_log_that_starts_anew_is_found_so_after_a_crash(logs, tools, offset):
-    """Earlier than its log start offset too, which its checkpoint would otherwise delete what comes by."""
+    """Also at an earlier offset than its log start offset, whose checkpoint would otherwise delete later records."""
     (log,) = fill(logs, "a", 8, segment_bytes=200)
     log.increment_log_start_offset(5)
     logs.manager.checkpoint(LOG_START_FILE)
@@ -280,8 +280,7 @@ def test_a_log_that_is_cut_at_its_start_begins_anew_there(logs):
 
 
 def test_what_a_compaction_saw_before_is_not_clean(logs):
-    """A follower's log is cut and appended to while a pass over it runs: what that pass says of it is of other
-    batches."""
+    """A follower's log is truncated and appended to during a pass: the result of the pass is about other batches."""
     (log,) = fill(logs, "a")
     before = log.cut_count
     logs.manager.checkpoint_clean_offset(log, 2, before)

@@ -1,4 +1,4 @@
-"""What a leader refuses and changes: Kafka's codes in Kafka's order; what it changes is still a right batch."""
+"""The batches that a leader refuses and changes: Kafka's codes in Kafka's order; a changed batch is still right."""
 
 import struct
 import tracemalloc
@@ -236,7 +236,8 @@ def test_the_past_can_be_limited() -> None:
     assert [index for index, _ in raised.value.record_errors] == [1]
 
 
-def test_a_header_that_claims_the_future_is_corrected_by_its_records() -> None:
+def test_a_header_with_a_future_timestamp_is_corrected() -> None:
+    """The largest timestamp is that of the records."""
     batch = changed(build_batch(some_records()), ">q", 35, NOW + 2 * HOUR)
     result = append(batch)
     check_result(result, some_records())
@@ -251,9 +252,8 @@ def test_a_max_timestamp_before_the_first_is_corrected() -> None:
 
 @pytest.mark.parametrize("claimed", [2000, 9000])
 @pytest.mark.parametrize("codec", CompressionType)
-def test_the_largest_of_timestamps_that_are_none_of_the_present_is_computed(
-    codec: CompressionType, claimed: int
-) -> None:
+def test_the_largest_of_unusual_timestamps_is_computed(codec: CompressionType, claimed: int) -> None:
+    """None of them is near the present."""
     records = [Record(i, timestamp, None, b"v") for i, timestamp in enumerate([1000, 5000, 2000])]
     result = append(changed(build_batch(records, compression=codec), ">q", 35, claimed))
     check_result(result, records)
@@ -315,7 +315,9 @@ def test_a_producer_may_not_claim_append_time_on_such_a_topic() -> None:
     assert len(raised.value.record_errors) == 10
 
 
-def test_elsewhere_the_claim_is_dropped_if_the_time_is_acceptable() -> None:
+def test_a_claimed_append_time_becomes_a_create_time() -> None:
+    """The timestamp has to be acceptable."""
+
     def claiming(timestamp: int) -> bytearray:
         return build_batch(some_records(), timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time_ms=timestamp)
 
@@ -390,7 +392,7 @@ def test_offsets_inside_are_put_right(codec: CompressionType) -> None:
 
 @pytest.mark.parametrize("codec", CompressionType)
 def test_offsets_inside_are_stored_where_records_are_not_opened(codec: CompressionType) -> None:
-    """Their readers see them as they are: 0, 0 and 9 in a batch of the offsets 0 to 2."""
+    """Readers receive them as they are: 0, 0 and 9 in a batch of the offsets 0 to 2."""
     records = some_records(3, NOW - 10)
     pieces = [build_batch([records[0]])[61:], build_batch([records[0]])[61:]]
     far = build_batch([records[0], records[0]._replace(offset=9)])[61:]
@@ -406,7 +408,7 @@ def test_offsets_inside_are_stored_where_records_are_not_opened(codec: Compressi
 
 @pytest.mark.parametrize("codec", CompressionType)
 def test_timestamp_deltas_count_only_where_records_are_opened(codec: CompressionType) -> None:
-    """The second record is of tomorrow, which the header does not say."""
+    """The second record has a timestamp of tomorrow, which the header does not contain."""
     tomorrow = NOW + 24 * HOUR
     records = [Record(0, NOW, b"k", b"v"), Record(1, tomorrow, b"k", b"v")]
     batch = changed(build_batch(records, compression=codec), ">q", 35, NOW)
@@ -498,7 +500,7 @@ def test_damaged_batches_are_refused_or_right(codec: CompressionType, config: Lo
 
 
 @pytest.mark.slow
-def test_a_batch_may_not_count_many_more_records_than_it_has_bytes() -> None:
+def test_a_batch_may_not_have_far_more_records_than_bytes() -> None:
     tiny = build_batch([Record(i, NOW, None, b"") for i in range(RECORDS_MAX)], compression=CompressionType.ZSTD)
     assert append(tiny, validate_records=True).header.record_count == RECORDS_MAX
     more = build_batch([Record(i, NOW, None, b"") for i in range(RECORDS_MAX + 1)], compression=CompressionType.ZSTD)
@@ -506,7 +508,9 @@ def test_a_batch_may_not_count_many_more_records_than_it_has_bytes() -> None:
     assert append(build_batch([Record(i, NOW, None, b"") for i in range(RECORDS_MAX + 1)]))
 
 
-def test_a_record_that_is_opened_may_not_be_much_larger_than_its_batch() -> None:
+def test_a_decompressed_record_has_a_limit() -> None:
+    """It is relative to the size of its batch."""
+
     def bomb(size: int) -> bytes:
         return build_batch([Record(0, NOW, None, bytes(size))], compression=CompressionType.GZIP)
 

@@ -100,7 +100,7 @@ def contradicting_batches() -> Iterator[bytes]:
 
 
 def ours(batch: bytes, config: LogConfig) -> str:
-    """Our answer in the form of the Java program's."""
+    """Our result in the form of the Java program's."""
     data = bytearray(batch)
     try:
         result = validate_batch(data, parse_produced_batch(data, 13), config, NOW)
@@ -128,11 +128,9 @@ def theirs(cases: list[tuple[bytes, LogConfig]]) -> list[str]:
 
 
 def meaning(answer: str) -> object:
-    """What a client could see of an answer: header fields without sizes, and the records without offsets.
-
-    Kafka stores offsets inside an uncompressed batch as they are, right or wrong; we put them right (see `ours`).
-    Header names that are not UTF-8 lose their bytes when Kafka writes a record again, and keep them here.
-    """
+    """What a client can see of a result: header fields without sizes, and the records without offsets. Kafka stores
+    offsets inside an uncompressed batch as they are, right or wrong; we correct them (see `ours`). Header names that
+    are not UTF-8 lose their bytes when Kafka writes a record again, and keep them here."""
     if not answer.startswith("OK "):
         return answer
     batch = bytes.fromhex(answer[3:])

@@ -1,4 +1,4 @@
-"""The offline checker: quiet about a right directory, and it names the place of every kind of damage."""
+"""The offline checker: it reports nothing for a right directory, and the place of each kind of damage."""
 
 import json
 import struct
@@ -385,7 +385,7 @@ def test_epochs_before_the_log_start_are_forgotten(directory: Path) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("recovery_point", [None, 17, 18])
-def test_epochs_that_began_after_the_last_flush_are_added_by_the_next_start(
+def test_epochs_after_the_last_flush_are_added_by_a_start(
     directory: Path, clean: bool, recovery_point: int | None
 ) -> None:
     (directory / PARTITION / LEADER_EPOCH_FILE).write_bytes(encode_leader_epochs([(0, 0), (2, 10)]))
@@ -438,8 +438,8 @@ def test_other_names_are_noted(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("is_named", [False, True])
-def test_a_hidden_folder_is_no_partition_unless_it_is_known_as_one(directory: Path, is_named: bool) -> None:
-    """The trash of a desktop has the form of a log's name."""
+def test_a_hidden_folder_is_a_partition_only_if_it_is_known(directory: Path, is_named: bool) -> None:
+    """The trash folder of a desktop has the form of a log's name."""
     (directory / ".Trash-1000" / "files").mkdir(parents=True)
     if is_named:
         (directory / RECOVERY_POINT_FILE).write_bytes(encode_offsets({("flights", 0): 27, (".Trash", 1000): 0}))

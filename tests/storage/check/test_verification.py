@@ -1,4 +1,4 @@
-"""What a log asks of transactional batches and of markers beyond sequence and epoch (KIP-890, KIP-1228)."""
+"""The checks of transactional batches and of markers beyond sequence and epoch (KIP-890, KIP-1228)."""
 
 import pytest
 
@@ -73,7 +73,7 @@ def test_an_answer_from_before_a_marker_counts_no_more() -> None:
     assert log.state.is_verified(PRODUCER_ID, 0, fresh)
 
 
-def test_with_version_2_the_marker_of_the_transaction_before_takes_nothing_away() -> None:
+def test_version_2_ignores_the_marker_of_the_transaction_before() -> None:
     log = Log()
     log.begin(0, bumps_epoch=True)
     log.append(0, 0)

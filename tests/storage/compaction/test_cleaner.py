@@ -1,4 +1,4 @@
-"""Compaction of a log: against a model, through every crash, and with readers that are in the middle of it."""
+"""Compaction of a log: against a model, through each crash, and with concurrent readers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def append(logs, log, *pairs, control=None, **fields):
 
 
 def cleanable(log, clean_offset, now_ms):
-    """What a pass would look at, with all of the log on the disk."""
+    """The input of a pass, with the whole log flushed."""
     flush(log)
     return log_to_clean(log, clean_offset, now_ms)
 
@@ -191,7 +191,8 @@ def test_a_horizon_beyond_what_a_long_holds_is_never_reached(logs, tools, delete
 
 @pytest.mark.parametrize("delta", [2**63 - 1, -(2**63)])
 def test_timestamps_that_nobody_looked_at_wrap_around(logs, tools, delta):
-    """A topic that is not compacted takes them, as records of small batches are not opened; it may become compacted."""
+    """A topic that is not compacted accepts them, as records of small batches are not decoded; it may become
+    compacted."""
     log = logs.log(**compacted(segment_bytes=1 << 20))
     now_ms = logs.clock.now_ms()
     for base_timestamp in (now_ms, 2**63 - 1, -(2**63)):
@@ -233,7 +234,8 @@ def test_the_last_batch_of_a_pass_and_of_each_producer_stays(logs, tools):
     assert append(logs, log, (b"a", b"2"), (b"a", b"3"), producer_id=7, producer_epoch=0, base_sequence=1).duplicate
 
 
-def test_an_aborted_transaction_goes_and_its_marker_follows_after_the_horizon(logs, tools):
+def test_an_aborted_transaction_goes_before_its_marker(logs, tools):
+    """The marker goes after the delete horizon."""
     log = logs.log(**compacted(delete_retention_ms=10))
     producer = {"producer_id": 9, "producer_epoch": 0}
     append(logs, log, (b"a", b"committed"), base_sequence=0, transactional=True, **producer)
@@ -262,8 +264,8 @@ def test_an_aborted_transaction_goes_and_its_marker_follows_after_the_horizon(lo
 
 
 @pytest.mark.parametrize("clean_offset", [0, 4])
-def test_aborted_records_are_not_taken_for_the_last_ones_where_an_index_is_missing(logs, tools, clean_offset):
-    """As long as the broker was stopped somebody removed it, and the note that it was there."""
+def test_aborted_records_are_not_last_without_an_index(logs, tools, clean_offset):
+    """The transaction index and the note of it were deleted while the broker was stopped: the log is not compacted."""
     log = logs.log(**compacted())
     producer = {"producer_id": 9, "producer_epoch": 0}
     append(logs, log, (b"a", b"committed"))
@@ -285,7 +287,8 @@ def test_aborted_records_are_not_taken_for_the_last_ones_where_an_index_is_missi
     assert batches(tools, log) == before
 
 
-def test_open_transactions_the_active_segment_and_young_segments_stay(logs):
+def test_open_transactions_and_recent_segments_stay(logs):
+    """The active segment stays, too."""
     log = logs.log(**compacted())
     for _ in range(3):
         append(logs, log, (b"a", b"1"))
@@ -308,7 +311,7 @@ def test_open_transactions_the_active_segment_and_young_segments_stay(logs):
 
 
 def test_what_is_not_on_the_disk_is_not_cleaned(logs):
-    """Else a power cut could take a record after the pass took the one before it of the same key."""
+    """Otherwise a power cut could lose a record after the pass removed the record before it of the same key."""
     log = logs.log(**compacted())
     for number in range(3):
         append(logs, log, (b"a", b"%d" % number))
@@ -474,7 +477,7 @@ def test_a_log_that_changed_meanwhile_refuses_the_swap(logs):
 
 
 def test_a_swap_without_a_descriptor_is_taken_back(logs, tools):
-    """Nothing was synced, and nothing depends on it: the next pass does it."""
+    """No file was synced, and nothing depends on the swap: the next pass repeats it."""
     log = logs.log(**compacted())
     for number in range(3):
         append(logs, log, (b"a", b"%d" % number))
@@ -545,10 +548,10 @@ def test_a_log_of_a_name_that_was_used_before_is_not_clean(logs):
     ("content", "was_kafka_here"),
     [(None, False), ("", False), ("nonsense", False), ("0\n1\ntopic 0 1\n", False), ("0\n1\nother 0 1\n", True)],
 )
-def test_a_gap_between_segments_of_a_log_that_was_compacted_once_is_no_damage(logs, tools, content, was_kafka_here):
-    """Recovery learns it from the checkpoint, written before the first swap: the policy may have changed since. Without
-    a checkpoint all logs may have been compacted, and where Kafka was killed, which writes it after the swap.
-    """
+def test_a_gap_in_a_log_that_was_compacted_is_no_damage(logs, tools, content, was_kafka_here):
+    """Recovery reads from the checkpoint, written before the first swap, that a log was compacted: its policy may have
+    changed since. Without a checkpoint any log may have been compacted, and also if Kafka, which writes the checkpoint
+    after the swap, was killed."""
     log = logs.log(**compacted(segment_bytes=250))
     logs.manager.checkpoint(RECOVERY_POINT_FILE)
     append(logs, log, (b"b", bytes(100)))
@@ -593,7 +596,7 @@ def test_what_is_known_of_a_log_that_is_offline_is_kept(logs):
 
 
 @pytest.mark.parametrize("content", [None, "nonsense"])
-def test_a_full_disk_does_not_keep_a_broker_from_starting_without_the_checkpoint(logs, content):
+def test_a_broker_starts_on_a_full_disk_without_the_checkpoint(logs, content):
     append(logs, logs.log(**compacted()), (b"a", b"1"))
     logs.stop()
     path = logs.path / "cleaner-offset-checkpoint"
@@ -608,8 +611,9 @@ def test_a_full_disk_does_not_keep_a_broker_from_starting_without_the_checkpoint
 
 
 @pytest.mark.parametrize("full", ["cleaner-offset-checkpoint", "recovery-point-offset-checkpoint"])
-def test_notes_of_our_own_follow_the_checkpoint_that_they_make_believed(logs, full):
-    """Where Kafka was killed, all logs are named before there are notes, which say that it was not Kafka."""
+def test_notes_are_written_after_the_cleaner_checkpoint(logs, full):
+    """The notes say that Kafka was not the last to write the directory. If Kafka was killed, the checkpoint names all
+    logs before there are notes."""
     append(logs, logs.log(**compacted()), (b"a", b"1"))
     logs.stop(clean=False)
     (logs.path / "barnabas-transaction-indexes").unlink()

@@ -28,8 +28,8 @@ class Crash(BaseException):
 
 
 def disturb(files, before_change):
-    """Have `before_change` called with the number and the name of each change of the disk, which does not happen if it
-    raises; returns what undoes that."""
+    """Call `before_change` with the number and the name of each change of the disk, which does not happen if the call
+    raises; returns a function that undoes this."""
     numbers = itertools.count()
 
     def before(name):
@@ -40,7 +40,7 @@ def disturb(files, before_change):
 
 
 def crash_at(files, step):
-    """Have the `step`th change of the disk from now on not happen, nor any later one; returns what undoes that."""
+    """Skip the `step`th change of the disk from now on, and all later ones; returns a function that undoes this."""
 
     def crash(number, _):
         if number >= step:
@@ -83,7 +83,7 @@ def compact(log, files):
 
 
 def committed(tools, log):
-    """What a reader of committed data ends up with: offset and value of the last record of each key."""
+    """The result of a reader of committed data: offset and value of the last record of each key."""
     found = {}
     aborted = log.aborted_transactions(0, log.log_end_offset)
     open_aborts = {}
@@ -141,8 +141,8 @@ def test_a_crash_at_every_step_leaves_a_whole_log(make_logs, tools, checkpoints)
 
 
 def fail_at(files, step):
-    """Have the `step`th change of the disk from now on fail, and no other; returns what undoes that and tells the name
-    of what failed, None if it did not come to that."""
+    """Fail the `step`th change of the disk from now on, and no other; returns a function that undoes this and returns
+    the name of the failed change, None if there was none."""
     failed = []
 
     def fail(number, name):
@@ -160,7 +160,7 @@ def fail_at(files, step):
 
 
 def test_a_failure_at_every_step_leaves_a_whole_log(make_logs, tools):
-    """Before the swap the log goes on without the pass; in the middle of it the log is offline until the next start."""
+    """Before the swap the log goes on without the pass; during the swap it goes offline until the next start."""
     failed = []
     while True:
         logs = make_logs(f"failure-{len(failed)}")

@@ -145,7 +145,7 @@ class World:
         assert after.items() <= before.items()
 
     def readable(self):
-        """offset -> (timestamp, key, value) of what every reader gets, markers left out."""
+        """offset -> (timestamp, key, value) of the records that each reader receives, without markers."""
         found, offset = {}, 0
         while offset < self.log.log_end_offset:
             data = self.tools.read(self.log, offset)

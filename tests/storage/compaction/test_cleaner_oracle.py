@@ -1,6 +1,5 @@
-"""The log of an Apache Kafka, compacted by its cleaner and by ours: the same batches stay, and Kafka's DumpLogSegments
-accepts what is on our disk.
-"""
+"""The log of an Apache Kafka, compacted by its cleaner and by ours: the same batches stay, and DumpLogSegments of Kafka
+accepts our files."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def write_everything(bootstrap_servers: str) -> None:
 
 
 def ask_for_compaction(bootstrap_servers: str) -> None:
-    """All of it is there: now, in a single pass, clean it."""
+    """Have the whole log compacted now, in a single pass."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     entry = ConfigEntry("min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC, incremental_configs=[entry])

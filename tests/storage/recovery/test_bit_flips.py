@@ -1,9 +1,7 @@
-"""One bit of any file is wrong, after a clean stop and after a crash: nothing wrong is served for right.
-
-A reader that checks a batch's checksum, as every client does, gets what was written or an error; or the log stays
-offline and says why. What Kafka's formats have no checksum for (a batch's offset and leader epoch, time and transaction
-index) can be wrong where no start looks at it: then `barnabas check` has to tell.
-"""
+"""One bit of any file is wrong, after a clean stop and after a crash: no wrong data is served as right. A reader that
+checks a batch's checksum, as each client does, receives the written batch or an error; or the log stays offline with an
+error message. Some fields have no checksum in Kafka's formats (a batch's offset and leader epoch, time and transaction
+index) and can be wrong where no start reads them: then `barnabas check` has to report them."""
 
 from __future__ import annotations
 
@@ -110,7 +108,7 @@ def flipped(disk, path, position, bit):
 
 
 def read_until_error(log):
-    """What a reader gets, batch by batch; an error where it gets one, or where it would notice by itself."""
+    """The batches that a reader receives, up to the first error, or up to an error that the reader itself detects."""
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         try:
@@ -135,7 +133,7 @@ def read_until_error(log):
 
 
 def outcome_of(disk, written):
-    """What a start makes of a directory, in a word; an AssertionError if something wrong is served for right."""
+    """The outcome of a start on a directory, as one term; AssertionError if wrong data is served as right."""
     try:
         manager = open_manager(disk, ManualClock(now_ms=1_700_000_001_000))
     except DirectoryMismatch:
@@ -184,9 +182,8 @@ def is_told_by_check(disk):
 
 
 def may_stay_untold(state, disk, path, position, found):
-    """What nothing contradicts: offset and epoch of the very last batch, an epoch while no file knows the epochs, the
-    epoch before where a new one starts, where a log's first epoch starts.
-    """
+    """Fields that no other field contradicts: offset and epoch of the very last batch, an epoch while no file has the
+    epochs, the epoch before the start of a new one, the start of the first epoch of a log."""
     logs = [name for name in disk.tree() if name.endswith(".log")]
     *_, last = iter_headers(disk.tree()[max(logs)])
     if path.endswith(".log"):

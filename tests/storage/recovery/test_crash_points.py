@@ -1,6 +1,5 @@
-"""Every point at which the machine may stop, and every state of the disk that this may leave: what was synced is
-there, nothing else is served than what was written, and recovering again changes nothing.
-"""
+"""Each point at which the machine may stop, and each state of the disk that this may leave: synced data is there, only
+written data is served, and a second recovery changes nothing."""
 
 from __future__ import annotations
 
@@ -371,7 +370,7 @@ def compaction_refused(scene):
 
 
 def compact(log, manager, now_ms):
-    """A pass as the broker makes it; whether there was something to clean."""
+    """A pass as the broker makes it; returns whether there was something to clean."""
     found = log_to_clean(log, log.clean_offset, now_ms)
     if found is None:
         return False
@@ -464,7 +463,7 @@ def play(scenario, **settings):
 
 
 def crash_everywhere(scene, samples, every=1, seed=SEED):
-    """Stop the machine after each operation, with each outcome; check what a start makes of it. Raises Untrue."""
+    """Stop the machine after each operation, with each outcome, and check the next start. Raises Untrue."""
     chance, counts, seen = random.Random(seed), Counts(), set()
     # Which number is given to a mixture depends on the seed alone.
     for moment in range(scene.started_at, len(scene.files.operations) + 1, every):
@@ -482,7 +481,7 @@ def crash_everywhere(scene, samples, every=1, seed=SEED):
 
 
 def check_killed(scene, moment):
-    """The process ends, another one starts, and then the machine stops: nothing that was served may be gone."""
+    """The process ends, another one starts, and then the machine stops: no served record may be lost."""
     disk = scene.files.killed(moment)
     served = recover(scene, disk, moment)
     if recover(scene, disk.crash(len(disk.operations), nothing_unsynced(disk)), moment, derived=False) != served:
@@ -549,7 +548,7 @@ def open_manager(scene, disk, on_failure=lambda _: None):
 
 
 def recover(scene, disk, moment, *, derived=True):
-    """Start on a disk; what each log serves."""
+    """Start on a disk; returns the contents of each log."""
     failures = []
     manager = open_manager(scene, disk, failures.append)
     try:

@@ -1,4 +1,4 @@
-"""Opening logs after a crash: what is cut, what is rebuilt, what is refused."""
+"""Opening logs after a crash: truncated tails, rebuilt files, refused damage."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_a_recovery_that_is_given_up_leaves_all_to_the_next_one(logs, tmp_path):
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("what", ["*", "*.log"])
 def test_a_log_without_its_segments_is_no_empty_one(logs, what, clean):
-    """Its directory is still there: as an empty leader it would have others cut theirs. That it had more, after a kill
-    the high watermark's checkpoint alone says, where nothing was flushed but the names."""
+    """Its directory is still there: as an empty leader it would make others truncate theirs. After a kill with nothing
+    flushed but the names, only the high watermark's checkpoint shows that the log had more records."""
     for _ in range(5):
         logs.append(logs.log(), b"v")
     run_flushes(logs.manager, logs.clock.now_ms())
@@ -73,8 +73,8 @@ def test_a_log_without_its_segments_is_no_empty_one(logs, what, clean):
 
 
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_a_log_that_was_killed_and_has_lost_what_was_flushed_is_no_shorter_one(logs, left):
-    """Nothing of it is touched: who puts the segments back has all of it again."""
+def test_a_killed_log_that_lacks_flushed_records_is_offline(logs, left):
+    """The start changes no file: the log has all records again once the segments are put back."""
     log = logs.log(segment_bytes=200)
     for _ in range(8):
         logs.append(log, b"value")
@@ -99,7 +99,8 @@ def test_a_log_that_was_killed_and_has_lost_what_was_flushed_is_no_shorter_one(l
 
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "replication-offset-checkpoint"])
-def test_after_a_kill_a_checkpoint_alone_does_not_say_that_a_log_was_longer(logs, tools, name):
+def test_after_a_kill_one_checkpoint_alone_is_no_proof(logs, tools, name):
+    """It does not show that the log was longer."""
     log = logs.log()
     logs.append(log, b"v")
     flush(log)
@@ -109,8 +110,8 @@ def test_after_a_kill_a_checkpoint_alone_does_not_say_that_a_log_was_longer(logs
     assert tools.read_all(logs.log()) == [0]
 
 
-def test_segments_that_no_checkpoint_tells_of_are_not_missed_after_a_kill(logs, tools):
-    """A power cut leaves the same: the log ends before what is missing."""
+def test_segments_beyond_the_checkpoints_may_be_missing(logs, tools):
+    """After a power cut the log ends before the missing segments, too."""
     for _ in range(3):
         logs.append(logs.log(), b"v")
     logs.stop(clean=False)
@@ -132,7 +133,7 @@ def test_segments_that_no_checkpoint_tells_of_are_not_missed_after_a_kill(logs, 
 
 @pytest.mark.parametrize("gone", ["the first ones", "some in the middle"])
 def test_readers_go_on_after_segments_that_are_gone(logs, tools, gone):
-    """Retention and compaction leave the same."""
+    """Retention and compaction leave such gaps, too."""
     log = logs.log(segment_bytes=200)
     for _ in range(12):
         logs.append(log, b"value")
@@ -156,8 +157,9 @@ def test_readers_go_on_after_segments_that_are_gone(logs, tools, gone):
     assert logs.append(logs.log(), b"v").base_offset == 12
 
 
-def test_the_high_watermark_of_a_log_whose_names_the_disk_may_not_know_is_not_written_down(logs):
-    """Or a power cut, which may leave nothing but its directory, would leave it damaged."""
+def test_the_high_watermark_waits_for_the_names_of_segments(logs):
+    """The names are flushed first. Otherwise a power cut, after which only the directory may exist, would leave the log
+    damaged."""
     log = logs.log()
     logs.append(log, b"v")
     checkpoint = logs.path / "replication-offset-checkpoint"
@@ -168,7 +170,7 @@ def test_the_high_watermark_of_a_log_whose_names_the_disk_may_not_know_is_not_wr
     assert checkpoint.read_text() == "0\n1\ntopic 0 1\n"
 
 
-def test_a_log_that_was_emptied_after_a_clean_stop_is_no_empty_one(logs):
+def test_a_log_that_was_emptied_after_a_clean_stop_is_offline(logs):
     for _ in range(5):
         logs.append(logs.log(), b"v")
     logs.stop()
@@ -190,7 +192,8 @@ def test_a_checkpoint_alone_does_not_say_that_a_log_was_longer(logs, tools):
 
 
 @pytest.mark.slow
-def test_a_torn_tail_is_cut_at_every_byte_of_the_last_three_batches(logs, tools, tmp_path):
+def test_a_torn_tail_is_truncated_at_every_byte(logs, tools, tmp_path):
+    """The bytes are those of the last three batches."""
     log = logs.log()
     ends = [0]
     for number in range(5):
@@ -227,7 +230,8 @@ def test_a_tail_of_zeros_or_garbage_is_torn(logs, tools):
 
 @pytest.mark.parametrize("position", [0, 3, 8, 11, 16, 17, 22, 40, 60, 65])
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 250])
-def test_damage_in_front_of_whole_batches_is_refused_and_nothing_is_cut(logs, position, segment_bytes):
+def test_damage_before_whole_batches_is_refused(logs, position, segment_bytes):
+    """Nothing is truncated."""
     log = logs.log(segment_bytes=segment_bytes)
     for _ in range(6):
         logs.append(log, b"value")
@@ -249,7 +253,7 @@ def test_damage_in_front_of_whole_batches_is_refused_and_nothing_is_cut(logs, po
 
 
 def test_a_valid_batch_whose_offset_goes_back_is_no_torn_write(logs):
-    """A bit of the base offset of the one before has turned, over which there is no checksum."""
+    """A bit of the base offset of the batch before has turned, which has no checksum."""
     log = logs.log()
     for _ in range(3):
         logs.append(log, b"value")
@@ -286,8 +290,9 @@ def test_a_batch_that_lacks_only_its_base_offset_is_a_torn_write(logs, tools, mi
     assert path.stat().st_size == size
 
 
-def test_zeros_at_the_end_of_a_damaged_batch_are_its_own_where_the_next_one_shares_their_sector(logs):
-    """A batch ends in zeros, the last of them in another sector: that one reached the disk, as what follows did."""
+def test_zeros_in_the_sector_of_the_next_batch_are_records(logs):
+    """The damaged batch ends with zeros, the last ones in another sector. This sector reached the disk, since the next
+    batch in it did."""
     log = logs.log()
     while log.size_in_bytes < SECTOR_BYTES - 100:
         logs.append(log, b"value")
@@ -309,7 +314,8 @@ def test_zeros_at_the_end_of_a_damaged_batch_are_its_own_where_the_next_one_shar
     assert path.read_bytes() == data
 
 
-def test_damage_below_the_recovery_point_is_refused_even_at_the_end(logs):
+def test_damage_before_the_recovery_point_is_refused(logs):
+    """Also at the end of the log."""
     log = logs.log()
     logs.append(log, b"a")
     logs.append(log, b"b")
@@ -340,7 +346,7 @@ def test_segments_below_the_recovery_point_are_not_read(logs, tools):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "is_read"), [(2_849, False), (2_850, True)])
-def test_many_producers_are_read_before_the_event_loop_would_wait_for_them(logs, count, is_read):
+def test_many_producers_are_read_before_the_event_loop_waits(logs, count, is_read):
     log = logs.log()
     for producer_id in range(count):
         logs.append(log, b"v", producer_id=producer_id, producer_epoch=3, base_sequence=0)
@@ -351,7 +357,8 @@ def test_many_producers_are_read_before_the_event_loop_would_wait_for_them(logs,
     assert [(entry.producer_id, entry.epoch, entry.batches) for entry in log.producer_state.producers.values()] == known
 
 
-def test_an_empty_segment_created_before_the_crash_does_not_make_a_torn_tail_corruption(logs, tools):
+def test_a_torn_tail_before_an_empty_segment_is_no_corruption(logs, tools):
+    """The empty segment was created just before the crash."""
     log = logs.log()
     logs.append(log, b"a")
     logs.append(log, b"b")
@@ -384,7 +391,7 @@ def test_recovering_twice_gives_the_same_files(logs, tmp_path):
 
 
 def test_what_is_derived_from_batches_is_rebuilt_as_it_was(logs, tmp_path):
-    """A crash right before a clean shutdown must leave nothing that the shutdown would have written otherwise."""
+    """A crash right before a clean shutdown must leave the same files as the shutdown."""
     log = logs.log(segment_bytes=400, index_interval_bytes=100)
     for number in range(20):
         logs.append(log, b"value", epoch=number // 7, producer_id=5, producer_epoch=0, base_sequence=number)
@@ -450,8 +457,8 @@ def _damages(name, data):
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.slow
 def test_no_damaged_index_has_a_look_up_go_astray(logs, tools, step, is_sorted):
-    """By offset or by time, in a sealed segment and in the last one; nor retention, which goes by the largest time.
-    Where times go back, nothing tells that a time index has lost its last entries: Kafka trusts it, too."""
+    """By offset or by time, in a rolled segment and in the last one; nor retention, which uses the largest timestamp.
+    If timestamps descend, a time index that lost its last entries cannot be detected: Kafka trusts it, too."""
     log = logs.log(segment_bytes=700, index_interval_bytes=150)
     times = [1000 + 10 * (number if is_sorted else (7 * number) % 16) for number in range(16)]
     for time in times:
@@ -485,7 +492,7 @@ def test_no_damaged_index_has_a_look_up_go_astray(logs, tools, step, is_sorted):
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("recovery", ["from the start", "from the last segment"])
 def test_damaged_transaction_indexes_are_rebuilt(logs, damage, clean, recovery, caplog):
-    """Also those of segments that recovery does not look at."""
+    """Also those of segments that recovery does not read."""
     log = logs.log(segment_bytes=1500)
     for number in range(6):
         producer = {"producer_id": 1, "producer_epoch": 0}
@@ -522,8 +529,8 @@ def test_damaged_transaction_indexes_are_rebuilt(logs, damage, clean, recovery, 
 
 
 @pytest.mark.parametrize("damage", ["zeros", "half", "foreign", "empty"])
-def test_damaged_transaction_indexes_that_nobody_noted_are_rebuilt(logs, damage):
-    """In a directory that Kafka wrote, only the form of an index tells; that one is missing, nothing."""
+def test_damaged_transaction_indexes_without_notes_are_rebuilt(logs, damage):
+    """In a directory of Kafka a damaged index is found by its form only, and a missing one is not found."""
     log = logs.log(segment_bytes=600)
     for producer_id in (1, 2, 3):
         _abort(logs, log, producer_id)
@@ -618,7 +625,8 @@ def test_unusable_producer_snapshots_are_replaced_by_the_log(logs, damage, clean
     assert logs.append(log, b"v", producer_id=3, producer_epoch=0, base_sequence=7).duplicate
 
 
-def test_a_stale_recovery_point_only_costs_time_and_one_from_the_future_nothing(logs, tools):
+def test_a_stale_recovery_point_only_costs_time(logs, tools):
+    """One beyond the end of the log costs nothing."""
     log = logs.log(segment_bytes=250)
     for _ in range(9):
         logs.append(log, b"value")
@@ -682,8 +690,8 @@ def test_deleted_records_stay_deleted_after_a_crash(logs, tools):
 
 
 @pytest.mark.parametrize("truncated", [False, True])
-def test_producers_known_by_deleted_records_alone_are_forgotten_by_a_crash(logs, truncated):
-    """As in Kafka: found by a truncation, after which they were forgotten, and a crash, after which they were not."""
+def test_producers_of_deleted_records_are_forgotten_by_a_crash(logs, truncated):
+    """As in Kafka. A truncation forgot them, but a crash after it did not."""
     log = logs.log()
     logs.append(log, b"a", producer_id=1, producer_epoch=0, base_sequence=0)
     logs.append(log, b"b", producer_id=2, producer_epoch=0, base_sequence=0)
@@ -697,7 +705,8 @@ def test_producers_known_by_deleted_records_alone_are_forgotten_by_a_crash(logs,
     assert [entry.producer_id for entry in logs.log().producer_state.producers.values()] == [2]
 
 
-def test_files_of_interrupted_deletions_and_compactions_are_put_in_order(logs, tools):
+def test_files_of_interrupted_operations_are_cleaned_up(logs, tools):
+    """The operations are deletions and compactions."""
     log = logs.log(segment_bytes=250)
     for _ in range(9):
         logs.append(log, b"value")
@@ -734,7 +743,7 @@ def test_a_clean_start_opens_no_log(logs):
     assert {log.log_end_offset for log in logs.manager.logs} == {1}
 
 
-def test_a_clean_marker_with_a_doubtful_checkpoint_is_checked_against_the_log(logs, tools):
+def test_a_doubtful_checkpoint_is_checked_despite_a_clean_stop(logs, tools):
     log = logs.log(index_interval_bytes=100)
     for _ in range(30):
         logs.append(log, b"a" * 20)
@@ -760,7 +769,7 @@ def test_snapshots_hold_the_last_batch_of_each_producer(logs):
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_snapshots_that_the_log_start_has_passed_go_at_the_next_start(logs, clean):
+def test_snapshots_before_the_log_start_go_at_the_next_start(logs, clean):
     log = logs.log(segment_bytes=250)
     for sequence in range(12):
         logs.append(log, b"value", producer_id=4, producer_epoch=1, base_sequence=sequence)
@@ -774,7 +783,8 @@ def test_snapshots_that_the_log_start_has_passed_go_at_the_next_start(logs, clea
     assert [offset for offset in before if offset > 7] == [offset for offset in after if offset < 12]
 
 
-def test_records_lost_with_the_machine_are_reported_and_the_log_goes_on(logs, caplog):
+def test_records_lost_with_the_machine_are_reported(logs, caplog):
+    """The log is loaded without them."""
     log = logs.log()
     logs.append(log, b"a")
     flush(log)
@@ -790,7 +800,7 @@ def test_records_lost_with_the_machine_are_reported_and_the_log_goes_on(logs, ca
 @pytest.mark.parametrize("start", [4, 900, 2**63 - 2, 2**63 - 1, 2**63, 10**30, -1])
 @pytest.mark.parametrize("with_snapshot", [True, False])
 def test_a_log_start_offset_that_cannot_be_removes_nothing(logs, tools, start, with_snapshot):
-    """No clean stop leaves one beyond the end, nor can a log have more offsets than there are."""
+    """A clean stop leaves none beyond the log end offset, and no log has more offsets than there are."""
     producer = {"producer_id": 7, "producer_epoch": 0} if with_snapshot else {}
     for number in range(3):
         logs.append(logs.log(), b"v", **(producer | {"base_sequence": number} if producer else {}))
@@ -812,7 +822,7 @@ def test_a_log_start_offset_that_cannot_be_removes_nothing(logs, tools, start, w
 @pytest.mark.parametrize("offset", [-(2**63), -1, 0, 900, 2**63 - 2, 2**63 - 1, 2**63, 10**30])
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_offsets_of_checkpoints_at_their_extremes(logs, tools, name, offset, is_clean):
-    """Whatever is believed of them, the log works, and everything in it can be told."""
+    """With any trusted value the log works, and all its values can be sent."""
     logs.append(logs.log(), b"v")
     logs.stop(clean=is_clean)
     (logs.path / name).write_text(f"0\n1\ntopic 0 {offset}\n")
