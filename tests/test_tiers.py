@@ -273,7 +273,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{RECOVERY}::test_damage_before_whole_batches_is_refused",
         f"{RECOVERY}::test_damage_before_the_recovery_point_is_refused",
         f"{RECOVERY}::test_a_valid_batch_whose_offset_goes_back_is_no_torn_write",
-        "tests/controller/test_cluster.py::test_who_may_lack_what_it_acknowledged_does_not_lead_before_others_are_back",
+        "tests/controller/test_cluster.py::test_a_replica_that_may_lack_records_waits_for_others",
         "tests/broker/replication/test_following.py::test_a_damaged_log_is_fetched_anew_only_outside_the_isr",
         "tests/broker/whole/test_replication.py::test_a_damaged_replica_is_fetched_anew_and_joins_again",
     ),
@@ -423,7 +423,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
     "a new partition cannot be created": (
         f"{SCARCE}::test_a_topic_created_without_descriptors_is_served_when_there_are_some",
         f"{SCARCE}::test_a_log_that_could_not_be_opened_at_the_start_is_opened_when_there_are_descriptors",
-        "tests/controller/test_controller.py::test_a_replica_whose_log_does_not_open_goes_offline_until_it_does",
+        "tests/controller/test_controller.py::test_a_replica_is_offline_until_its_log_opens",
         "tests/controller/test_controller.py::test_a_creation_that_no_broker_serves_in_time_is_answered_so",
     ),
     "something else than a directory lies where": (
@@ -507,18 +507,17 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "So what counts is": (
         f"{LAST_TO_LEAVE}::test_one_replica_is_enough_for_the_leader_alone",
-        f"{LAST_TO_LEAVE}::test_of_topics_with_a_setting_of_their_own_brokers_change_nothing",
+        f"{LAST_TO_LEAVE}::test_settings_of_topics_take_precedence_over_brokers",
         f"{LAST_TO_LEAVE}::test_a_default_that_was_lowered_for_one_life",
     ),
     "Where it is 1, the state is marked": (
         f"{LAST_TO_LEAVE}::test_one_replica_is_enough_from_now_on",
-        "tests/controller/operations/test_last_to_leave.py"
-        "::test_the_mark_does_not_grow_and_goes_when_somebody_has_everything_again",
+        "tests/controller/operations/test_last_to_leave.py::test_the_mark_does_not_grow_and_goes",
     ),
     "In doubt it is marked, too": (
-        f"{LAST_TO_LEAVE}::test_one_replica_was_enough_for_less_time_than_it_takes_to_hear",
+        f"{LAST_TO_LEAVE}::test_one_replica_was_enough_for_a_moment",
         f"{LAST_TO_LEAVE}::test_what_was_set_while_nobody_was_the_controller",
-        f"{LAST_TO_LEAVE}::test_what_was_set_and_taken_back_before_the_controller_read_it",
+        f"{LAST_TO_LEAVE}::test_a_setting_that_was_reverted_before_it_was_read",
     ),
 }
 """By the first words of a sentence, or of a part of one."""

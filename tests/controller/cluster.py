@@ -49,7 +49,7 @@ IN_BOTH_STORES = pytest.mark.parametrize(
 
 
 class AppliedCommands:
-    """One life of a broker, as its controllers see it: `log` is what it was told and took, in order."""
+    """One life of a broker, as its controllers see it: `log` has the requests that it accepted, in order."""
 
     def __init__(self, cluster: "Cluster", broker_id: int) -> None:
         self._cluster = cluster
@@ -164,7 +164,7 @@ class AppliedCommands:
 
 
 class ClusterChannel:
-    """How one controller reaches everybody."""
+    """The connections of one controller to all brokers."""
 
     def __init__(self, cluster: "Cluster", own_id: int) -> None:
         self._cluster = cluster
@@ -183,7 +183,7 @@ class ClusterChannel:
 
 
 class TellingTimers(ManualTimers):
-    """Timers that tell the cluster when somebody waits."""
+    """Timers that notify the cluster when a task waits."""
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class TellingTimers(ManualTimers):
 
 
 class ClusterMember:
-    """One broker: its controller in a session of its own, and what it was told."""
+    """One broker: its controller with its own session, and the requests that it received."""
 
     def __init__(self, cluster: "Cluster", broker_id: int, session: CoordinationStore) -> None:
         self.session = session
@@ -223,9 +223,8 @@ class ClusterMember:
 
 
 class Cluster:
-    """A cluster; `members` are the brokers that live or have lived, by id. `news` is set when any of them was told
-    something.
-    """
+    """A cluster; `members` are the brokers that live or have lived, by id. `news` is set when any broker receives a
+    request."""
 
     def __init__(self, stores: Any, clock: ManualClock) -> None:
         self.stores = stores
@@ -282,11 +281,11 @@ class Cluster:
         await member.controller.stop()
 
     async def expire(self, broker_id: int) -> None:
-        """End a broker's session, behind its back."""
+        """End a broker's session without its knowledge."""
         await self.stores.expire(self.members[broker_id].session)
 
     async def rejoin(self, broker_id: int) -> None:
-        """Have a broker go on in another session."""
+        """Have a broker continue with another session."""
         member = self.members[broker_id]
         member.session = await self.stores.session()
         await member.configs.rejoin(member.session)
@@ -306,7 +305,7 @@ class Cluster:
 
     @property
     def controller(self) -> Controller:
-        """The one that is active."""
+        """The active controller."""
         (controller,) = [
             member.controller for member in self.members.values() if not member.is_dead and member.controller.is_active
         ]
@@ -320,12 +319,12 @@ class Cluster:
         return self.controller.cluster.topics[topic].partitions[partition]
 
     async def alter_isr(self, *isr: int) -> None:
-        """Have the leader of t-0 ask for this ISR, and get it."""
+        """Have the leader of t-0 send AlterPartition with this ISR, and succeed."""
         response = await self.controller.alter_partition(self.alteration(*isr))
         assert (response.error_code, response.topics[0].partitions[0].error_code) == (0, 0)
 
     def alteration(self, *isr: int) -> AlterPartitionRequest:
-        """With which the leader of t-0 asks for this ISR."""
+        """The AlterPartition request of the leader of t-0 for this ISR."""
         state, known = self.state(), self.controller.cluster
         wanted = RequestPartitionData(
             partition_index=0,
@@ -338,7 +337,7 @@ class Cluster:
         return AlterPartitionRequest(broker_id=state.leader, broker_epoch=epoch, topics=[topic])
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Wait until something is so. Whoever waits to try again does so at once."""
+        """Wait until a condition is true. Tasks that wait to retry do so at once."""
         while not self._is_so(condition):
             self.fire_retries()
             await self.settled()
@@ -351,13 +350,13 @@ class Cluster:
 
     @staticmethod
     def _is_so(condition: Callable[[], Any]) -> bool:
-        """Not while there is no controller, or two that think so, or one that has not read everything yet."""
+        """False while there is no controller, or two, or one that has not read the whole cluster yet."""
         with suppress(KeyError, ValueError):
             return bool(condition())
         return False
 
     async def settled(self) -> None:
-        """Return when the controller, if there is one, has done what came before."""
+        """Return when the controller, if there is one, has processed all earlier events."""
         for member in self.members.values():
             if member.controller.is_active and not member.is_dead:
                 with suppress(ApiError):

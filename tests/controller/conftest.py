@@ -1,4 +1,4 @@
-"""Coroutines as tests, the coordination stores on which the contract is tested, and a controller in a test's hands."""
+"""Coroutines as tests, the coordination stores on which the contract is tested, and a controller that a test drives."""
 
 import asyncio
 import inspect
@@ -64,7 +64,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 async def _within_limit(test: Coroutine[Any, Any, None]) -> None:
-    """Let a test fail that takes too long, and every task say where it stands then."""
+    """Fail a test that takes too long, and print the stack of each task."""
     task = asyncio.create_task(test, name="the test")
     done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
     if not done:
@@ -75,10 +75,8 @@ async def _within_limit(test: Coroutine[Any, Any, None]) -> None:
 
 
 class EmbeddedUnderTest:
-    """The embedded store behind the few things that a test needs beyond `CoordinationStore`.
-
-    `is_ours`: zxids and times follow from what the test does, and from its clock.
-    """
+    """The embedded store behind the few methods that a test needs beyond `CoordinationStore`. With `is_ours` the zxids
+    and times depend on the test and its clock only."""
 
     is_ours = True
     znode_bytes_max = 1024 * 1024
@@ -151,8 +149,8 @@ class ZooKeeperUnderTest:
 
 
 class ServedUnderTest:
-    """Our own server of ZooKeeper's protocol, on the test's loop, and clients with kazoo's sockets and thread. The
-    znodes have the times of the test's clock, sessions those of the machine's."""
+    """Our own server of ZooKeeper's protocol on the test's loop, and clients with kazoo's sockets and thread. Znodes
+    have the time of the test's clock, sessions have the time of the machine."""
 
     is_ours = True
     survives_restart = True
@@ -249,8 +247,8 @@ def stores(
 
 
 async def own_broker_obeys(controller: Controller) -> None:
-    """Return when the controller's own broker has answered to all it was told, and the controller has gone by that;
-    at once if this is not the controller."""
+    """Return when the controller has processed the responses of its own broker to all requests; at once if this is not
+    the controller."""
     request = AdminRequest[None](controller.context.timers, 0, lambda _: None)
 
     async def wait() -> None:
@@ -266,7 +264,8 @@ class Crash(Exception):
 
 
 class FaultPlan:
-    """Counts the effects of a controller on the outside world and lets it die before the one with number `fatal`."""
+    """Counts the effects of a controller on the outside world, and ends the controller before the effect number
+    `fatal`."""
 
     def __init__(self) -> None:
         self.effects = 0
@@ -280,7 +279,7 @@ class FaultPlan:
             raise Crash
 
     async def survives(self, work: Coroutine[Any, Any, object]) -> bool:
-        """Do something that may be the process's death; returns whether it lives."""
+        """Run a step that may end the process; returns whether it lives."""
         tasks = [asyncio.create_task(work), asyncio.create_task(self._death.wait())]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -293,8 +292,8 @@ class FaultPlan:
 
 
 class BreakingConnection:
-    """Lets calls of a session fail as those do whose connection broke: before the store heard of them, or after. All
-    writes fail with `refusal`, if there is one."""
+    """Fails calls of a session as a broken connection does: before the store received them, or after. All writes fail
+    with `refusal`, if there is one."""
 
     METHODS = ("multi", "set", "delete", "exists", "get_many", "get_children")
     WRITES = ("multi", "set", "delete")
@@ -310,7 +309,7 @@ class BreakingConnection:
 
     @property
     def is_over(self) -> bool:
-        """Everything planned has happened."""
+        """Whether all planned faults have happened."""
         return not self._planned
 
     def put_under(self, session: EmbeddedSession) -> None:
@@ -340,7 +339,7 @@ class BreakingConnection:
 
 
 class RecordingChannel:
-    """A broker that applies everything at once and remembers what it was told; `errors` are the codes it answers."""
+    """A broker that applies each request at once and records it; `errors` are the codes of its responses."""
 
     def __init__(self, faults: FaultPlan) -> None:
         self._faults = faults
@@ -402,7 +401,7 @@ class RecordingChannel:
 
 
 def told(requests: list[Any]) -> dict[tuple[str, int], Any]:
-    """The last state told of every partition."""
+    """The last state of each partition in the requests."""
     return {
         (topic.topic_name, state.partition_index): state
         for request in requests
@@ -412,7 +411,7 @@ def told(requests: list[Any]) -> dict[tuple[str, int], Any]:
 
 
 class Node:
-    """One broker's controller with everything around it, restartable on the same file."""
+    """One broker's controller with all its parts, which can restart on the same file."""
 
     broker_id = 1
 
@@ -465,7 +464,7 @@ class Node:
         await self.store.close()
 
     async def crash(self) -> None:
-        """Stop without letting the controller say goodbye."""
+        """Stop without a controlled shutdown of the controller."""
         task = self.controller._task
         if task is not None:
             task.cancel()

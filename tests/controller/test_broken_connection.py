@@ -1,5 +1,5 @@
-"""The connection to the metadata store breaks at a write: nobody knows whether it took effect. Each case comes twice:
-it did not, and it did."""
+"""The connection to the metadata store breaks during a write: the writer does not know whether it took effect. Each
+case has both outcomes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ async def refused(work: Awaitable[object], error: ErrorCode) -> None:
 
 
 async def settled(node: Node) -> None:
-    """Everything that came before is done, and the controller has gone by what its broker answered."""
+    """Return when all earlier events, and the responses of the own broker, have been processed."""
     results = await node.controller.delete_topics(["nobody"])
     assert results["nobody"].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await own_broker_obeys(node.controller)
@@ -59,7 +59,7 @@ PARTITIONS = {
 @pytest.mark.parametrize("request_name", REQUESTS)
 @pytest.mark.parametrize("reads_break_too", [False, True])
 async def test_a_decision(node: Node, request_name: str, when: str, reads_break_too: bool) -> None:
-    """The request is answered with no more than is known; the controller then knows what the tree says, and goes on."""
+    """The response contains no more than is known. The controller then reads the tree, and goes on."""
     async with node:
         assert await create(node, "old") is ErrorCode.NONE
         node.channel.clear()
@@ -101,7 +101,7 @@ async def test_a_change_of_configuration(node: Node, when: str) -> None:
 
 @both
 async def test_producer_ids(node: Node, when: str) -> None:
-    """A block whose fate is unknown may be lost, but is never handed out twice."""
+    """A block may be lost if the outcome of its write is unknown, but it is never given out twice."""
     async with node:
         node.connection.break_at("set", when)
         await refused(node.controller.allocate_producer_ids(), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -112,8 +112,8 @@ async def test_producer_ids(node: Node, when: str) -> None:
 @pytest.mark.parametrize("deleting_breaks_too", ["before", "after", None])
 @pytest.mark.parametrize("path", ["/brokers/ids/1", "/controller"])
 async def test_a_start(node: Node, path: str, when: str, deleting_breaks_too: str | None) -> None:
-    """The registration and the election are one's own although nobody said so; what was written is replaced, because
-    its zxid and its epoch were in the answer."""
+    """The registration and the election may have succeeded without a response; they are written again, because their
+    zxid and epoch were in the response."""
     await node.start()
     await node.stop()
     node.connection.break_at("multi", when, path)
@@ -133,7 +133,7 @@ async def test_a_start(node: Node, path: str, when: str, deleting_breaks_too: st
 @both
 @pytest.mark.parametrize("breaks", [("multi", "/brokers/topics/t/partitions/0/state"), ("exists", znodes.CONTROLLER)])
 async def test_the_start(node: Node, when: str, breaks: tuple[str, str]) -> None:
-    """It goes on where the connection is back."""
+    """It goes on once the connection is back."""
     async with node:
         assert await create(node, "t") is ErrorCode.NONE
     node.connection.break_at(breaks[0], when, breaks[1])
@@ -144,7 +144,8 @@ async def test_the_start(node: Node, when: str, breaks: tuple[str, str]) -> None
 
 
 async def test_who_is_over_tells_nothing_of_what_it_reads(node: Node) -> None:
-    """It reads what became of its decision, and what a newer controller has decided: that is not told by its epoch."""
+    """A replaced controller reads whether its write took effect, and the writes of a newer controller. It does not send
+    these with its own epoch."""
     async with node:
         assert await create(node, "old") is ErrorCode.NONE
         await settled(node)

@@ -1,4 +1,4 @@
-"""Three brokers in one store: one is the controller and governs the others, whatever becomes of any of them."""
+"""Three brokers in one store: one is the controller and governs the others, whichever of them fail."""
 
 import asyncio
 import json
@@ -121,11 +121,11 @@ async def test_a_partition_waits_for_its_isr_and_any_of_it_will_do(cluster: Clus
 
 @pytest.mark.parametrize("is_damaged", [False, True])
 @pytest.mark.parametrize("is_active", [False, True])
-async def test_who_may_lack_what_it_acknowledged_does_not_lead_before_others_are_back(
+async def test_a_replica_that_may_lack_records_waits_for_others(
     cluster: Cluster, is_active: bool, is_damaged: bool
 ) -> None:
-    """The last records of a machine that went down may not have reached its disk, or a log of it is damaged: another
-    member of the ISR has them."""
+    """The machine of the replica went down, so that its last records may not be on its disk, or its log is damaged.
+    Another member of the ISR has the records and leads once it is back."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 2, 3)
@@ -156,7 +156,8 @@ async def test_who_may_lack_what_it_acknowledged_does_not_lead_before_others_are
 
 @pytest.mark.parametrize("is_active", [False, True])
 async def test_who_may_lack_what_two_had_to_have_waits_for_the_other(cluster: Cluster, is_active: bool) -> None:
-    """It was alone in the ISR when its machine went down: nothing was committed since the other left that."""
+    """The leader was alone in the ISR when its machine went down: no record was committed after the other replica
+    left."""
     async with cluster:
         cluster.min_insync_replicas = {2: 2, 3: 2}
         await cluster.start(1, 2, 3)
@@ -199,8 +200,9 @@ async def test_another_takes_over_when_the_controller_dies(cluster: Cluster) -> 
         assert not cluster.members[1].controller.is_active
 
 
-async def test_topics_that_strangers_made_up_do_not_keep_nobody_from_being_the_controller(cluster: Cluster) -> None:
-    """One that is reassigned to nobody, and one whose leader is not in sync: its ISR would be empty when 3 has gone."""
+async def test_invalid_topics_of_other_programs_stop_no_controller(cluster: Cluster) -> None:
+    """One is reassigned to no replicas. The leader of the other is not in sync: its ISR would be empty after the loss
+    of 3."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 2, 3)
@@ -218,7 +220,8 @@ async def test_topics_that_strangers_made_up_do_not_keep_nobody_from_being_the_c
         await stranger.close()
 
 
-async def test_who_left_the_isr_last_and_has_lost_its_disk_is_not_elected_before_others(cluster: Cluster) -> None:
+async def test_a_last_replica_without_its_disk_is_not_elected_first(cluster: Cluster) -> None:
+    """It was the last to leave the ISR. The others are elected before it."""
     async with cluster:
         await cluster.start(4, 1, 2, 3)
         await create(cluster, 1, 2, 3)
@@ -234,7 +237,7 @@ async def test_who_left_the_isr_last_and_has_lost_its_disk_is_not_elected_before
         assert (cluster.state().leader, cluster.state().left_isr) == (2, ())
 
 
-async def test_a_leader_whose_registration_cannot_be_read_keeps_nobody_from_being_the_controller(
+async def test_a_damaged_registration_of_a_leader_stops_no_controller(
     cluster: Cluster,
 ) -> None:
     async with cluster:
@@ -278,10 +281,8 @@ REGISTRATION = json.loads(znodes.encode_broker(BrokerRegistration(2, (EndPoint("
     ids=lambda changed: repr(changed)[:40],
 )
 @pytest.mark.parametrize("whose", [1, 2])
-async def test_a_registration_that_is_changed_later_keeps_nobody_from_anything(
-    cluster: Cluster, whose: int, changed: Any
-) -> None:
-    """The controller's own one, or another's: as one that was damaged from the beginning."""
+async def test_a_registration_that_is_changed_later_stops_nothing(cluster: Cluster, whose: int, changed: Any) -> None:
+    """It is the controller's own one or another broker's, and counts as damaged from the beginning."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 2, 1, 3)
@@ -350,10 +351,8 @@ TOPIC = {"version": 3, "partitions": {"0": [2, 1, 3]}, "adding_replicas": {}, "r
     ),
     ids=lambda found: repr(found)[-40:],
 )
-async def test_what_is_changed_later_keeps_nobody_from_being_the_controller(
-    cluster: Cluster, path: str, changed: Any
-) -> None:
-    """Whether another broker dies, the controller itself or, by then, the next one."""
+async def test_znodes_that_are_changed_later_stop_no_controller(cluster: Cluster, path: str, changed: Any) -> None:
+    """Another broker dies, the controller, or the next controller."""
 
     async def created(*replicas: int, name: str) -> None:
         while True:
@@ -383,8 +382,8 @@ async def test_what_is_changed_later_keeps_nobody_from_being_the_controller(
         await stranger.close()
 
 
-async def test_a_follower_that_dies_with_the_controller_leaves_the_isrs(cluster: Cluster) -> None:
-    """There was no controller when it went."""
+async def test_a_follower_that_dies_with_the_controller_leaves_isrs(cluster: Cluster) -> None:
+    """There is no controller when the follower dies."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 2, 1, 3)
@@ -396,9 +395,9 @@ async def test_a_follower_that_dies_with_the_controller_leaves_the_isrs(cluster:
 
 
 @pytest.mark.parametrize("successor", [2, 3])
-async def test_a_leader_that_bounced_while_nobody_looked_is_elected_anew(cluster: Cluster, successor: int) -> None:
-    """Its followers must not take for theirs what it has lost: it leads in another leader epoch. Whoever is elected
-    finds that out by zxids, also about itself."""
+async def test_a_leader_that_bounced_unseen_is_elected_again(cluster: Cluster, successor: int) -> None:
+    """The leader gets another leader epoch, because its followers must not copy the loss of its records. Each new
+    controller notices a bounce by zxids, also its own."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 3, 2)
@@ -418,11 +417,9 @@ async def test_a_leader_that_bounced_while_nobody_looked_is_elected_anew(cluster
 
 
 @pytest.mark.parametrize("successor", [2, 3])
-async def test_what_was_decided_about_a_life_that_has_ended_is_not_meant_for_the_next(
-    cluster: Cluster, successor: int
-) -> None:
-    """A controller that was paused obeys a leader of which it does not know that it was started again, and dies. What
-    it wrote is newer than the new life."""
+async def test_a_decision_about_an_ended_life_spares_the_next_life(cluster: Cluster, successor: int) -> None:
+    """A paused controller executes the request of a leader, does not know that the leader has restarted, and dies. Its
+    write is newer than the new life."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 3, 2)
@@ -447,8 +444,8 @@ async def test_what_was_decided_about_a_life_that_has_ended_is_not_meant_for_the
 
 
 async def test_only_who_was_registered_since_is_doubted(cluster: Cluster) -> None:
-    """Two machines went down, one after the other. The first has got its records again since, and stays in the ISR,
-    whichever of the two a new controller looks at first."""
+    """Two machines went down, one after the other. The first one has its records again since, and stays in the ISR,
+    whichever of the two a new controller loads first."""
     async with cluster:
         await cluster.start(1, 2, 3, 4)
         await create(cluster, 3, 2)
@@ -472,7 +469,7 @@ async def test_only_who_was_registered_since_is_doubted(cluster: Cluster) -> Non
 
 
 async def test_a_broker_that_bounced_is_lost_and_comes(cluster: Cluster) -> None:
-    """Both at once: it was registered anew before the controller heard that it had died."""
+    """Both at once: it registered again before the controller learned of its death."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 2, 3)
@@ -488,7 +485,7 @@ async def test_a_broker_that_bounced_is_lost_and_comes(cluster: Cluster) -> None
 
 
 async def test_who_takes_over_knows_the_settings_of_topics(cluster: Cluster) -> None:
-    """It elects by the settings of topics, of those, too, that were created since it started."""
+    """It elects by the settings of topics, including topics that were created after it started."""
     async with cluster:
         await cluster.start(1, 2, 3)
         settings = {"unclean.leader.election.enable": "true"}
@@ -578,8 +575,8 @@ async def test_the_controllers_own_log_does_not_open(cluster: Cluster) -> None:
         assert cluster.broker(2).roles[T].leader == 2
 
 
-async def test_a_creation_waits_for_the_next_leader_where_one_has_refused(cluster: Cluster) -> None:
-    """It would be answered with success, or not, as the refusals of all happen to come in."""
+async def test_a_creation_waits_for_the_next_leader_after_a_refusal(cluster: Cluster) -> None:
+    """Otherwise the order of the refusals would decide about success."""
     async with cluster:
         await cluster.start(1, 2)
         cluster.broker(1).errors[T] = cluster.broker(2).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
@@ -600,8 +597,8 @@ async def test_a_creation_waits_for_the_next_leader_where_one_has_refused(cluste
         assert cluster.broker(2).roles[T].leader == 2
 
 
-async def test_what_was_refused_when_it_was_new_is_forgotten_with_its_topic(cluster: Cluster) -> None:
-    """A log of the next topic of that name that does not open is no new one: it would begin empty."""
+async def test_a_refusal_of_a_new_log_is_forgotten_with_its_topic(cluster: Cluster) -> None:
+    """A log of the next topic of that name that does not open is not treated as new: it would begin empty."""
     async with cluster:
         await cluster.start(1, 2)
         broker = cluster.broker(2)
@@ -629,7 +626,7 @@ async def test_what_was_refused_when_it_was_new_is_forgotten_with_its_topic(clus
 
 
 async def test_the_controllers_own_disk_hangs(cluster: Cluster) -> None:
-    """Partitions of others get leaders meanwhile, and who asks for a deletion is told that it takes its time."""
+    """Partitions of other brokers get leaders meanwhile, and a deletion times out."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 1, 2, 3)
@@ -735,7 +732,7 @@ async def test_another_controller_goes_on_with_a_deletion(cluster: Cluster) -> N
 
 @pytest.mark.parametrize("error", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR])
 async def test_a_deletion_that_another_broker_refuses_is_made_later(cluster: Cluster, error: ErrorCode) -> None:
-    """Also for a reason that nobody foresaw."""
+    """Also for an unexpected reason."""
     async with cluster:
         await cluster.start(1, 2)
         await create(cluster, 1, 2)
@@ -798,11 +795,9 @@ async def test_a_broker_that_stops_is_relieved_first(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("stopping", [1, 2])
-async def test_what_a_broker_led_is_led_by_others_before_it_leaves_what_it_follows(
-    cluster: Cluster, stopping: int
-) -> None:
-    """Clients wait for that, whatever else there is to write; and who stops does not begin to follow anything, or its
-    fetches would have it asked for as a member of ISRs."""
+async def test_a_stopping_broker_hands_over_before_it_leaves_isrs(cluster: Cluster, stopping: int) -> None:
+    """Clients wait for the new leaders, and not for other writes. The stopping broker begins to follow no partition,
+    since its fetches would add it to ISRs."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 3, stopping, name="followed")
@@ -842,7 +837,8 @@ async def test_a_controller_that_reads_everything_anew_knows_who_stops(cluster: 
 
 @pytest.mark.parametrize("stopping", [1, 2])
 async def test_a_broker_stops_when_others_know_who_leads_now(cluster: Cluster, stopping: int) -> None:
-    """Its clients ask them; but one that is silent keeps nobody for long. The controller may be the one that stops."""
+    """Its clients need their metadata. A silent broker delays the stop for a short time only. The controller may be the
+    broker that stops."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, stopping, 3)
@@ -912,7 +908,7 @@ async def test_a_controller_that_hears_of_a_newer_one_resigns(cluster: Cluster) 
         await cluster.until(lambda: controller.epoch >= 7 and controller.is_active)
 
 
-async def test_a_controller_whose_session_is_over_comes_back_as_another_broker(cluster: Cluster) -> None:
+async def test_a_controller_with_an_ended_session_registers_again(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 1, 2, 3)
@@ -930,7 +926,7 @@ async def test_a_controller_whose_session_is_over_comes_back_as_another_broker(c
 
 
 async def elect(cluster: Cluster, election_type: ElectionType, *partitions: tuple[str, int]) -> Any:
-    """The errors by partition, of these or of all."""
+    """The errors by partition, of these partitions or of all."""
     results = await cluster.controller.elect_leaders(partitions or None, election_type, 30_000)
     return {partition: error and error.error for partition, error in results.items()}
 
@@ -982,7 +978,7 @@ async def test_whoever_is_left_leads_if_an_administrator_wants_it(cluster: Clust
 async def test_an_election_that_the_controller_does_not_get_to_in_time(
     cluster: Cluster, partitions: list[tuple[str, int]] | None
 ) -> None:
-    """Where all partitions are meant, it is not known which those are: the request fails as a whole."""
+    """A request for all partitions fails as a whole, since its partitions are not known."""
     async with cluster:
         await cluster.start(1, 2)
         await create(cluster, 2, 1)
@@ -1005,7 +1001,7 @@ async def test_an_election_that_the_controller_does_not_get_to_in_time(
         released.set()
 
 
-async def test_a_request_that_has_no_time_is_answered_when_it_is_decided(cluster: Cluster) -> None:
+async def test_a_request_with_timeout_0_has_a_response_once_decided(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2)
         await create(cluster, 2, 1)
@@ -1070,7 +1066,7 @@ async def gone(cluster: Cluster, session: Any, path: str) -> None:
 async def test_answers_of_one_broker_that_raise_stop_nothing(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first has everything read again, and the broker told everything again, which it answers."""
+    """The first one makes the controller read the cluster and send the broker all states again, which it accepts."""
 
     def is_bad(_context: object, answer: Answer) -> bool:
         return answer.broker_id == 2 and isinstance(answer.command, LeaderAndIsrRequest)

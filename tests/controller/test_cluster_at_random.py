@@ -1,5 +1,5 @@
-"""Three brokers through random deaths, silences and decisions: whatever happened, nobody ever led in another's epoch,
-and in the end everybody knows what the controller has decided."""
+"""Three brokers through random deaths, silences and decisions: no broker ever leads in another's epoch, and in the end
+all brokers know the controller's decisions."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ STEPS = 60
 
 
 class History:
-    """What a seed makes happen. `said` has, per partition and leader epoch, whom brokers were told to lead."""
+    """The events of a seed. `said` has the leaders in requests to brokers, per partition and leader epoch."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster
@@ -76,7 +76,7 @@ class History:
             await self.cluster.start(self.random.choice(dead))
 
     async def bounce(self) -> None:
-        """A broker dies and is back before anybody looks."""
+        """A broker dies and restarts before any controller notices."""
         broker_id = self.random.choice(self.live)
         if self.cluster.members[broker_id] in self.active:
             return
@@ -122,7 +122,7 @@ class History:
             self.ask("delete_topics", [f"t{self.random.randint(1, self.names)}"])
 
     def alter(self) -> None:
-        """A leader asks for another ISR, by what it was told; it may be out of date."""
+        """A leader sends AlterPartition with another ISR, by the state that it received, which may be out of date."""
         broker_id = self.random.choice(self.live)
         member = self.cluster.members[broker_id]
         led = [(p, role) for p, role in member.broker.roles.items() if role.leader == broker_id]
@@ -153,7 +153,7 @@ class History:
         self.ask("controlled_shutdown", ControlledShutdownRequest(broker_id=broker_id, broker_epoch=epoch))
 
     def ask(self, method: str, *arguments: Any) -> None:
-        """Have something asked of the active controller, without waiting for an answer."""
+        """Send a request to the active controller without waiting for a response."""
 
         async def asking() -> None:
             with suppress(ApiError):
@@ -166,7 +166,7 @@ class History:
             task.add_done_callback(self.waiting.discard)
 
     async def end(self) -> None:
-        """All live, in lives that nobody asked to stop, and hear each other."""
+        """All brokers live, in lives that have no controlled shutdown, and receive requests."""
         self.speak()
         for broker_id in IDS:
             if broker_id not in self.live:

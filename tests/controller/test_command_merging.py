@@ -1,4 +1,4 @@
-"""What waits for a silent broker is put together, and leaves it as one after the other would."""
+"""Requests that wait for a silent broker are merged, and have the same effect as one after the other."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ from tests.support.manual_timers import ManualTimers
 
 
 class Replica:
-    """What a broker makes of commands."""
+    """The state of a broker after requests."""
 
     def __init__(self) -> None:
         self.metadata: dict[tuple[str, bytes, int], tuple[int, int]] = {}
@@ -82,7 +82,7 @@ class Replica:
 
 
 class Controller:
-    """Decides at random, as a controller may."""
+    """Makes random decisions that a controller may make."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -194,7 +194,7 @@ def test_a_broker_is_as_it_would_be_otherwise(seed: int) -> None:
 
 
 def test_topics_that_could_not_be_read_are_still_named() -> None:
-    """By the last full command, and unless they were read, or deleted, since."""
+    """By the last full request, unless they were read, or deleted, since."""
 
     def command(kind: int, **partitions: int | None) -> UpdateMetadataRequest:
         topics = [
@@ -219,8 +219,8 @@ def test_topics_that_could_not_be_read_are_still_named() -> None:
 
 
 def test_a_replica_that_is_stopped_and_kept_is_still_claimed() -> None:
-    """A broker that has just come, and stops before it was told everything: what it sets aside is what the first full
-    command does not name, and its replicas are to stay where they are."""
+    """The broker has just registered, and stops before the full request: it sets aside the logs that the first full
+    request omits, and its replicas must stay."""
     controller = Controller(random.Random(1))
     controller.topics["a"] = b"1" * 16
     controller.epochs |= {("a", 0): 3, ("a", 1): 3}
@@ -234,7 +234,7 @@ def test_a_replica_that_is_stopped_and_kept_is_still_claimed() -> None:
 
 
 class Silent:
-    """A broker that answers when it may."""
+    """A broker that responds when the test allows it."""
 
     def __init__(self) -> None:
         self.may_answer, self.obeyed = asyncio.Event(), list[Command]()

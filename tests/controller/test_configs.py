@@ -28,7 +28,7 @@ Stores = Any
 
 
 class Listener:
-    """Collects changes; `next()` waits for one that somebody else made."""
+    """Collects changes; `next()` waits for a change by another program."""
 
     def __init__(self, repository: ConfigRepository) -> None:
         self.heard: list[tuple[str, str]] = []
@@ -44,7 +44,7 @@ class Listener:
 
 
 async def change_like_kafka(store: CoordinationStore, entity_type: str, name: str, payload: bytes) -> None:
-    """What another broker does, in two steps."""
+    """A change by another broker, in two steps."""
     path = znodes.config_path(entity_type, name)
     if await store.exists(path):
         await store.set(path, payload)
@@ -138,7 +138,7 @@ def cannot_be_read_once(session: Any, error: CoordinationError) -> list[Coordina
 
 
 async def test_a_change_that_could_not_be_read_is_read_again(stores: Stores, clock: ManualClock) -> None:
-    """And keeps no others back."""
+    """It does not delay other changes."""
     async with stores:
         session, other, timers = await stores.session(), await stores.session(), ManualTimers()
         repository = ConfigRepository(session, clock, timers)
@@ -155,7 +155,7 @@ async def test_a_change_that_could_not_be_read_is_read_again(stores: Stores, clo
         await repository.stop()
 
 
-async def test_changes_are_read_again_at_once_where_the_connection_broke(stores: Stores, clock: ManualClock) -> None:
+async def test_changes_are_read_at_once_after_a_lost_connection(stores: Stores, clock: ManualClock) -> None:
     async with stores:
         session, other = await stores.session(), await stores.session()
         repository = ConfigRepository(session, clock, ManualTimers())
@@ -232,7 +232,7 @@ async def test_no_change_undoes_another(stores: Stores, clock: ManualClock) -> N
 
 
 async def test_what_is_refused_after_another_change_is_not_written(stores: Stores, clock: ManualClock) -> None:
-    """A change is checked against what it changes, also where another broker was faster."""
+    """A change is checked against the configuration that it changes, also if another broker was faster."""
     async with stores:
         repository, other = ConfigRepository(await stores.session(), clock, ManualTimers()), await stores.session()
         await repository.start()
@@ -309,7 +309,7 @@ async def test_refresh_and_forget(stores: Stores, clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("stores", [pytest.param("zookeeper", marks=pytest.mark.java)], indirect=True)
 async def test_a_change_while_nothing_answers(stores: Stores, clock: ManualClock) -> None:
-    """It is given up, and does not come into effect behind its author's back."""
+    """It is cancelled, and does not take effect later without the knowledge of its author."""
     assert CHANGE_TIMEOUT_MS == 30_000, "as docs/zookeeper.md says"
     async with stores:
         timers = ManualTimers()

@@ -1,4 +1,4 @@
-"""The controller with a recording broker: what it writes, what it says, what survives its death at any step."""
+"""The controller with a recording broker: its writes, its requests, and its state after a crash at any step."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ Node = Any
 
 
 async def settled(node: Node) -> None:
-    """Everything that came before is done, and the controller has gone by what its broker answered."""
+    """Return when all earlier events, and the responses of the own broker, have been processed."""
     await own_broker_obeys(node.controller)
 
 
@@ -82,7 +82,7 @@ async def test_epochs_grow_over_restarts(node: Node) -> None:
 
 
 async def test_an_epoch_that_was_set_back_is_not_given_again(node: Node) -> None:
-    """Brokers would take requests of the time before for those of now."""
+    """Brokers would take earlier requests for present ones."""
     async with node:
         for _ in range(3):
             await node.restart()
@@ -313,9 +313,8 @@ async def test_a_topic_on_another_broker_waits_for_it(node: Node) -> None:
 
 
 @pytest.mark.parametrize("level", ["topic", "broker", "next start"])
-async def test_a_partition_of_dead_brokers_is_leaderless_until_its_topic_gives_up_what_is_lost(
-    node: Node, level: str
-) -> None:
+async def test_a_partition_of_dead_brokers_is_leaderless(node: Node, level: str) -> None:
+    """It gets a leader once its topic allows unclean elections."""
     async with node:
         await node.restart(
             {
@@ -351,15 +350,15 @@ async def test_a_partition_of_dead_brokers_is_leaderless_until_its_topic_gives_u
 
 
 async def fire_retry(node: Node) -> None:
-    """Have the controller ask again for what was refused, and wait until that is done."""
+    """Have the controller retry refused requests, and wait until it has done so."""
     (timer,) = [timer for timer in node.timers.waiting if timer.delay_ms < 30_000]
     timer.cancel()
     timer.callback()
     await settled(node)
 
 
-async def test_a_replica_whose_log_does_not_open_goes_offline_until_it_does(node: Node) -> None:
-    """What the broker lacked (descriptors, room) may come back: it is asked again, and the client waits for that."""
+async def test_a_replica_is_offline_until_its_log_opens(node: Node) -> None:
+    """The broker may have descriptors or space again later. The controller retries, and the client waits for that."""
     async with node:
         node.channel.clear()
         node.channel.errors["t", 1] = ErrorCode.KAFKA_STORAGE_ERROR
@@ -402,7 +401,7 @@ async def test_a_creation_that_no_broker_serves_in_time_is_answered_so(node: Nod
 
 @pytest.mark.parametrize("refusal", ["all", "one"])
 async def test_a_deletion_that_a_broker_refuses_is_told_and_made_later(node: Node, refusal: str) -> None:
-    """The error at the top of StopReplica's answer, too: that the disk may not know of the deletion."""
+    """Also with an error of the whole StopReplica response: the deletion may not be on the disk."""
     async with node:
         await node.controller.create_topics([NewTopic("t")])
         if refusal == "all":
@@ -570,7 +569,7 @@ async def test_producer_id_blocks(node: Node) -> None:
 async def die_at_each_step(
     node: Node, act: Callable[[Node], Coroutine[Any, Any, object]], check: Callable[[Node], Awaitable[None]]
 ) -> None:
-    """Let the controller die before each of its effects in turn, start it again, and check what became of it."""
+    """Crash the controller before each of its effects in turn, restart it, and check the state."""
     async with node:
         await node.controller.create_topics([NewTopic("t", 3, configs={"retention.ms": "1"}), NewTopic("kept")])
     fatal = 1
@@ -596,7 +595,8 @@ async def die_at_each_step(
 
 
 async def assert_sound(node: Node) -> None:
-    """Every topic has all its partitions led, in the store and in what the broker was told; nothing is left over."""
+    """Check that each partition has a leader, in the store and in the requests to the broker, and that no znode is left
+    over."""
     tree = await node.tree()
     names = [path.rsplit("/", 1)[1] for path in tree if path.startswith("/brokers/topics/") and path.count("/") == 3]
     assert sorted(names) == sorted(node.controller.cluster.topics)
@@ -689,7 +689,8 @@ async def test_start_survives_death(node: Node) -> None:
 
 
 async def test_a_stop_has_the_broker_told_of_all_that_was_decided(node: Node) -> None:
-    """Also of what waits behind something slow: the offsets of a deleted topic's groups go with that command."""
+    """Including requests that wait behind a slow one: with that request the offsets of the groups of a deleted topic
+    are deleted."""
     await node.start()
     await node.controller.create_topics([NewTopic("t")])
     node.channel.is_open.clear()

@@ -85,7 +85,7 @@ async def test_a_controller_that_was_replaced_can_write_nothing(stores: Stores, 
 
 
 async def test_what_strangers_put_below_a_znode_is_deleted_with_it(stores: Stores, members: Any) -> None:
-    """Or none of what the transaction says could ever be written."""
+    """Otherwise the transaction could never succeed."""
     async with stores:
         first, second, _ = await members()
         await first.election.elect()
@@ -104,8 +104,8 @@ async def test_what_strangers_put_below_a_znode_is_deleted_with_it(stores: Store
         assert await second.session.exists("/t/strange") is not None
 
 
-async def test_what_another_controller_deletes_meanwhile_has_no_children(stores: Stores, members: Any) -> None:
-    """It is a write that tells a controller of its end, not a read that meets what the next one has done."""
+async def test_znodes_deleted_by_another_controller_have_no_children(stores: Stores, members: Any) -> None:
+    """A controller learns of its end by a write, and not by a read of a znode that the next one has deleted."""
     async with stores:
         first, second, _ = await members()
         await first.election.elect()
@@ -125,8 +125,8 @@ async def test_what_another_controller_deletes_meanwhile_has_no_children(stores:
 
 
 async def test_no_epoch_is_given_out_twice_where_its_znode_is_gone(stores: Stores, members: Any) -> None:
-    """Another broker is elected, which has never been the controller; one that wrote a state had a greater epoch, and
-    others after it have written nothing. What they still write is refused."""
+    """Another broker is elected, which has never been the controller. A controller that wrote a state had a greater
+    epoch, and later ones have written nothing. Their later writes are refused."""
     async with stores:
         first, second, _ = await members()
         session = first.session

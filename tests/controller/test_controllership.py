@@ -1,4 +1,4 @@
-"""When a broker is the controller no more, and when it is again."""
+"""When a broker stops being the controller, and when it is the controller again."""
 
 from typing import Any
 
@@ -73,9 +73,8 @@ async def test_a_controller_that_cannot_recover_resigns_until_it_can(node: Node)
         assert set(told(node.channel.take(LeaderAndIsrRequest))) == {("t", 0), ("u", 0)}
 
 
-async def test_a_controller_that_reads_what_became_of_a_write_and_was_replaced_resigns(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_replaced_controller_resigns_after_a_broken_write(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """It reads whether its write took effect, and finds another controller."""
     async with node:
         multi, get_many = node.session.multi, node.session.get_many
 
@@ -97,7 +96,8 @@ async def test_a_controller_that_reads_what_became_of_a_write_and_was_replaced_r
         assert not node.controller.set_aside.members
 
 
-async def test_a_controller_does_not_come_back_where_another_one_was_elected(node: Node) -> None:
+async def test_a_controller_does_not_resume_after_an_election(node: Node) -> None:
+    """Another controller was elected."""
     node.settings = node.settings._replace(transaction_bytes_max=1)
     async with node:
         node.faults.fatal = node.faults.effects + 2
@@ -109,10 +109,11 @@ async def test_a_controller_does_not_come_back_where_another_one_was_elected(nod
             await node.controller.create_topics([NewTopic("u")])
 
 
-async def test_a_controller_that_its_own_broker_believes_to_be_old_does_not_give_itself_epochs_without_end(
+async def test_a_controller_refused_by_its_own_broker_slows_down(
     node: Node,
 ) -> None:
-    """The broker was told of one that no controller ever had. A few that were lost are made up for soon."""
+    """The broker knows an epoch that no controller ever had. The controller makes up for a few lost epochs at once, and
+    then gives itself one epoch per retry delay."""
     async with node:
         node.channel.top_error = ErrorCode.STALE_CONTROLLER_EPOCH
         await node.controller.create_topics([NewTopic("t", partition_count=1, replication_factor=1)])
@@ -123,8 +124,8 @@ async def test_a_controller_that_its_own_broker_believes_to_be_old_does_not_give
             node.timers.fire(RECOVERY_RETRY_DELAY_MS)
 
 
-async def test_partitions_without_a_controller_wait_for_nothing_but_an_election(node: Node) -> None:
-    """Whether somebody has deleted what every cluster has is looked at afterwards."""
+async def test_partitions_without_a_controller_wait_for_an_election(node: Node) -> None:
+    """They wait for nothing else: whether another program has deleted znodes of every cluster is checked afterwards."""
     async with node:
         asked: list[list[str]] = []
         get_many, multi = node.session.get_many, node.session.multi

@@ -1,5 +1,4 @@
-"""The controller and what happens around it in the store: others' changes, lost sessions, other brokers. On both
-stores."""
+"""The controller and events in the store: changes by others, lost sessions, other brokers. On both stores."""
 
 import asyncio
 from contextlib import suppress
@@ -38,7 +37,7 @@ FEATURE = SupportedFeature("a.feature", 1, 3)
 
 
 class ListeningBroker:
-    """A broker that applies everything at once; tests wait for what it is told."""
+    """A broker that applies each request at once; tests wait for requests."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
@@ -72,7 +71,7 @@ class ListeningBroker:
 
 
 class RegistrationLog:
-    """What a broker hears of registrations; `now` is the latest."""
+    """The registrations that a broker learns of; `now` is the latest."""
 
     def __init__(self) -> None:
         self.zxids: list[int] = []
@@ -283,7 +282,7 @@ async def test_another_controller_is_respected(stores: Stores, clock: ManualCloc
 
 
 async def test_others_are_followed_after_a_second_election(stores: Stores, clock: ManualClock) -> None:
-    """A change while another broker is the controller is nothing to this one; those after its election are."""
+    """A change while another broker is the controller does not matter to this one; changes after its election do."""
     async with stores:
         member, other = await Member(await stores.session(), clock).start(), await stores.session()
         seventh = await stores.session()
@@ -302,7 +301,7 @@ async def test_others_are_followed_after_a_second_election(stores: Stores, clock
 
 @pytest.mark.parametrize("reading", ["everything", "what has changed"])
 async def test_what_changes_after_it_was_read_is_read_again(stores: Stores, clock: ManualClock, reading: str) -> None:
-    """Its watch, which tells once, has told of that while others were still read."""
+    """Its watch, which is triggered once, was triggered while other znodes were still being read."""
     async with stores:
         member, other = await Member(await stores.session(), clock).start(), await stores.session()
         await create_like_kafka(other, "t", 1, {})
@@ -332,7 +331,7 @@ async def test_what_changes_after_it_was_read_is_read_again(stores: Stores, cloc
 
 
 async def test_registrations_are_followed(stores: Stores, clock: ManualClock) -> None:
-    """Whoever comes, changes or goes is told, each time with a later zxid."""
+    """Each broker that registers, changes or goes is reported, each time with a later zxid."""
     async with stores:
         member, other = await Member(await stores.session(), clock).start(), await stores.session()
         heard = member.registrations
@@ -415,7 +414,7 @@ async def test_so_they_are_by_who_stands_by(stores: Stores, clock: ManualClock, 
 
 
 async def test_a_zxid_belongs_to_the_registrations_it_is_told_with(stores: Stores, clock: ManualClock) -> None:
-    """A broker that comes while others are read makes them be read again."""
+    """If a broker registers while others are read, all are read again."""
     async with stores:
         session, other = await stores.session(), await stores.session()
         await prepare_store(session, lambda size: bytes(size), None)
@@ -485,7 +484,7 @@ async def test_a_lost_session_is_followed_by_another(stores: Stores, clock: Manu
 )
 @pytest.mark.parametrize("garbage", [b"", b"no JSON", b'{"version":99,"id":7}'])
 @pytest.mark.slow
-async def test_a_lost_session_is_followed_by_another_whatever_was_garbled(
+async def test_a_lost_session_is_replaced_in_spite_of_garbled_znodes(
     stores: Stores, clock: ManualClock, path: str, garbage: bytes
 ) -> None:
     async with stores:
@@ -520,8 +519,8 @@ async def test_znodes_of_ones_own_earlier_session_are_replaced(stores: Stores, c
 
 
 async def starting(member: Member, stores: Stores) -> "asyncio.Task[Member]":
-    """Start a broker whose id is taken; returns when it waits, which a store whose dead leave nothing behind never
-    asks for."""
+    """Start a broker whose id is in use; returns when it waits. It never waits on a store that leaves no znodes of dead
+    brokers."""
     start = asyncio.create_task(member.start())
     waiting = asyncio.create_task(member.timers.has(member.session.session_timeout_ms * 3 // 2))
     await asyncio.wait([start, waiting], return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,6 @@
-"""Who is left alone in an ISR, commits alone, and loses its log: nobody leads in its place, as nobody has everything.
-
-`min.insync.replicas` is what it was for that leader while it was alone, in whichever of the places it is set, and
-whatever it is when the log is gone.
-"""
+"""A leader is alone in an ISR, commits alone, and loses its log: no other replica leads in its place, as none has all
+records. `min.insync.replicas` is the value for that leader while it was alone, wherever it is set, and not the value
+when the log is lost."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -57,7 +55,7 @@ async def lose_log_of_leader(cluster: Cluster) -> None:
 
 
 def is_led_by_nobody_else(cluster: Cluster) -> bool:
-    """The harness has 2 lead; a broker whose log is damaged refuses that."""
+    """The test makes 2 the leader; a broker with a damaged log refuses that."""
     return cluster.state().leader == 2 and cluster.state().isr == (2,)
 
 
@@ -103,7 +101,8 @@ async def test_a_default_that_was_lowered_for_one_life(cluster: Cluster) -> None
 
 @pytest.mark.parametrize("entity", [None, ("brokers", "2"), ("brokers", DEFAULT), ("topics", "t")])
 async def test_one_replica_is_enough_for_the_leader_alone(cluster: Cluster, entity: tuple[str, str] | None) -> None:
-    """By its file, its own dynamic setting, that of all, or that of the topic: each goes before what comes first."""
+    """By its file, its own dynamic setting, that of all brokers, or that of the topic: each one takes precedence over
+    the ones before it."""
     async with cluster:
         if entity is None:
             cluster.min_insync_replicas = {1: 2, 2: 1, 3: 2}
@@ -137,10 +136,8 @@ async def test_one_replica_is_enough_from_now_on(cluster: Cluster, entity: tuple
 
 
 @pytest.mark.parametrize("entity", [("brokers", "2"), ("brokers", DEFAULT), ("topics", "t")])
-async def test_one_replica_was_enough_for_less_time_than_it_takes_to_hear(
-    cluster: Cluster, entity: tuple[str, str]
-) -> None:
-    """By the time that the controller reads it, it takes two again. The leader may have heard in between."""
+async def test_one_replica_was_enough_for_a_moment(cluster: Cluster, entity: tuple[str, str]) -> None:
+    """When the controller reads the setting, it requires two replicas again. The leader may have read it in between."""
     async with cluster:
         await cluster.start(1, 2, 3)
         if entity[0] == "brokers":
@@ -157,7 +154,7 @@ async def test_one_replica_was_enough_for_less_time_than_it_takes_to_hear(
         assert is_led_by_nobody_else(cluster)
 
 
-async def test_of_topics_with_a_setting_of_their_own_brokers_change_nothing(cluster: Cluster) -> None:
+async def test_settings_of_topics_take_precedence_over_brokers(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         await leave_alone(cluster, {MIN: "2"})
@@ -194,7 +191,7 @@ async def test_a_leader_that_is_gone_may_have_heard_of_a_setting_first(cluster: 
 async def test_what_was_set_while_nobody_was_the_controller(
     cluster: Cluster, entity: tuple[str, str] | None, left: tuple[int, ...]
 ) -> None:
-    """One replica was enough in the meantime, and is not any more."""
+    """One replica was enough in the meantime, and is no longer."""
     async with cluster:
         await cluster.start(1, 2, 3, 4)
         await leave_alone(cluster)
@@ -216,10 +213,10 @@ def _has_heard(cluster: Cluster, broker_id: int, entity: tuple[str, str], value:
     return cluster.members[broker_id].configs.overrides(*entity).get(MIN) == value
 
 
-async def test_a_state_that_is_not_marked_though_one_is_enough_is_marked_by_the_next_controller(
+async def test_the_next_controller_marks_an_unmarked_state(
     cluster: Cluster,
 ) -> None:
-    """What was set shortly before the state was written, and the controller had not heard of."""
+    """The setting was changed shortly before the state was written, and the controller did not know of that."""
     async with cluster:
         await cluster.start(1, 2, 3, 4)
         await cluster.members[1].configs.stop()
@@ -240,10 +237,10 @@ async def test_a_state_that_is_not_marked_though_one_is_enough_is_marked_by_the_
         (("brokers", "3"), (3,)),
     ],
 )
-async def test_what_was_set_and_taken_back_before_the_controller_read_it(
+async def test_a_setting_that_was_reverted_before_it_was_read(
     cluster: Cluster, entity: tuple[str, str], left: tuple[int, ...]
 ) -> None:
-    """It finds what it knows; the leader may have heard of both."""
+    """The controller finds the setting that it knows. The leader may have read both."""
     async with cluster:
         await cluster.start(1, 2, 3)
         if entity[0] == "brokers":

@@ -1,4 +1,4 @@
-"""Partitions without a state that the controller never knew: which are new, and which have lost it."""
+"""Partitions without a state, which the controller never knew: some are new, and some have lost their state."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ async def next_controller(cluster: Cluster) -> None:
 
 
 def named(caplog: pytest.LogCaptureFixture, missed: str) -> int:
-    """How often the log says that t-0 waits for these brokers."""
+    """How often the log names these brokers as missing for t-0."""
     return sum(f"the logs of broker(s) {missed} are not known" in line for line in caplog.messages)
 
 
@@ -40,7 +40,7 @@ def named(caplog: pytest.LogCaptureFixture, missed: str) -> int:
 async def test_a_creation_that_was_interrupted_is_of_a_new_partition(
     cluster: Cluster, created: int, found_by: str
 ) -> None:
-    """However far it got, and although one of the replicas is away."""
+    """At any step, and although one of the replicas is down."""
     topic = znodes.encode_topic(bytes(range(16)), {0: ReplicaAssignment((2, 4))})
     paths = {znodes.topic_path("t"): topic, znodes.partitions_path("t"): b"", znodes.partition_path(*T): b""}
     async with cluster:
@@ -58,7 +58,7 @@ async def test_a_creation_that_was_interrupted_is_of_a_new_partition(
 
 
 async def test_a_log_that_cannot_be_opened_is_waited_for(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """It is named once, however often the broker is asked."""
+    """The log names it once, however often the controller asks the broker."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2, 3))])])
@@ -80,7 +80,8 @@ async def test_a_log_that_cannot_be_opened_is_waited_for(cluster: Cluster, caplo
 
 
 async def test_a_machine_that_went_down_since_is_waited_for(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """Its broker may have lost records that nobody else has; no controller knows who was in sync, to see to that."""
+    """Its broker may have lost records that no other broker has, and no controller knows which replicas were in
+    sync."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2, 3))])])

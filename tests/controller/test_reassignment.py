@@ -48,7 +48,7 @@ def assignment(cluster: Cluster) -> ReplicaAssignment:
 
 
 async def stored(cluster: Cluster) -> tuple[Any, Any]:
-    """Assignment and state of t-0 as they stand in the store, which must be what the controller knows."""
+    """Assignment and state of t-0 in the store; the controller must have the same."""
     await cluster.settled()
     session = next(member.session for member in cluster.members.values() if member.controller.is_active)
     topic = znodes.decode_topic("t", (await session.get(znodes.topic_path("t")))[0])
@@ -59,7 +59,7 @@ async def stored(cluster: Cluster) -> tuple[Any, Any]:
 
 
 async def is_reassigned(cluster: Cluster, *replicas: int) -> None:
-    """Wait until t-0 is on exactly these brokers, as everybody was told."""
+    """Wait until t-0 is on exactly these brokers, and all brokers know that."""
     await cluster.until(
         lambda: (
             assignment(cluster) == ReplicaAssignment(replicas)
@@ -104,7 +104,7 @@ async def test_a_partition_moves_to_other_brokers(cluster: Cluster) -> None:
 
 
 async def test_who_has_come_into_the_isr_begins_no_log(cluster: Cluster) -> None:
-    """Not even while the move goes on: where its log is gone, others would cut theirs to it."""
+    """Not even while the move goes on: if its log is lost, others would truncate theirs to it."""
     async with cluster:
         await begin(cluster, 2)
         assert await reassign(cluster, 3, 4) is ErrorCode.NONE
@@ -175,7 +175,8 @@ async def test_fewer_replicas_and_another_order_are_there_at_once(cluster: Clust
 
 @pytest.mark.parametrize("isr", [(2, 3), (2, 3, 4)])
 async def test_another_controller_goes_on(cluster: Cluster, isr: tuple[int, ...]) -> None:
-    """The active one dies while a replica is being added, or when all are in sync and it has not seen to that."""
+    """The active controller dies while a replica is being added, or when all are in sync and it has not processed
+    that."""
     async with cluster:
         await begin(cluster, 2, 3)
         await reassign(cluster, 4, 3)
@@ -197,7 +198,7 @@ async def test_another_controller_goes_on(cluster: Cluster, isr: tuple[int, ...]
         assert cluster.state().leader in (3, 4)
 
 
-async def test_a_broker_that_dies_while_it_is_added_goes_on_when_it_is_back(cluster: Cluster) -> None:
+async def test_a_broker_that_dies_while_it_is_added_continues_later(cluster: Cluster) -> None:
     async with cluster:
         await begin(cluster, 1, 2)
         await reassign(cluster, 3, 4)
@@ -275,7 +276,7 @@ async def test_what_old_tools_ask_for(cluster: Cluster, is_active: bool, caplog:
 
 
 async def test_a_topic_that_is_deleted_is_asked_for_no_more(cluster: Cluster) -> None:
-    """Else a later one of its name would be moved."""
+    """Otherwise a later topic of the name would be moved."""
     async with cluster:
         await begin(cluster, 1, 2)
         other = await cluster.stores.session()
@@ -304,7 +305,7 @@ async def test_the_latest_that_is_asked_for_holds(cluster: Cluster) -> None:
 
 
 async def test_many_partitions_are_reassigned_in_turns(cluster: Cluster) -> None:
-    """What is planned, written and told, to the own broker and to others, leaves the event loop to others."""
+    """Plans, writes and requests, to the own broker and to others, leave the event loop to other tasks."""
     count = 5 * ENTRIES_PER_TURN + 1
     async with cluster:
         await cluster.start(1, 2, 3)
@@ -327,10 +328,10 @@ async def test_many_partitions_are_reassigned_in_turns(cluster: Cluster) -> None
             assert in_one_turn <= 2 * ENTRIES_PER_TURN, name
 
 
-async def test_what_is_refused_by_a_broker_that_has_no_replica_any_more_is_nothing_to_wait_for(
+async def test_a_refusal_by_a_former_replica_is_not_waited_for(
     cluster: Cluster,
 ) -> None:
-    """It answers, once the move is cancelled, that it could not begin a log; a later move has it begin one."""
+    """After the move is cancelled the broker responds that it could not create the log. A later move creates it."""
     async with cluster:
         await begin(cluster, 1, 2)
         broker = cluster.broker(3)

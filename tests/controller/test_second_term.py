@@ -1,4 +1,4 @@
-"""A controller that resigns and is elected again in the same process: nothing of its first term is left behind."""
+"""A controller that resigns and is elected again in the same process: it keeps no state of its first term."""
 
 import asyncio
 from typing import Any
@@ -24,7 +24,7 @@ def cluster(stores: Any, clock: ManualClock) -> Cluster:
 
 
 async def elect(cluster: Cluster, broker_id: int) -> None:
-    """Have the controller's znode go, and that broker be elected, while the others look at something else."""
+    """Delete the controller's znode, and have that broker elected while the others ignore it."""
     held = [cluster.hold(other) for other in cluster.members if other != broker_id]
     before = cluster.controller.epoch
     elected = cluster.members[broker_id].controller
@@ -36,21 +36,21 @@ async def elect(cluster: Cluster, broker_id: int) -> None:
 
 
 def fire_retries(cluster: Cluster, broker_id: int) -> None:
-    """It is time for that broker to ask again for what was refused."""
+    """Have that broker retry refused requests."""
     for timer in list(cluster.members[broker_id].timers.waiting):
         timer.cancel()
         timer.callback()
 
 
 async def create_what_is_refused(cluster: Cluster, *replicas: int) -> None:
-    """t-0, which broker 2 has no room for."""
+    """Create t-0, for which broker 2 has no space."""
     cluster.broker(2).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR
     await cluster.controller.create_topics([NewTopic("t", assignments=[(0, replicas)])], timeout_ms=0)
     await cluster.until(lambda: T in cluster.controller.cluster.offline_replicas[2])
 
 
 async def test_what_was_refused_in_an_earlier_term_is_not_told_as_new(cluster: Cluster) -> None:
-    """It was served since, and is lost: told as new, it would begin empty where others count on its records."""
+    """The log was served since, and is lost. As a new one it would begin empty, although others rely on its records."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await create_what_is_refused(cluster, 2, 3)
@@ -71,7 +71,7 @@ async def test_what_was_refused_in_an_earlier_term_is_not_told_as_new(cluster: C
         assert not cluster.broker(2).roles[T].is_new
 
 
-async def test_what_is_refused_is_asked_for_again_where_the_last_time_was_not(cluster: Cluster) -> None:
+async def test_a_refused_creation_is_retried_in_the_second_term(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         await create_what_is_refused(cluster, 2)
@@ -87,10 +87,11 @@ async def test_what_is_refused_is_asked_for_again_where_the_last_time_was_not(cl
 
 
 @pytest.mark.parametrize("is_another_between", [False, True])
-async def test_what_somebody_deletes_is_put_back_unless_another_controller_knew_it_last(
+async def test_deleted_states_are_restored_from_memory(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, is_another_between: bool
 ) -> None:
-    """Which may have elected leaders, and have had replicas leave, that nobody remembers: the replicas are asked."""
+    """Not if another controller has been elected since: it may have elected leaders and shrunk ISRs. Then the replicas
+    report their logs."""
     async with cluster:
         await cluster.start(1, 2, 3)
         await cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2, 3))])])
@@ -112,7 +113,7 @@ async def test_what_somebody_deletes_is_put_back_unless_another_controller_knew_
         assert ("t-0, whose state was lost, is led by broker 2" in caplog.text) == is_another_between
 
 
-async def test_topics_that_another_controller_has_deleted_are_not_missed(
+async def test_topics_that_another_controller_deleted_are_forgotten(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with cluster:
@@ -126,8 +127,8 @@ async def test_topics_that_another_controller_has_deleted_are_not_missed(
         assert "another program has deleted" not in caplog.text
 
 
-async def test_what_was_decided_stands_where_another_controller_tells_of_it(cluster: Cluster) -> None:
-    """Told NOT_CONTROLLER, the client would ask the next one, and hear that the topic exists."""
+async def test_a_decision_stands_if_the_next_controller_sends_it(cluster: Cluster) -> None:
+    """With NOT_CONTROLLER the client would ask the next controller, which would refuse with TOPIC_ALREADY_EXISTS."""
     async with cluster:
         await cluster.start(1, 2, 3)
         cluster.broker(1).hangs = True
@@ -140,7 +141,7 @@ async def test_what_was_decided_stands_where_another_controller_tells_of_it(clus
         cluster.broker(1).speak_again()
 
 
-async def test_what_brokers_refused_is_not_waited_for_where_another_controller_asks_them(cluster: Cluster) -> None:
+async def test_refusals_are_not_waited_for_under_another_controller(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         for broker_id in (2, 3):
@@ -153,8 +154,8 @@ async def test_what_brokers_refused_is_not_waited_for_where_another_controller_a
         assert [(outcome.name, outcome.error) for outcome in await creating] == [("t", ErrorCode.NONE)]
 
 
-async def test_what_a_broker_refused_is_waited_for_after_the_cluster_was_read_again(cluster: Cluster) -> None:
-    """Nobody knows then what it refuses, until it has answered."""
+async def test_a_refusal_is_waited_for_after_a_reload(cluster: Cluster) -> None:
+    """After a reload the controller does not know what the broker refuses until the broker responds."""
     async with cluster:
         await cluster.start(1, 2, 3)
         cluster.broker(2).errors[T] = ErrorCode.KAFKA_STORAGE_ERROR

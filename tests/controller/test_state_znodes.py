@@ -1,4 +1,4 @@
-"""The znodes of states that somebody deletes or garbles while a controller knows them."""
+"""Znodes of states that another program deletes or garbles while a controller knows them."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def cluster(stores: Any, clock: ManualClock) -> Cluster:
 @pytest.mark.parametrize("noticed_by", ["a decision", "a new partition"])
 @pytest.mark.parametrize("harm", ["deleted", "garbled"])
 async def test_a_partition_goes_on_as_it_was_known(cluster: Cluster, harm: str, noticed_by: str) -> None:
-    """Its leader is told of a state that is newer than what it knows, so that it can have others in sync."""
+    """The controller sends its leader a newer state than it has, so that the leader can change its ISR."""
     async with cluster:
         await cluster.start(1, 2, 3)
         (outcome,) = await cluster.controller.create_topics([NewTopic("t", assignments=[(0, (2, 3))])])

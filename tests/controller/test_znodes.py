@@ -82,21 +82,21 @@ WRITTEN = [
 ]
 
 
-def test_who_left_the_isr_is_noted_in_a_field_that_kafka_passes_over() -> None:
+def test_the_last_to_leave_is_in_a_field_that_kafka_ignores() -> None:
     shrunk = PARTITION.with_isr((1,))
     payload = znodes.encode_partition_state(shrunk)
     assert json.loads(payload) == json.loads(STATE) | {"isr": [1], "left_isr": [2]}
     assert znodes.decode_partition_state("t", 0, payload, 9) == shrunk
 
 
-def test_a_broker_tells_how_many_it_wants_in_sync_in_a_field_that_kafka_passes_over() -> None:
+def test_min_insync_replicas_is_in_a_field_that_kafka_ignores() -> None:
     broker = REGISTRATION._replace(min_insync_replicas=2)
     payload = znodes.encode_broker(broker, 1_700_000_000_000)
     assert json.loads(payload) == json.loads(BROKER) | {"min_insync_replicas": 2}
     assert znodes.decode_broker(1, payload, 42) == broker
 
 
-def test_a_broker_tells_the_digest_of_its_secret_in_a_field_that_kafka_passes_over() -> None:
+def test_the_digest_of_a_secret_is_in_a_field_kafka_ignores() -> None:
     broker = REGISTRATION._replace(secret_digest="0123abcd")
     payload = znodes.encode_broker(broker, 1_700_000_000_000)
     assert json.loads(payload) == json.loads(BROKER) | {"secret_digest": "0123abcd"}
@@ -202,7 +202,7 @@ def test_any_json_is_read_or_damage(payload: Any) -> None:
     ],
 )
 def test_a_registration_that_no_message_can_carry_is_damaged(fields: dict[str, Any]) -> None:
-    """Or no broker could be told anything any more, and no client of the others."""
+    """Otherwise no request could be sent to any broker, and no client would learn of the others."""
     registration = {**json.loads(znodes.encode_broker(REGISTRATION, 0)), **fields}
     with pytest.raises(znodes.DamagedZnode):
         znodes.decode_broker(1, json.dumps(registration).encode(), 42)
@@ -215,7 +215,7 @@ def test_settings_that_no_message_can_carry_are_damaged(config: dict[str, str]) 
 
 
 def test_registrations_whose_name_is_no_id() -> None:
-    """Nobody is registered at the path of 7 because somebody is at that of 007."""
+    """A broker at the path of 007 is not registered at the path of 7."""
     assert [znodes.broker_id_of(name) for name in ("0", "7", "2147483647")] == [0, 7, 2147483647]
     for name in ("", "007", "00", "-1", "+1", "1_0", "2147483648", "9" * 5_000, "x", "7\n", "\N{DEVANAGARI DIGIT TWO}"):
         assert znodes.broker_id_of(name) is None, name
@@ -267,14 +267,15 @@ def test_a_topic_with_a_gap_is_damaged() -> None:
 
 
 @pytest.mark.parametrize("replicas", ["[]", "[1,1]", "[-1]", "[1,-7]"])
-def test_a_topic_with_a_partition_that_nobody_can_have_is_damaged(replicas: str) -> None:
+def test_a_topic_with_an_impossible_partition_is_damaged(replicas: str) -> None:
     with pytest.raises(znodes.DamagedZnode, match="partition 1 cannot have the replicas"):
         znodes.decode_topic("t", f'{{"version":3,"partitions":{{"0":[1],"1":{replicas}}}}}'.encode())
 
 
 @pytest.mark.parametrize("moves", ['"removing_replicas":{"1":[1,2]}', '"adding_replicas":{"1":[2,1]}'])
-def test_a_topic_with_a_partition_that_is_reassigned_from_or_to_nobody_is_damaged(moves: str) -> None:
-    """It would be done at once, and leave an empty ISR: no controller would get beyond it."""
+def test_a_topic_with_an_empty_reassignment_is_damaged(moves: str) -> None:
+    """A reassignment from or to no replicas would be done at once and leave an empty ISR, which no controller can
+    load."""
     with pytest.raises(znodes.DamagedZnode, match="partition 1 cannot be reassigned"):
         znodes.decode_topic("t", f'{{"version":3,"partitions":{{"0":[1],"1":[1,2]}},{moves}}}'.encode())
 

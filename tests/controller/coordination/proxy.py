@@ -1,4 +1,4 @@
-"""A way to a coordination server that does not always let everything through."""
+"""A proxy to a coordination server that does not always forward everything."""
 
 import asyncio
 

@@ -150,7 +150,7 @@ async def test_get_many(stores: Stores) -> None:
 
 
 async def test_get_many_of_many(stores: Stores) -> None:
-    """More than one request asks for: in their order, those that are missing in between."""
+    """More znodes than one request may contain: in their order, including missing ones."""
     async with stores:
         session = await stores.session()
         there = [f"/n{number}" for number in range(0, 250, 2)]
@@ -386,7 +386,7 @@ async def test_a_watch_arrives_before_newer_data_is_seen(stores: Stores) -> None
         assert b"0" not in seen[seen.index(b"1") :]
 
 
-async def test_a_watch_arrives_before_the_answer_to_the_write_that_caused_it(stores: Stores) -> None:
+async def test_a_watch_arrives_before_the_response_to_its_write(stores: Stores) -> None:
     async with stores:
         session = await stores.session()
         await session.create("/a")

@@ -57,9 +57,8 @@ async def test_every_acknowledged_write_survives_a_crash(tmp_path: Path, clock: 
     await store.close()
 
 
-async def test_leftover_ephemerals_are_deleted_by_the_file_of_the_next_life_too(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+async def test_leftover_ephemerals_are_deleted_at_the_next_start(tmp_path: Path, clock: ManualClock) -> None:
+    """The next start deletes them in the file, too."""
     path = tmp_path / "metadata.sqlite"
     store = await opened(path, clock)
     session = await store.session()

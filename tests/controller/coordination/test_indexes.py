@@ -1,4 +1,4 @@
-"""What the server of ZooKeeper's protocol need not look through, however much there is of it."""
+"""Searches that the server of ZooKeeper's protocol avoids, however many znodes and watches there are."""
 
 from barnabas.controller.coordination.interface import Create, Delete, EventType, SetData, WatchedEvent
 from barnabas.controller.coordination.tree import ROOT, DataTree, Znode
@@ -6,7 +6,7 @@ from barnabas.controller.coordination.zookeeper_server.watches import WatchTable
 
 
 class CountedOwner:
-    """One who watches, and counts how often it is looked for."""
+    """An owner of watches that counts how often it is compared."""
 
     def __init__(self) -> None:
         self.looked_for = 0
@@ -17,7 +17,8 @@ class CountedOwner:
 
 
 def test_who_goes_is_not_looked_for_among_the_watches_of_others() -> None:
-    """A connection that closed took 0.1 s of the server where others had 500,000 watches, and a thousand may close."""
+    """The close of one connection took the server 0.1 s beside 500,000 watches of others, and a thousand connections
+    may close."""
     table, one, other = WatchTable[CountedOwner](), CountedOwner(), CountedOwner()
     for number in range(1_000):
         table.watch_data(f"/{number}", other)
@@ -35,7 +36,7 @@ def test_who_goes_is_not_looked_for_among_the_watches_of_others() -> None:
 
 
 class CountedZnode(Znode):
-    """One that counts how often somebody asks whose it is."""
+    """A znode that counts the reads of its owner."""
 
     asked = 0
 
@@ -46,7 +47,7 @@ class CountedZnode(Znode):
 
 
 def test_a_session_that_ends_is_not_looked_for_among_all_znodes() -> None:
-    """3,000 sessions that ended at once, beside 200,000 znodes, took minutes in which nobody was served."""
+    """3,000 sessions that ended at once, beside 200,000 znodes, took minutes in which no client was served."""
     persistent = CountedZnode(*ROOT)
     tree = DataTree({f"/{number}": persistent for number in range(1_000)} | {"/a": Znode(*ROOT[:-1], 7)})
     CountedZnode.asked = 0

@@ -1,5 +1,5 @@
-"""A ZooKeeper before 3.6, which knows no request for several znodes: it answers Unimplemented, and closes the
-connection (UnimplementedRequestProcessor). Here something between does so."""
+"""A ZooKeeper before 3.6, which knows no request for several znodes: it responds Unimplemented, and closes the
+connection (UnimplementedRequestProcessor). Here a proxy does so."""
 
 import asyncio
 import struct
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 class OlderServer(Proxy):
-    """The way to a server, as far as it knows requests."""
+    """A proxy that forwards the requests which an older server knows."""
 
     refused = 0
 
@@ -36,8 +36,9 @@ class OlderServer(Proxy):
             is_first = False
 
 
-async def test_znodes_are_read_one_by_one_from_a_server_that_closes_upon_several() -> None:
-    """However many requests it takes, the connection is lost once."""
+async def test_znodes_are_read_one_by_one_from_an_older_server() -> None:
+    """The server closes the connection at a request for several znodes. The connection is lost once, however many
+    requests follow."""
     async with ServerUnderTest() as server, (older := OlderServer(f"127.0.0.1:{server.port}")):
         session = await ZooKeeperSession.open(older.address)
         paths = [f"/{number}" for number in range(5 * READS_MAX)]

@@ -1,4 +1,4 @@
-"""What becomes of each refusal of the operating system at the embedded metadata store, which SQLite meets with."""
+"""Each refusal of the operating system to SQLite, and its effect on the embedded metadata store."""
 
 import json
 import os
@@ -19,8 +19,8 @@ LIBRARIES = [Path("/usr/lib/fiu/fiu_run_preload.so"), Path("/usr/lib/fiu/fiu_pos
 
 
 def promise(what: str, refused: str, error: str, number: int) -> str:
-    """SQLite tells of a lack of room alone; of a quota, too, as of a disk that fails. A failed sync is final. A
-    write-ahead log that cannot be opened is tried again, once, in the place of the reserve: here that works."""
+    """SQLite reports a lack of space as such; a quota it reports as a failing disk. A failed sync is final. The store
+    tries once more to open a write-ahead log, in the space of its reserve: here that succeeds."""
     if what == "open":
         return "starts" if number > 0 and error != "EACCES" else "no start"
     return "passes" if error == "ENOSPC" and refused != "fdatasync" else "final"

@@ -1,4 +1,4 @@
-"""What may be in the place of the reserve's file."""
+"""What may be at the path of the reserve's file."""
 
 import os
 import threading

@@ -118,7 +118,7 @@ def creation(path: str, data: bytes = b"", flags: int = 0, acl: bytes = OPEN_ACL
 
 
 class Peer:
-    """A client made of bytes."""
+    """A client that sends and receives bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -145,7 +145,7 @@ class Peer:
         return self
 
     async def ask(self, op_code: int, body: bytes = b"", xid: int = 1) -> tuple[int, bytes]:
-        """Error code and body of the answer."""
+        """Error code and body of the response."""
         self.send(struct.pack(">ii", xid, op_code) + body)
         answer_xid, _zxid, error, answer = self.split(await self.receive())
         assert answer_xid == xid
@@ -192,7 +192,7 @@ async def test_a_session_goes_on_over_another_connection() -> None:
         other.close()
 
 
-async def test_a_session_that_is_taken_over_leaves_its_former_connection() -> None:
+async def test_a_session_that_is_taken_over_leaves_its_connection() -> None:
     async with ServerUnderTest() as server, peer(server) as one, peer(server, connects=False) as other:
         await other.connect(6_000, one.session_id, one.password)
         assert await one.is_closed()
@@ -235,7 +235,7 @@ async def test_a_server_that_stood_still_ends_no_session() -> None:
 
 
 async def test_a_session_ends_although_every_look_at_it_is_late() -> None:
-    """A server that is busy all the time, or on a slow machine."""
+    """The server is always busy, or its machine is slow."""
     async with ServerUnderTest() as server, peer(server) as one:
         await one.ask(CREATE, creation("/e", flags=1))
         for _ in range(11):
@@ -245,8 +245,9 @@ async def test_a_session_ends_although_every_look_at_it_is_late() -> None:
         assert server.paths == set()
 
 
-async def test_who_was_heard_after_a_standstill_has_its_timeout_and_no_more() -> None:
-    """What came meanwhile is served before the tick that is overdue."""
+async def test_a_session_heard_after_a_standstill_has_its_timeout() -> None:
+    """The session has one timeout and no more: requests that arrived during the standstill are served before the
+    overdue tick."""
     async with ServerUnderTest() as server, peer(server) as one:
         await one.ask(CREATE, creation("/e", flags=1))
         server.clock.advance(3_600_000)
@@ -268,7 +269,8 @@ async def test_a_request_has_so_many_operations_and_no_more() -> None:
 
 
 async def test_a_session_has_so_many_ephemerals_and_no_more() -> None:
-    """They are deleted in one transaction. Others of the same client, and those of others, are created."""
+    """They are deleted in one transaction. The same client can create other znodes, and other clients can create
+    ephemerals."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         server.server._service.ephemerals_max = 3
         for number in range(3):
@@ -286,7 +288,7 @@ async def test_a_session_has_so_many_ephemerals_and_no_more() -> None:
 
 
 async def test_sessions_that_end_at_the_same_time_do_so_in_turns() -> None:
-    """Who is heard of before its turn has come goes on."""
+    """A session whose client sends a request before its turn goes on."""
     async with ServerUnderTest() as server, AsyncExitStack() as stack:
         server.server._service.ephemerals_max = 2
         peers = [await stack.enter_async_context(peer(server)) for _ in range(4)]
@@ -319,7 +321,7 @@ async def test_a_closed_session_is_over_before_the_answer() -> None:
 
 
 async def test_whose_process_has_died_is_over_at_once() -> None:
-    """Whoever starts the processes gives each a port of its own."""
+    """The parent of the processes gives each a port of its own."""
     async with ServerUnderTest() as server, peer(server) as one:
         second = await server.server.listen("127.0.0.1", 0)
         other = await (await Peer.open(second)).connect()
@@ -341,7 +343,7 @@ async def test_who_begins_no_session_is_not_kept() -> None:
 
 
 async def test_so_many_sessions_and_no_more() -> None:
-    """Those that are there go on, also those without a connection just now."""
+    """The present sessions go on, also those without a connection."""
     async with ServerUnderTest(connections_max=NEWCOMERS_MAX + 3) as server, peer(server) as one, peer(server) as two:
         async with peer(server) as gone:
             pass
@@ -359,7 +361,7 @@ async def test_so_many_sessions_and_no_more() -> None:
 
 
 async def test_whoever_comes_back_finds_its_place() -> None:
-    """However many strangers have sessions, or none and wait for nothing."""
+    """However many other clients have sessions, or connections without a session."""
     async with ServerUnderTest(connections_max=NEWCOMERS_MAX + 5) as server, AsyncExitStack() as stack:
         async with peer(server) as broker:
             await broker.ask(CREATE, creation("/e", flags=1))
@@ -383,7 +385,7 @@ async def test_connections_have_no_more_descriptors_than_the_process() -> None:
 
 @pytest.mark.slow
 async def test_who_does_not_read_is_not_answered_without_end() -> None:
-    """Thousands of questions come in one read; what they are answered is kept until it is read."""
+    """Thousands of requests come in one read; their responses are kept until the client reads them."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         data, count = bytes(500_000), 2_000
         await one.ask(CREATE, creation("/a", data))
@@ -403,7 +405,7 @@ async def test_who_does_not_read_is_not_answered_without_end() -> None:
 
 
 async def test_all_clients_together_have_so_much_to_read_and_no_more() -> None:
-    """Whoever has read nothing for the longest time is cut; who reads is answered."""
+    """The client that has read nothing for the longest time is disconnected; clients that read receive responses."""
     async with ServerUnderTest() as server, peer(server) as reader, AsyncExitStack() as stack:
         server.server._held_bytes_max = 8 * 1024 * 1024
         await reader.ask(CREATE, creation("/a", bytes(1_000_000)))
@@ -427,8 +429,9 @@ async def test_all_clients_together_have_so_much_to_read_and_no_more() -> None:
         assert server.server._held_bytes == 0
 
 
-async def test_requests_that_nobody_finishes_have_so_much_room_and_no_more() -> None:
-    """Of all connections together; whoever has finished none for the longest time is cut."""
+async def test_unfinished_requests_have_a_limit() -> None:
+    """The limit is for all connections together. Beyond it the connection that has finished no request for the longest
+    time is closed."""
     async with ServerUnderTest() as server, peer(server) as busy, AsyncExitStack() as stack:
         server.server._held_bytes_max = 1_000_000
         unfinished = [await stack.enter_async_context(peer(server)) for _ in range(8)]
@@ -447,7 +450,7 @@ async def test_requests_that_nobody_finishes_have_so_much_room_and_no_more() -> 
 
 
 async def test_what_was_read_meanwhile_does_not_count() -> None:
-    """A transport tells nothing of what it could send later, below its mark."""
+    """A transport does not report what it could send later, below its mark."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         server.server._held_bytes_max = 2_000
         connections = list(server.server._connections)
@@ -461,8 +464,9 @@ async def test_what_was_read_meanwhile_does_not_count() -> None:
             assert (await each.ask(EXISTS, string("/") + b"\0"))[0] == 0
 
 
-async def test_a_connection_that_is_closed_does_not_wait_for_a_client_that_does_not_read() -> None:
-    """It would keep what that was sent, and a place among the connections, for ever."""
+async def test_a_closed_connection_does_not_wait_for_its_client() -> None:
+    """The client does not read. A connection that waited would keep its unsent data, and its place among the
+    connections, for ever."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         await other.ask(CREATE, creation("/a", bytes(500_000)))
         frame = struct.pack(">ii", 1, GET_DATA) + string("/a") + b"\0"
@@ -483,7 +487,7 @@ async def test_a_connection_that_is_closed_does_not_wait_for_a_client_that_does_
 
 
 async def test_a_client_of_another_tree_is_turned_away() -> None:
-    """Whoever has seen more than there is was here before the file was lost."""
+    """A client that has seen a later zxid was connected before the file was lost."""
     async with ServerUnderTest() as server, peer(server, connects=False) as one:
         one.send(struct.pack(">iqiqi", 0, 7, 6_000, 0, 0) + b"\0")
         assert await one.is_closed()
@@ -500,7 +504,7 @@ async def test_sessions_do_not_survive_the_server(tmp_path: Path) -> None:
 
 
 async def test_no_id_of_a_session_comes_again(tmp_path: Path) -> None:
-    """Also where a life of the server has written nothing."""
+    """Also after a life of the server that has written nothing."""
     ids = []
     for life in range(3):
         server = ServerUnderTest(str(tmp_path / "tree"))
@@ -569,8 +573,8 @@ class _NoWayBack(_FullDisk):
         return super().execute(statement, *arguments)
 
 
-async def test_a_transaction_that_cannot_be_rolled_back_ends_everything() -> None:
-    """Also where it is the server's own, at a look at the sessions."""
+async def test_a_transaction_that_cannot_be_rolled_back_is_final() -> None:
+    """The server ends, also if the transaction is its own, at a check of the sessions."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         await one.ask(CREATE, creation("/e", flags=1))
         assert server.stored._database is not None
@@ -585,7 +589,7 @@ class _ForeseenByNobody(_FullDisk):
         raise MemoryError(statement)
 
 
-async def test_sessions_are_looked_at_again_after_an_error_that_nobody_foresaw() -> None:
+async def test_sessions_are_checked_again_after_an_unexpected_error() -> None:
     async with ServerUnderTest() as server, peer(server) as one:
         await one.ask(CREATE, creation("/e", flags=1))
         assert server.stored._database is not None
@@ -612,7 +616,7 @@ async def test_a_broken_disk_ends_everything() -> None:
 
 @pytest.mark.parametrize(("op_code", "persistent"), [(SET_WATCHES, b""), (SET_WATCHES2, strings() * 2)])
 async def test_watches_set_again_tell_what_was_missed(op_code: int, persistent: bytes) -> None:
-    """The newer request has room for persistent watches, too; without any it is the same."""
+    """The newer request may contain persistent watches, too; without them it is the same."""
     async with ServerUnderTest() as server, peer(server) as writer, peer(server) as one:
         for name in ("same", "changed", "deleted", "parent", "quiet"):
             await writer.ask(CREATE, creation(f"/{name}"))
@@ -643,7 +647,7 @@ async def test_watches_set_again_tell_what_was_missed(op_code: int, persistent: 
 
 
 class _SlowClock(ManualClock):
-    """Each look at it takes as long as a turn."""
+    """Each read of it takes as long as a turn."""
 
     def monotonic_ms(self) -> int:
         self.advance(TURN_MS)
@@ -651,8 +655,8 @@ class _SlowClock(ManualClock):
 
 
 async def test_watches_are_set_again_in_turns() -> None:
-    """Others have theirs meanwhile; what they change is told, whether its watch is set yet or not. The answer is the
-    last."""
+    """Other clients have their turns meanwhile. Their changes trigger each watch, whether it is set yet or not. The
+    response comes last."""
     async with ServerUnderTest() as server, peer(server) as writer, peer(server) as one:
         paths = [f"/{number}" for number in range(10 * WATCHES_PER_TURN)]
         body = struct.pack(">q", server.stored.last_zxid) + strings() + strings(*paths) + strings()
@@ -723,7 +727,7 @@ async def test_a_watch_goes_with_its_connection() -> None:
 
 
 async def test_watches_have_so_much_room_and_no_more() -> None:
-    """Of all connections together; who watches no more makes room."""
+    """Of all connections together; removed watches make room."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         tree_service = server.server._service
         tree_service._watches_bytes_max = 10 * 1_330
@@ -740,8 +744,8 @@ async def test_watches_have_so_much_room_and_no_more() -> None:
             assert (await third.ask(EXISTS, string("/more") + b"\1"))[0] == NO_NODE
 
 
-async def test_watches_of_any_path_are_counted_by_the_memory_that_they_take() -> None:
-    """One wide character makes all of its path wide. What is taken back is what was counted, to the byte."""
+async def test_watches_are_counted_by_the_memory_that_they_take() -> None:
+    """One wide character makes its whole path wide. A removed watch is subtracted as it was added, to the byte."""
     async with ServerUnderTest() as server, peer(server) as one:
         table = server.server._service._watches
         path = "/" + "x" * 1_000 + "\N{SLIGHTLY SMILING FACE}"
@@ -787,8 +791,8 @@ async def test_a_transaction_answers_for_each_operation() -> None:
         assert server.paths == {"/a"}
 
 
-async def test_a_path_that_is_none_fails_its_operation_of_a_transaction() -> None:
-    """As ZooKeeper has it, and not the request."""
+async def test_an_invalid_path_fails_its_operation_of_a_transaction() -> None:
+    """As in ZooKeeper, the request itself succeeds."""
     async with ServerUnderTest() as server, peer(server) as one:
         error, answer = await one.ask(MULTI, multi(*((CREATE, creation(path)) for path in ("/a", "/..", "/c"))))
         head = struct.Struct(">ibi")
@@ -798,7 +802,7 @@ async def test_a_path_that_is_none_fails_its_operation_of_a_transaction() -> Non
 
 
 async def test_a_transaction_answers_what_each_creation_made() -> None:
-    """The stat is that of its own operation: the znode may be changed after it, or be gone."""
+    """Each stat is that of its own operation: the znode may be changed after it, or be deleted."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         await other.ask(EXISTS, string("/gone") + b"\1")
         error, answer = await one.ask(
@@ -856,7 +860,7 @@ async def test_several_reads_that_answer_too_much_are_asked_one_by_one() -> None
 
 
 async def test_a_sequential_znode_may_have_a_number_and_no_other_name() -> None:
-    """As in ZooKeeper the path has to be one only with its number: it may end with a slash, or a dot."""
+    """As in ZooKeeper the path has to be valid only with its number: it may end with a slash, or a dot."""
     async with ServerUnderTest() as server, peer(server) as one:
         await one.ask(CREATE, creation("/q"))
         assert await one.ask(CREATE, creation("/q/", flags=2)) == (0, string("/q/0000000000"))
@@ -974,7 +978,7 @@ async def test_what_is_no_beginning_ends_the_connection(beginning: bytes) -> Non
     "body", [b"", struct.pack(">i", 2**31 - 1), struct.pack(">i", -2), string("/a")[:-1], b"\0\0\0\1\xff"]
 )
 @pytest.mark.parametrize("op_code", [CREATE, GET_DATA, CHILDREN, MULTI, SET_WATCHES])
-async def test_a_body_that_cannot_be_read_is_told_and_ends_the_connection(op_code: int, body: bytes) -> None:
+async def test_a_malformed_body_is_refused_and_ends_the_connection(op_code: int, body: bytes) -> None:
     async with ServerUnderTest() as server, peer(server) as one:
         if op_code == SET_WATCHES:
             body = struct.pack(">q", 0) + body
@@ -996,7 +1000,7 @@ async def test_frames_come_in_any_pieces() -> None:
 
 
 class _SlowServer(Server):
-    """Takes its time for each request, by the test's clock."""
+    """A server that takes time for each request, by the test's clock."""
 
     def __init__(self, clock: ManualClock, request_ms: int) -> None:
         self._clock, self._request_ms = clock, request_ms
@@ -1097,7 +1101,7 @@ async def test_who_is_full_when_its_turn_comes_waits_until_it_has_read() -> None
 
 
 async def test_large_requests_of_all_connections_have_turns() -> None:
-    """One in a round of the event loop, of each connection in turn; who asks for little does not wait for them."""
+    """One per round of the event loop, of each connection in turn; clients with small requests do not wait for them."""
     check = struct.pack(">ibi", CHECK, 0, -1) + string("/") + struct.pack(">i", -1)
     multi = struct.pack(">ii", 7, MULTI) + check * (LARGE_REQUEST_BYTES // len(check) + 1)
     async with ServerUnderTest() as server, AsyncExitStack() as stack, peer(server) as other:
@@ -1122,7 +1126,7 @@ async def test_large_requests_of_all_connections_have_turns() -> None:
 
 
 def whole(answer: bytes | InPieces) -> bytes:
-    """An answer, also one that takes several turns."""
+    """A response, also one that takes several turns."""
     while not isinstance(answer, bytes):
         try:
             next(answer)
@@ -1180,7 +1184,7 @@ def test_any_bytes_are_answered_or_end_the_connection(frames: list[bytes]) -> No
 
 
 async def test_kazoo_works(chroot: str) -> None:
-    """In a thread of its own, as it does; with what brokers do not use."""
+    """In its own thread, and with requests that brokers do not use."""
 
     def work(address: str) -> None:
         client = KazooClient(address, timeout=10)  # Real time: of a session, which the client renews
@@ -1233,7 +1237,7 @@ async def test_kazoo_works(chroot: str) -> None:
 
 
 async def test_writers_beside_each_other_lose_nothing() -> None:
-    """Sequences, and versions that are compared: many clients, requests under way together."""
+    """Sequential znodes and conditional writes of many clients, with concurrent requests."""
     chance = random.Random(11)
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         await one.ask(CREATE, creation("/s"))

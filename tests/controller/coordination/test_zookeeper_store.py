@@ -1,4 +1,4 @@
-"""What only a store at the other end of a network has: broken connections, expired sessions, loops that hang."""
+"""Faults of a store at the other end of a network: broken connections, expired sessions, event loops that hang."""
 
 import asyncio
 import threading
@@ -62,8 +62,7 @@ async def test_nobody_at_the_address(unused_address: str) -> None:
 
 @pytest.fixture(scope="module")
 def slow_ticks() -> Iterator[ZooKeeperServer]:
-    """A server with the ticks that servers usually have: no session that it grants is so short that a busy machine ends
-    it."""
+    """A server with the usual ticks: its sessions are so long that a busy machine does not end them."""
     with ZooKeeperServer(tick_ms=USUAL_TICK_MS) as server:
         yield server
 
@@ -72,7 +71,7 @@ def slow_ticks() -> Iterator[ZooKeeperServer]:
 async def test_any_session_timeout_makes_a_session(
     slow_ticks: ZooKeeperServer, chroot: str, asked_ms: int, granted_ms: int
 ) -> None:
-    """The server makes of it what it grants."""
+    """The server grants the nearest timeout that it allows."""
     session = await open_session(slow_ticks, chroot, asked_ms)
     assert session.session_timeout_ms == granted_ms
     assert await session.create("/a", b"x") == "/a"
@@ -89,8 +88,8 @@ async def test_no_session_timeout_makes_anybody_spin(slow_ticks: ZooKeeperServer
 
 
 async def idle_cpu_share() -> float:
-    """How much of a CPU this process takes while nothing is to be done. The least of some spans of time: a thread that
-    spins does so in each of them, what else there is to do (collecting garbage, say) comes and goes."""
+    """The share of a CPU that this process takes while it is idle: the minimum over some periods. A thread that spins
+    takes it in each period, unlike other work, such as the garbage collector."""
     shares = []
     for _ in range(5):
         used_s, begun_s = time.process_time(), time.monotonic()
@@ -100,7 +99,7 @@ async def idle_cpu_share() -> float:
 
 
 @pytest.mark.parametrize("session_timeout_ms", [1, 2**31 - 1])
-async def test_a_slow_server_is_given_time_whatever_the_session_timeout(
+async def test_a_slow_server_has_time_at_any_session_timeout(
     slow_ticks: ZooKeeperServer, chroot: str, session_timeout_ms: int
 ) -> None:
     """A busy machine needs more than a millisecond for a handshake."""
@@ -127,7 +126,7 @@ async def test_how_long_a_server_may_take_to_answer(
 
 @pytest.fixture
 def unused_address() -> str:
-    """Where nothing listens: the port of a server that has gone."""
+    """An address without a listener: the port of a server that has stopped."""
     import socket
 
     with socket.socket() as probe:
@@ -206,7 +205,7 @@ async def test_a_session_ends_when_its_event_loop_hangs(zookeeper: ZooKeeperServ
 
 async def test_a_handshake_that_nobody_answers_is_given_up_in_time(zookeeper: ZooKeeperServer, chroot: str) -> None:
     """A server that is starting may accept a connection and forget it; the next attempt must come before the session
-    is over."""
+    expires."""
     async with Proxy(zookeeper.address) as proxy:
         proxy.forgets_first = True
         session = await ZooKeeperSession.open(

@@ -1,4 +1,4 @@
-"""Clusters of a few brokers and one topic, for tests of plans: every small one there can be."""
+"""Clusters of a few brokers and one topic, for tests of plans: all small ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations
@@ -22,7 +22,7 @@ REPLICAS = (1, 2, 3)
 
 
 def never_alone(_topic: str, _broker_id: int) -> bool:
-    """What is committed takes two replicas."""
+    """A commit needs two replicas."""
     return False
 
 
@@ -64,9 +64,8 @@ def every_state(live: Sequence[int]) -> Iterator[PartitionState]:
 
 
 def after(plan: Plan, old: PartitionState, partition: int = 0) -> PartitionState:
-    """The partition's state after a plan, whose writes and epochs must be right: one write where something changed,
-    conditional on the version that was known.
-    """
+    """The partition's state after a plan. Checks the writes and epochs: one write if the state changed, conditional on
+    the known version."""
     new = plan.cluster.topics["t"].partitions[partition]
     if new == old:
         assert ("t", partition) not in plan.told

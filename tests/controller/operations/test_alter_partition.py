@@ -1,4 +1,4 @@
-"""AlterPartition: what a leader is granted, and each refusal, in Kafka's order."""
+"""AlterPartition: the changes that a leader may make, and each refusal, in Kafka's order."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ OLD = state(1, (1, 2))
 
 
 def wanted(isr: Sequence[int | tuple[int, int]], **fields: int) -> RequestPartitionData:
-    """What leader 1 wants for partition 0: members of the ISR by id, or by id and epoch."""
+    """The request of leader 1 for partition 0: members of the ISR by id, or by id and epoch."""
     members = [member if isinstance(member, tuple) else (member, 100 + member) for member in isr]
     return RequestPartitionData(
         new_isr_with_epochs=[BrokerState(broker_id=broker, broker_epoch=epoch) for broker, epoch in members],
@@ -66,7 +66,7 @@ def test_a_change_is_written_and_answered() -> None:
 
 @pytest.mark.parametrize("partition_epoch", [11, 10, 0])
 def test_what_is_so_already_is_granted_again(partition_epoch: int) -> None:
-    """The answer to the first request may have been lost."""
+    """The first response may have been lost."""
     plan, response = alter(cluster({0: OLD}), wanted((1, 2), partition_epoch=partition_epoch))
     assert plan.writes == ()
     assert response.topics[0].partitions[0].partition_epoch == 11
@@ -112,7 +112,7 @@ def test_an_unknown_topic() -> None:
 
 
 def test_a_topic_that_is_being_deleted_is_unknown() -> None:
-    """Whoever leads one of its partitions has not heard of that yet."""
+    """The leader of one of its partitions does not know of the deletion yet."""
     assert outcome(cluster({0: OLD})._replace(deleting=frozenset({"t"})), wanted((1,))) == "UNKNOWN_TOPIC_ID"
 
 

@@ -1,4 +1,4 @@
-"""What becomes of partitions when brokers die: every state, and every set of brokers that goes at once."""
+"""Partitions after the death of brokers: each state, and each set of brokers that dies at once."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_who_came_went_bounced_and_changed() -> None:
 @pytest.mark.parametrize("unclean", [False, True])
 @pytest.mark.parametrize("live", subsets(REPLICAS)[1:])
 def test_every_loss(live: tuple[int, ...], unclean: bool) -> None:
-    """Whoever may lead does; ISRs lose the dead, except where only dead ones are left."""
+    """A replica that may lead does; ISRs lose dead members, unless all are dead."""
     cases = 0
     for old in every_state(live):
         for lost in subsets(live)[1:]:
@@ -77,9 +77,8 @@ def test_a_loss_is_one_batch_and_leaves_deletions_alone() -> None:
 
 @pytest.mark.parametrize("min_insync_replicas", [1, 2])
 @pytest.mark.parametrize("doubted", subsets(REPLICAS)[1:])
-def test_who_may_lack_records_is_in_no_isr_that_has_another_member(
-    doubted: tuple[int, ...], min_insync_replicas: int
-) -> None:
+def test_a_replica_that_may_lack_records_leaves_larger_isrs(doubted: tuple[int, ...], min_insync_replicas: int) -> None:
+    """It leaves each ISR that has a member without doubts."""
     for old in every_state(REPLICAS):
         brokers = [broker(member)._replace(may_lack_records=member in doubted) for member in REPLICAS]
         lacks = lacking(brokers, [("t", 0)])
@@ -118,7 +117,7 @@ def test_where_who_left_last_is_doubted_too_one_of_the_isr_stays() -> None:
     assert again.told == (), "2 is not taken for the last that left"
 
 
-def test_who_has_a_damaged_log_is_not_in_the_isr_of_its_partition() -> None:
+def test_a_replica_with_a_damaged_log_leaves_its_isr() -> None:
     brokers = [broker(1)._replace(damaged=frozenset({("t", 0)})), broker(2)]
     states = {0: state(NO_LEADER, (1, 2, 3)), 1: state(NO_LEADER, (1, 2, 3))}
     plan = plan_unproven(cluster(states), lacking(brokers, [("t", 0), ("t", 1)]), EPOCH, never_alone)

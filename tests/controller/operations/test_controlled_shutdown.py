@@ -1,4 +1,4 @@
-"""What a broker that stops hands over: every state of a partition, with another broker stopping or not."""
+"""Partitions that a stopping broker hands over: each state of a partition, with another broker stopping or not."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""ElectLeaders: who leads when an administrator asks for it, and which of Kafka's errors says why not."""
+"""ElectLeaders: the leader after an administrator's request, and Kafka's error for each refusal."""
 
 import pytest
 

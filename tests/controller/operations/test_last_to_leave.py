@@ -1,4 +1,5 @@
-"""Every plan that leaves a leader alone in the ISR: whether it is known, afterwards, who has what was committed."""
+"""Plans that leave a leader alone in the ISR: whether it is known afterwards which replicas have all committed
+records."""
 
 from collections.abc import Callable
 
@@ -80,7 +81,8 @@ PLANS: dict[str, tuple[PartitionState, tuple[int, ...], Callable[[ClusterState, 
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_leader_that_is_alone_and_commits_is_marked_in_the_write_that_leaves_it_alone(name: str) -> None:
+def test_a_leader_that_commits_alone_is_marked(name: str) -> None:
+    """The write that leaves it alone in the ISR marks it."""
     old, live, plan = PLANS[name]
     known = after(plan(cluster({0: old}, live), never_alone), old)
     marked = after(plan(cluster({0: old}, live), by_one), old)
@@ -88,7 +90,8 @@ def test_a_leader_that_is_alone_and_commits_is_marked_in_the_write_that_leaves_i
     assert marked == known._replace(left_isr=(2, 3, NOBODY))
 
 
-def test_a_leader_that_keeps_the_lead_when_another_one_is_doubted_is_marked() -> None:
+def test_a_leader_whose_last_follower_is_doubted_is_marked() -> None:
+    """It remains the leader, alone in the ISR."""
     left = TWO._replace(left_isr=(2,))
     plan = plan_unproven(cluster({0: left}), {T: [2, 3]}, EPOCH, by_one)
     assert plan.cluster.topics["t"].partitions[0].last_to_leave == NOBODY
@@ -101,7 +104,8 @@ def test_only_where_it_leads_alone() -> None:
     assert marked_if_alone("t", other, by_one) is other
 
 
-def test_the_mark_does_not_grow_and_goes_when_somebody_has_everything_again() -> None:
+def test_the_mark_does_not_grow_and_goes() -> None:
+    """It goes when another replica has all records again."""
     marked = marked_if_alone("t", ONE._replace(leader=1), by_one)
     for _ in range(3):
         joined = marked.with_isr((1, 3))
@@ -110,7 +114,8 @@ def test_the_mark_does_not_grow_and_goes_when_somebody_has_everything_again() ->
         assert marked.left_isr == (2, 3, NOBODY)
 
 
-def test_who_left_a_leader_that_committed_alone_does_not_lead_in_its_place_whatever_is_set_by_now() -> None:
+def test_a_replica_that_left_a_leader_alone_does_not_lead() -> None:
+    """The leader committed alone, and `min.insync.replicas` may have changed since."""
     for left, isr in (((2, 3), (3,)), ((2, 3, NOBODY), (1,))):
         old = ONE._replace(left_isr=left)
         plan = plan_unproven(cluster({0: old}), {T: [1]}, EPOCH, never_alone)

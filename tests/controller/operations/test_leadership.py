@@ -129,7 +129,7 @@ def test_one_that_may_have_lost_records_keeps_the_others_waiting() -> None:
 
 
 def test_who_left_the_isr_last_is_elected_uncleanly() -> None:
-    """The others lack what was acknowledged after they had left."""
+    """The others lack records that were acknowledged after they had left."""
     seen = state(1, (1, 2, 3))
     for shut, live in ((2, {1, 3}), (3, {1})):
         seen = election.without_replica(seen, shut, EPOCH) or seen
@@ -149,8 +149,7 @@ def test_who_left_the_isr_last_is_elected_uncleanly() -> None:
 
 
 def test_who_is_no_replica_any_more_has_not_left_the_isr() -> None:
-    """Its log is deleted, and if it is added again it has an empty one, with which it must not be elected before
-    others."""
+    """Its log is deleted. If it is added again its log is empty, and it must not be elected before others."""
     joined = state(1, (1, 2)).with_isr((1,)).with_isr((1, 3))
     assert joined.left_isr == (2,)
     cancelled = election.state_among((1, 2), joined, {1, 3}, EPOCH)

@@ -1,4 +1,4 @@
-"""Preferred leaders: who gets a partition back."""
+"""Preferred leaders: the partitions that they lead again."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Reassignments as plans: whatever becomes of ISRs, leaders and brokers in between, a partition ends where it was last
-sent, and is never without a replica that has all its records."""
+"""Reassignments as plans: after any changes of ISRs, leaders and brokers a partition ends with its last target, and
+always has a replica with all its records."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def started(replicas: tuple[int, ...], live: tuple[int, ...] = BROKERS) -> Clust
 
 
 def made(plan: Callable[..., InPieces[Transfer]], *arguments: Any) -> Transfer:
-    """What is planned in one piece."""
+    """A plan in one part."""
     transfer = in_turns(plan(*arguments))
     assert isinstance(transfer, Transfer)
     return transfer
@@ -80,7 +80,7 @@ def test_the_example_of_kafka() -> None:
 
 
 def stored_parts(before: ClusterState, transfer: Transfer) -> list[tuple[ReplicaAssignment, PartitionState]]:
-    """What stands in the store after each part of a plan, of which the last one is the whole."""
+    """The contents of the store after each part of a plan; the last one is the whole."""
     found, parts = (assignment(before), partition(before)), []
     for group in transfer.plan.writes:
         for write in group:
@@ -95,8 +95,8 @@ def stored_parts(before: ClusterState, transfer: Transfer) -> list[tuple[Replica
 
 @pytest.mark.parametrize("target", [None, (5, 2), (1, 2), (3, 5)])
 def test_part_of_a_plan_leaves_nobody_in_sync_who_has_no_replica(target: tuple[int, ...] | None) -> None:
-    """A controller that is replaced between the transactions of a large plan is replaced by one that repairs nothing;
-    such a replica would count as one that has what is acknowledged."""
+    """If a controller is replaced between the transactions of a large plan, the next one repairs nothing: a broker
+    without a replica would count as one that has the acknowledged records."""
     moving = moved_to(started((1, 2)), 3, 4).plan.cluster
     moving = moving.with_states({T: partition(moving)._replace(leader=3, isr=(1, 2, 3))})
     wanted = check_reassignment(moving, T, target)
@@ -175,7 +175,7 @@ def test_the_number_of_replicas_may_be_held() -> None:
         check_reassignment(growing, T, [1, 4], allow_replication_factor_change=False)
 
 
-def test_a_broker_that_is_away_may_keep_its_replica_but_gets_none() -> None:
+def test_an_absent_broker_keeps_its_replica_but_gets_none() -> None:
     before = started((1, 2), live=(1, 3))
     check_reassignment(before, T, [2, 3])
     with pytest.raises(ApiError, match="no such broker is registered"):
@@ -228,7 +228,7 @@ def test_whatever_happens_in_between(data: st.DataObject) -> None:
 
 
 def settled(before: ClusterState, step: Transfer, hosts: set[int]) -> ClusterState:
-    """The cluster after a step; `hosts` are the brokers that have a replica, as they were told."""
+    """The cluster after a step; `hosts` are the brokers that have a replica according to the requests."""
     after = step.plan.cluster
     old, new = partition(before), partition(after)
     if not step.plan.told:

@@ -1,4 +1,4 @@
-"""What a controller makes of what it finds: at a restart, in a store that Kafka has used, in a damaged one."""
+"""What a controller loads: at a restart, from a store that Kafka has used, from a damaged one."""
 
 import pytest
 
@@ -31,8 +31,8 @@ LEFT_OUT = {
 async def test_what_can_be_no_topic_is_left_out_told_once_and_counted(
     node: Node, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """By the controller that is there and by the next one; and a request that would add partitions to such a topic
-    fails for that one alone."""
+    """By this controller and by the next one. A request that would add partitions to such a topic fails for that topic
+    alone."""
 
     def count_told() -> int:
         return caplog.text.count(f"topic {name} is left out")
@@ -61,7 +61,7 @@ async def test_what_can_be_no_topic_is_left_out_told_once_and_counted(
 
 
 async def test_brokers_are_told_the_names_of_topics_that_are_left_out(node: Node) -> None:
-    """They must not take them for gone; where it can be no topic's name, they have none of it."""
+    """Brokers must not take these topics for deleted; a znode whose name no topic can have is no such topic."""
     async with node:
         await node.controller.create_topics([NewTopic("t")])
         for name, damaged in LEFT_OUT.items():
@@ -124,7 +124,7 @@ async def test_a_queue_entry_without_a_topic_is_dropped(node: Node) -> None:
         assert await node.tree("/admin/delete_topics") == {}
 
 
-async def test_a_replica_that_could_not_be_opened_may_lead_in_the_next_life(node: Node) -> None:
+async def test_a_replica_that_did_not_open_may_lead_after_a_restart(node: Node) -> None:
     async with node:
         await node.controller.create_topics([NewTopic("t", 2)])
         node.channel.errors["t", 1] = ErrorCode.KAFKA_STORAGE_ERROR
