@@ -2,7 +2,8 @@
 
 - `server.py` listens, and serves a table of routes; `routes.py` declares what a route is.
 - `connections.py` limits number, time and memory; `framing.py` finds the end of a request, `chunks.py` of a chunk.
-- `pages.py` has the routes of today: /healthz, /readyz and /metrics; `joining.py`: have all replicas been in sync since the start?
+- `pages.py` has the routes of today: /healthz, /readyz and /metrics.
+- `joining.py`: have all replicas been in sync since the start?
 - `figures.py` reads the broker's figures; `metrics_page.py` renders them.
 
 A new metric is a plain number that the part counts where it happens, a field in the figures, a family in the page, and

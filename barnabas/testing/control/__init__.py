@@ -6,6 +6,6 @@ serve --control` imports it.
 - `rules.py` has faults in the form of kcl fake, `kcl.py` the other functions of kcl fake.
 - `command.py` is the process, `server.py` its HTTP, `served.py` its brokers.
 
-A new verb is a row of `VERBS`, an action (a verb of `Faults` needs none), a line in docs/testing-other-languages/verbs.md and a request in
-`tests/testing/control/test_control.py`.
+A new verb is a row of `VERBS`, an action (a verb of `Faults` needs none), a line in
+docs/testing-other-languages/verbs.md and a request in `tests/testing/control/test_control.py`.
 """
