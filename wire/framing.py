@@ -54,6 +54,13 @@ def kept(frame: memoryview | bytearray) -> memoryview | bytearray:
     return bytearray(frame)
 
 
+def kept_part(part: memoryview) -> memoryview | bytearray:
+    """A part of a frame in a form that may be kept beyond the next read: a copy, unless the frame has its own buffer.
+    What is not copied keeps the whole frame in memory.
+    """
+    return part if memoryview(part.obj).nbytes > RECEIVE_BUFFER_BYTES else bytearray(part)
+
+
 class FrameReader:
     """Splits one connection's stream into frames.
 

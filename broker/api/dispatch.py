@@ -52,7 +52,7 @@ class Requester(Protocol):
     session: Session
 
     def hold(self, size: int) -> None:
-        """Count the bytes of a large request that waits; a negative size when it no longer does."""
+        """Count the bytes of a large request that waits, or is in progress; a negative size when that is over."""
         ...
 
 
@@ -174,7 +174,15 @@ class Dispatcher:
             if route.handler.elements_at_once is not None and not is_let_in:
                 return self._let_in(self._requests_of_many_elements, kept(frame), connection)
             request, _ = route.decode_large(frame, header.body_position, _elements_max(route.handler, context))
-        return self._answer(route, context, started_ns, len(frame), route.handle, request, context)
+        outcome = self._answer(route, context, started_ns, len(frame), route.handle, request, context)
+        if (
+            len(frame) > LARGE_REQUEST_BYTES
+            and route.handler.elements_at_once is not None
+            and asyncio.iscoroutine(outcome)
+        ):
+            connection.hold(len(frame))
+            return _holding(connection, len(frame), outcome)
+        return outcome
 
     def _may_be_of_broker(self, handler: Handler[Any, Any], connection: Requester) -> bool:
         """Whether a request may be the first one of another broker whose connection is not known as such yet, because
@@ -320,6 +328,15 @@ class Dispatcher:
         body = codec.encode(handler.unsupported_version(), 0)
         header = headers.response_header(key, 0, correlation_id)
         return [_REPLY_LENGTH.pack(len(header) + len(body)) + header + body]
+
+
+async def _holding(connection: Requester, size: int, outcome: Awaitable[Parts | None]) -> Parts | None:
+    """Wait for the response to a request that stays in memory until then (a Produce whose records are opened in a
+    thread, say): its bytes count as unfinished, or each connection could hold `socket.request.max.bytes`."""
+    try:
+        return await outcome
+    finally:
+        connection.hold(-size)
 
 
 def _encode_last(error: CloseConnection, answer: Callable[..., Outcome]) -> None:

@@ -147,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_woken = False
         self._pause_reasons = 0
         self._replies = ReplyQueue(self)
-        self._waiting: deque[bytearray] | None = None
+        self._waiting: deque[memoryview | bytearray] | None = None
         self._waiting_bytes = 0
         self.unsent_bytes = 0
         self._seen_progress = 0
@@ -372,10 +372,11 @@ class Connection(asyncio.BufferedProtocol):
             logger.info("closing connection %d from %s: %s", session.connection_id, session.client_host, reason)
 
     def _keep(self, frame: memoryview) -> None:
-        """Keep a copy of a frame until the request in progress is done, or the next turn comes."""
+        """Keep a frame until the request in progress is done, or the next turn comes. One with its own buffer is not
+        copied: it may have 100 MiB, and a busy broker keeps many frames."""
         if self._waiting is None:
             self._waiting = deque()
-        self._waiting.append(bytearray(frame))
+        self._waiting.append(bytearray(frame) if self._reader.is_shared(frame) else frame)
         self._waiting_bytes += len(frame)
         self._pause(self._PAUSED_BY_REQUEST)
 
@@ -540,7 +541,7 @@ class Connection(asyncio.BufferedProtocol):
         self.connections.add_unsent(added)
 
     def hold(self, size: int) -> None:
-        """Count the bytes of a large request that waits; a negative size when it no longer does."""
+        """Count the bytes of a large request that waits, or is in progress; a negative size when that is over."""
         self._waiting_bytes += size
         if not self._closing:
             self._report_held()

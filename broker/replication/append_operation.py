@@ -4,7 +4,8 @@ handleProduceAppend).
 The handler's call appends batches at once, on the event loop. It leaves the remaining batches to a coroutine in three
 cases: the records of a batch have to be opened in a thread; `APPENDS_AT_ONCE` batches are appended; the transaction
 coordinator has to respond first. Meanwhile the connection serves no other request. The remaining batches are copied
-first, because they are views of the receive buffer, which the next read overwrites. Each topic is looked up when its
+first, because they are views of the receive buffer, which the next read overwrites; those of a request with its own
+buffer stay where they are. Each topic is looked up when its
 batch is appended, because it may have changed meanwhile.
 """
 
@@ -18,6 +19,7 @@ from barnabas.storage.checkpoints import TopicPartition
 from barnabas.storage.validation import ExpensiveBatch
 from barnabas.turns import InPieces, Turns
 from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.framing import kept_part
 from barnabas.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -264,4 +266,4 @@ def _keep(batches: Iterable[Batch]) -> None:
     """Copy records that are a view of the receive buffer."""
     for _, data, _ in batches:
         if isinstance(data.records, memoryview):
-            data.records = bytearray(data.records)
+            data.records = kept_part(data.records)

@@ -45,6 +45,11 @@ from tools.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 Figure = Callable[..., None]
+UNFINISHED_PEAK_MAX = 448 * MIB
+"""All of the broker while unfinished requests are at their limit, however slow it is: 40 MiB without them; 128 MiB,
+and a quarter of that, as each connection grows once more before it is paused; 100 MiB, the one request that goes on;
+25 MiB by which the largest buffer grows at once; about 80 MiB of gaps that buffers below 32 MiB leave in the C
+library's heap. A request that is in memory twice does not fit in."""
 IMPATIENT = smaller({f"{network.__name__}.PARTIAL_FRAME_TIMEOUT_MS": 3_000})
 
 
@@ -199,7 +204,7 @@ def test_a5_many_large_frames_at_once(
     figure(seconds=round(time.monotonic() - started), sent_mib=sent // MIB, answered=len(answers),
            closed=sum(sender.closed for sender in senders), growth_mib=round(memory.growth / MIB, 1),
            peak_mib=round(memory.peak / MIB, 1), **healthy.figures)  # fmt: skip
-    assert memory.peak < 448 * MIB
+    assert memory.peak < UNFINISHED_PEAK_MAX
     assert set(answers) == {ErrorCode.MESSAGE_TOO_LARGE}
 
 

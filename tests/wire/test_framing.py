@@ -12,6 +12,7 @@ from barnabas.wire.framing import (
     FrameReader,
     ReceiveBuffer,
     kept,
+    kept_part,
 )
 
 
@@ -101,8 +102,10 @@ def test_a_frame_that_is_kept_is_copied_unless_it_has_a_buffer_of_its_own(size: 
         count = min(len(buffer), len(data))
         buffer[:count] = data[:count]
         data = data[count:]
-        held += [(kept(frame), frame) for frame in reader.received(count)]
-    [(frame, view)] = held
+        held += [(kept(frame), kept_part(frame[10:20]), frame) for frame in reader.received(count)]
+    [(frame, part, view)] = held
     reader.get_buffer()[:] = b"b" * len(reader.get_buffer())
     assert bytes(frame) == b"a" * size
+    assert bytes(part) == b"a" * 10
     assert (frame is not view) is is_copied
+    assert isinstance(part, bytearray) is is_copied

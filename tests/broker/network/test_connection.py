@@ -206,6 +206,29 @@ def test_a_burst_of_requests_is_served_in_turns_and_in_order() -> None:
     asyncio.run(scenario())
 
 
+def test_a_request_that_arrived_in_pieces_is_not_copied_to_wait() -> None:
+    """It may have 100 MiB, which the budget of unfinished requests counts once."""
+
+    async def run() -> None:
+        peer = Peer()
+        peer.send(b"wait")
+        await asyncio.sleep(0)
+        whole = struct.pack(">i", 900) + b"x" * 900
+        peer.receive(whole[:-1])
+        arriving = peer.connection._reader.partial_frame
+        peer.receive(whole[-1:])
+        assert peer.connection._waiting is not None
+        (kept,) = peer.connection._waiting
+        assert isinstance(kept, memoryview)
+        assert kept.obj is arriving
+        assert peer.budget.used_bytes == 900
+        await peer.answer(b"wait")
+        assert peer.dispatcher.served[1:] == [whole[4:]]
+        assert peer.budget.used_bytes == 0
+
+    scenario(run())
+
+
 def test_beyond_the_slice_of_all_connections_requests_are_kept_and_connections_take_turns() -> None:
     """And they are served in order, one connection after the other; the loop does other work in between."""
 
