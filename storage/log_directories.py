@@ -198,7 +198,7 @@ class LogDirectories:
 
 def _tell(directory_id: str, missed: MissingDirectory) -> None:
     logger.error(
-        "log directory %s is missing (%s): its partitions are offline until a start finds it."
+        "log directory %s is missing (%s): the partitions in it are offline until a start finds it."
         " To abandon it, delete the line of %s from %s in the other log directories",
         missed.path, missed.problem, directory_id, LOG_DIRECTORIES_FILE,
     )  # fmt: skip

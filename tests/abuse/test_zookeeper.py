@@ -85,7 +85,7 @@ def test_a40_answers_that_nobody_reads(server: BarnabasZooKeeper, figure: Figure
             assert ask(reader, EXISTS, string("/many") + b"\0") == 0
         for _ in range(20):
             assert ask(reader, CHILDREN, string("/many") + b"\0") == 0
-        cut = server.log_text().count("too many with those of others")
+        cut = server.log_text().count("connections hold too many bytes in all")
     figure(connections=40, cut=cut, growth_mib=round(memory.growth / MIB, 1))
     assert cut >= 10
     assert memory.growth <= 160 * MIB

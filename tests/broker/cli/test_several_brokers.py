@@ -205,7 +205,9 @@ def test_the_parent_tells_the_store_of_a_death_at_once(whose: str) -> None:
             assert after.leader in set(before.isr) - {victim}
             assert after.controller_epoch == before.controller_epoch
             told = lines(brokers, f"broker {controller}: barnabas.controller.operations.broker_lives: ")
-            assert any(f"went: {victim};" in line or line.endswith(f"anew: {victim}") for line in told), told
+            assert any(f"gone: {victim};" in line or line.endswith(f"registered again: {victim}") for line in told), (
+                told
+            )
         assert produce(brokers, "letters", index) == 1
         brokers.wait_settled()
         assert len(lines(brokers, "was killed by SIGKILL: it is started again")) == 1

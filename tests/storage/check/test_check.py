@@ -364,7 +364,7 @@ def test_a_transaction_index_that_is_missing(directory: Path) -> None:
         (f"{PARTITION}/{PARTITION_METADATA_FILE}", b"version: 0\n", "malformed"),
         (META_PROPERTIES_FILE, b"version=1\nnode.id=1\n", "KRaft"),
         (RECOVERY_POINT_FILE, b"1\n0\n", "version"),
-        (HIGH_WATERMARK_FILE, b"\xff\xfe", "no text"),
+        (HIGH_WATERMARK_FILE, b"\xff\xfe", "not UTF-8 text"),
     ],
 )
 def test_small_files_that_are_damaged(directory: Path, name: str, content: bytes | None, message: str) -> None:
