@@ -1,7 +1,7 @@
-"""Several brokers' controllers on one store, and brokers that apply what they are told: for tests of a cluster.
+"""Several brokers' controllers on one store, and brokers that apply requests: for tests of a cluster.
 
-The brokers are what a controller sees of them: they take commands one after the other, with a broker's fences, and
-keep what they were told. A test can have one be silent, refuse, or not be reached.
+The brokers have what a controller sees of them: they process requests one after the other, with a broker's fences, and
+record them. A test can make a broker silent, refuse requests, or be unreachable.
 """
 
 import asyncio
@@ -256,10 +256,8 @@ class Cluster:
         await self.stores.__aexit__(*error)
 
     async def start(self, *broker_ids: int) -> None:
-        """Start brokers, one after the other; those that lived before begin another life.
-
-        The controller knows of them when this returns, unless it is held: a store tells it when it gets to that.
-        """
+        """Start brokers, one after the other; those that lived before begin another life. Returns when the controller
+        knows of them, unless it is held."""
         for broker_id in broker_ids:
             member = self.members[broker_id] = ClusterMember(self, broker_id, await self.stores.session())
             await member.configs.start()

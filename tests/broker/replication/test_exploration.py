@@ -1,27 +1,27 @@
-"""Every state that three replicas of one partition can get into, within bounds: the real decisions of leaders
-(`Followers`), of followers (`Fetcher`) and of the controller (`leadership`, `alter_partition`), over logs in memory,
-each step in every order.
+"""All states that three replicas of one partition can reach within bounds: the real decisions of leaders (`Followers`),
+of followers (`Fetcher`) and of the controller (`leadership`, `alter_partition`), over logs in memory, each step in
+every order.
 
-Where `walks.py` goes far by chance, this goes everywhere nearby, nearest first, so that what it finds is as short as it
-can be. In each state: what was committed anywhere is in the log of everybody who may be elected, logs are the same
-below their high watermarks, each epoch has one leader, and who leads is in sync.
+`walks.py` goes far at random; this visits all near states, the nearest first, so that it finds the shortest way to a
+wrong state. In each state: every replica that may be elected has all committed records, logs are the same below their
+high watermarks, each epoch has one leader, and the leader is in sync.
 
-A step is one of: the leader appends; a follower fetches, or its leader answers and the answer is lost; the leader finds
-followers slow; the controller stores an ISR or refuses it, the leader hears of that; a broker is killed, or its session
-expires although it goes on; it starts again; the controller finds a broker lost, elects where nobody leads, or prefers
-another leader of the ISR; a broker hears of its role.
+A step is one of: the leader appends; a follower fetches, and the response arrives or is lost; the leader finds
+followers slow; the controller stores an ISR or refuses it, and the leader receives the response; a broker is killed, or
+its session expires although it goes on; it starts again; the controller finds a broker dead, elects a leader for a
+partition without one, or prefers another leader of the ISR; a broker receives its role.
 
-That all fits into memory is due to three things. States that differ in the names of replicas only are one
-(`Exploration._canonical`). An answer arrives at once or never: until then its follower does nothing that the answer
-could change, and one that comes after the follower has heard of another epoch changes nothing, which is looked at with
-each answer (`taken`). And each decision of the real machines is made once for what it depends on: a replica, a pair of
-them, or a replica and the controller, all of which have small numbers.
+Three things make all states fit into memory. States that differ only in the names of replicas are one state
+(`Exploration._canonical`). A response arrives at once or never: until then its follower does nothing that the response
+could change, and a response after the follower has learned of another epoch changes nothing, which is checked for each
+response (`taken`). Each decision of the real machines is made once per input: a replica, a pair of them, or a replica
+and the controller, all of which have small numbers.
 
-What is bounded, besides epochs, records and crashes (an expired session and the election of a preferred leader count as
-such): a topic has one partition and its three replicas stay; an answer holds two records at most; a crash loses nothing
-that was written, and no high watermark; leaders' requests name no broker epochs; `min.insync.replicas` is 1, no
-election is unclean, nothing is deleted; and time has passed whenever it matters, so that who lacks anything may be
-found slow at once.
+The bounds, besides epochs, records and crashes (an expired session and the election of a preferred leader count as
+crashes): a topic has one partition, whose three replicas stay; a response has two records at most; a crash loses no
+written record, and no high watermark; requests of leaders have no broker epochs; `min.insync.replicas` is 1, no
+election is unclean, no topic is deleted; and time has passed whenever it matters, so that a replica that lacks records
+may be found slow at once.
 """
 
 import time

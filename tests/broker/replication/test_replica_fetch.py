@@ -494,7 +494,7 @@ async def throttled(cluster: Cluster) -> Throttle:
 
 
 async def proposed(cluster: Cluster) -> tuple[int, ...] | None:
-    """The ISR that the leader wants now, after a look at who has kept up."""
+    """The ISR that the leader wants now, after a check of the lag of replicas."""
     await cluster.broker.replicas.look_at_isrs()
     leadership = cluster.partition.leadership
     assert leadership is not None

@@ -100,7 +100,7 @@ class Side:
             self.cluster.topic(topic).produce(VALUE)
 
     def move(self, topic: str) -> None:
-        """Ask for a replica at the broker that follows, and wait until it has heard of that."""
+        """Reassign a replica to the broker that follows, and wait until the broker knows its role."""
         refusals = self._ask(lambda client: reassign(client, {(topic, 0): [LEADER, FOLLOWER]}))
         assert refusals == {(topic, 0): None}
         self._until(lambda: FOLLOWER in self._that_have(topic), f"nobody copies {topic}")

@@ -1,9 +1,9 @@
 """One replicated partition as a walk of random steps: real leaders (`Partition`, `Leadership`), real followers
-(`Fetcher`) and what the real controller decides, over logs in memory. Brokers are killed, lose what was not on the
-disk, are slow, or go on although the controller has given them up; requests and answers are delayed and lost.
+(`Fetcher`) and the decisions of the real controller, over logs in memory. Brokers are killed, lose records that were
+not flushed, are slow, or go on after their session has expired; requests and responses are delayed and lost.
 
-After each step: who is in sync has everything that was acknowledged, and logs are the same below their high watermarks.
-At the end nothing goes wrong any more, and all replicas become one log.
+After each step: each replica in sync has all acknowledged records, and logs are the same below their high watermarks.
+At the end there are no more faults, and all replicas become one log.
 """
 
 import itertools

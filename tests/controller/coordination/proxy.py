@@ -40,7 +40,7 @@ class Proxy:
     async def forward(
         self, reader: asyncio.StreamReader, up_writer: asyncio.StreamWriter, writer: asyncio.StreamWriter
     ) -> None:
-        """Pass on what a client sends; a proxy of another kind may answer itself."""
+        """Forward what a client sends; a subclass may respond itself."""
         await self._copy(reader, up_writer)
 
     async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

@@ -51,9 +51,8 @@ class Model:
 
     def required(self, now_ms: int) -> set[int]:
         """Offsets that must still be there: the last of each key below the clean end, all above it; a tombstone until
-        its horizon, set by the first pass that writes its segment anew. Aborted records may go from such segments too,
-        also behind the pass's end.
-        """
+        its horizon, set by the first pass that rewrites its segment. Such segments may lose aborted records, also
+        behind the end of the pass."""
         last = {key: offset for offset, key, _, aborted in self.records if not aborted and offset < self.clean_offset}
         return {
             offset
