@@ -300,7 +300,9 @@ def test_capacity_report(
 
 @pytest.mark.parametrize(
     "name",
-    sorted(path.stem for path in Path(sample.__file__).parent.glob("*.py") if "make spark NAME=" in path.read_text()),
+    sorted(
+        path.stem for path in Path(sample.__file__).parent.glob("*.py") if "\n    make spark NAME=" in path.read_text()
+    ),
 )
 def test_each_pipeline_tells_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     import importlib

@@ -309,7 +309,7 @@ def fork(broker):
             try:
                 use()
             except RuntimeError as refused:
-                assert "in the process that started it" in str(refused), refused
+                assert "only the process that started it" in str(refused), refused
             else:
                 os._exit(7)
         sys.exit()  # as programs end: `with` blocks are left, and what is registered with atexit runs
