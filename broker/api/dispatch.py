@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import CoroutineType
 from typing import Any, Protocol, cast
 
 from barnabas.broker.api.context import RequestContext
@@ -149,15 +150,11 @@ class Dispatcher:
         route = self._routes.get((key, version)) or self._route(key, version)
         if route is None:
             return self._unsupported_version(key, header.correlation_id)
-        if (
-            len(frame) > LARGE_REQUEST_BYTES
-            and route.handler.elements_at_once is None
-            and not connection.session.is_broker
-        ):
-            if len(frame) > REQUEST_BYTES_MAX and not self._may_be_of_broker(route.handler, connection):
-                raise ProtocolError(
-                    f"a request of {len(frame)} bytes with API key {key}; {REQUEST_BYTES_MAX} are allowed"
-                )
+        size = len(frame)
+        is_large = size > LARGE_REQUEST_BYTES
+        if is_large and route.handler.elements_at_once is None and not connection.session.is_broker:
+            if size > REQUEST_BYTES_MAX and not self._may_be_of_broker(route.handler, connection):
+                raise ProtocolError(f"a request of {size} bytes with API key {key}; {REQUEST_BYTES_MAX} are allowed")
             if not is_let_in and route.handler.waits_for != WaitsFor.OTHER_CLIENTS:
                 return self._let_in(self._room_for(route.handler, connection), kept(frame), connection)
         context = RequestContext(
@@ -174,14 +171,12 @@ class Dispatcher:
             if route.handler.elements_at_once is not None and not is_let_in:
                 return self._let_in(self._requests_of_many_elements, kept(frame), connection)
             request, _ = route.decode_large(frame, header.body_position, _elements_max(route.handler, context))
-        outcome = self._answer(route, context, started_ns, len(frame), route.handle, request, context)
-        if (
-            len(frame) > LARGE_REQUEST_BYTES
-            and route.handler.elements_at_once is not None
-            and asyncio.iscoroutine(outcome)
-        ):
-            connection.hold(len(frame))
-            return _holding(connection, len(frame), outcome)
+        if not is_large:
+            return self._answer(route, context, started_ns, size, route.handle, request, context)
+        outcome = self._answer(route, context, started_ns, size, route.handle, request, context)
+        if outcome.__class__ is CoroutineType and route.handler.elements_at_once is not None:
+            connection.hold(size)
+            return _holding(connection, size, cast("Awaitable[Parts | None]", outcome))
         return outcome
 
     def _may_be_of_broker(self, handler: Handler[Any, Any], connection: Requester) -> bool:
