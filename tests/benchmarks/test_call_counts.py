@@ -72,8 +72,8 @@ class Work(NamedTuple):
 
 PRODUCE = Work(52, 2_410)
 PRODUCE_OF_FULL_BATCH = Work(54, 2_500)
-"""Two calls for the index entries that so many bytes get, none for the records. Some instructions find whether so large a
-request waits, and then counts as unfinished."""
+"""Two calls for the index entries that so many bytes get, none for the records. Some instructions find whether so large
+a request waits, and then counts as unfinished."""
 IDEMPOTENT_PRODUCE = Work(58, 2_620)
 PRODUCE_RECORDED = Work(141, 5_000)
 """While somebody looks at what clients ask (`Broker.recorded`)."""
