@@ -8,6 +8,7 @@ of which loading would still take up to 0.1 ms (measured in November 2026).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from barnabas.wire.schema import Message
 
 
-class FunctionSource:
+class FunctionSource(ABC):
     """The source of one function as it grows; `names` has the values that it refers to.
 
     Runs of fixed-width fields wait in `run` as (struct format, target or expression), so that one `struct` call serves
@@ -33,13 +34,13 @@ class FunctionSource:
         self._indent = 2
         self._name_count = 0
 
+    @abstractmethod
     def text(self) -> str:
         """The function's source, complete."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flush(self) -> None:
         """Emit the pending run as one `struct` call."""
-        raise NotImplementedError
 
     def emit(self, line: str) -> None:
         self.lines.append("    " * self._indent + line)

@@ -92,7 +92,7 @@ class Wanted:
 
 def consume(
     topics: Annotated[
-        list[str], typer.Argument(metavar="TOPIC...", autocompletion=completion.topics, help="What to read.")
+        list[str], typer.Argument(metavar="TOPIC...", autocompletion=completion.topics, help="Topics to read.")
     ],
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="The same as --offset earliest.")] = False,
     offset: Annotated[

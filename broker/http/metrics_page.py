@@ -295,7 +295,9 @@ def _group_metrics(snapshot: Snapshot) -> Iterator[Metric]:
 
 def _set_aside_metrics(snapshot: Snapshot) -> Iterator[Metric]:
     labels = ["activity"]
-    members = GaugeMetricFamily("barnabas_set_aside", "What upkeep leaves out after a failure.", labels=labels)
+    members = GaugeMetricFamily(
+        "barnabas_set_aside", "Logs, groups and others that upkeep leaves out after a failure.", labels=labels
+    )
     failures = CounterMetricFamily("barnabas_upkeep_failures", "Failures of upkeep.", labels=labels)
     for aside in snapshot.set_aside:
         members.add_metric([aside.activity], aside.count)
