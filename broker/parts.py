@@ -356,6 +356,7 @@ class Parts:
             metadata=foundation.metadata,
             features=self.features,
             broker_secrets=self._broker_secrets(),
+            authorizer=None,
             commands=self.commands,
             controller=self.controller,
             auto_topics=self.auto_topics,

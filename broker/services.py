@@ -20,6 +20,7 @@ from barnabas.broker.observability.request_metrics import RequestMetrics
 from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.broker_secrets import BrokerSecrets
 from barnabas.broker.upkeep.disk_space import DiskSpace
 from barnabas.clock import Clock
@@ -57,6 +58,7 @@ class Services:
     metadata: MetadataCache
     features: ClusterFeatures
     broker_secrets: BrokerSecrets
+    authorizer: Authorizer | None
     commands: ControllerCommands
     controller: Controller
     auto_topics: AutoTopicCreation

@@ -1,4 +1,5 @@
-"""Dynamic configuration of topics and brokers: the overrides under /config, cached, changed and followed.
+"""Dynamic configuration of topics, brokers, users, clients and addresses: the overrides under /config, cached, changed
+and followed.
 
 Every broker has one repository. A change is two writes in one transaction: the entity's znode, if it has the version
 that was read, and a sequential notification under /config/changes, which all brokers watch. Notifications older than 15
@@ -39,8 +40,10 @@ from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
-ENTITY_TYPES = ("topics", "brokers")
-"""The types of entities whose overrides are kept here."""
+ENTITY_TYPES = ("topics", "brokers", "users", "clients", "ips")
+"""The types of entities whose overrides are kept here: settings of topics and brokers, SCRAM credentials of users, and
+quotas of users, clients and addresses. The entity of a client of a user has the type "users", and the name
+"USER/clients/CLIENT"."""
 
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 """Older notifications are deleted (`ZkNodeChangeNotificationListener`'s `changeExpirationMs`)."""
@@ -63,10 +66,13 @@ KEPT_WHERE_BROKEN: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "topics": MappingProxyType({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}),
         "brokers": MappingProxyType({"log.retention.ms": "-1", "log.retention.bytes": "-1"}),
+        "users": MappingProxyType({}),
+        "clients": MappingProxyType({}),
+        "ips": MappingProxyType({}),
     }
 )
 """The assumed overrides, by entity type, while the entity's own cannot be read and are not cached: they prevent any
-deletion of data.
+deletion of data. Users without readable credentials cannot log in, and without readable quotas are not throttled.
 """
 
 OVERRIDE_BYTES = 150
@@ -165,10 +171,19 @@ class ConfigRepository:
             for entity_type in ENTITY_TYPES
             for name in await self._store.get_children(f"{znodes.CONFIG}/{entity_type}")
         }
+        found |= {entity for user in found if user[0] == "users" for entity in await self._clients_of(user[1])}
         changed = await self._read(list(dict.fromkeys([*self._overrides, *sorted(found)])))
         self._found = found
         self._unseen.clear()
         return changed
+
+    async def _clients_of(self, user: str) -> list[tuple[str, str]]:
+        """The entities of the clients of a user."""
+        try:
+            clients = await self._store.get_children(znodes.config_path("users", f"{user}/clients"))
+        except NoNode:
+            return []
+        return [("users", f"{user}/clients/{client}") for client in clients]
 
     async def _watch_changes(self) -> None:
         changes = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
@@ -243,6 +258,8 @@ class ConfigRepository:
         if self._decoded(entity, found)[0] != current:
             return False
         payload = znodes.encode_config(configs)
+        if found is None and "/" in entity[1]:  # the client of a user, who may have no znode yet
+            await create_missing(self._store, {path.rpartition("/")[0]: b""})
         write = Create(path, payload) if found is None else SetData(path, payload, found[1].version)
         notification = Create(
             f"{znodes.CONFIG_CHANGES}/{znodes.CONFIG_CHANGE_PREFIX}",

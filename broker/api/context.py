@@ -2,7 +2,7 @@
 
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.session import Session, broker_of_client_id
-from barnabas.broker.security.operations import Operation, ResourceType
+from barnabas.broker.security.operations import SUPPORTED_OPERATIONS, Operation, ResourceType, bits
 from barnabas.broker.services import Services
 from barnabas.controller.coordination.interface import CoordinationError
 
@@ -10,11 +10,12 @@ from barnabas.controller.coordination.interface import CoordinationError
 class RequestContext:
     """The context of one request; lives until its response is written.
 
-    `services` are the parts of the broker that serve it, `session` is its client's connection state. The other
+    `services` are the parts of the broker that serve it, `session` is its client's connection state. `authorizer` is
+    None where the client may do everything: without an authorizer, and for another broker of the cluster. The other
     attributes come from its header.
     """
 
-    __slots__ = ("api_key", "api_version", "client_id", "correlation_id", "services", "session")
+    __slots__ = ("api_key", "api_version", "authorizer", "client_id", "correlation_id", "services", "session")
 
     def __init__(
         self,
@@ -27,6 +28,7 @@ class RequestContext:
     ) -> None:
         self.services = services
         self.session = session
+        self.authorizer = None if session.is_broker else services.authorizer
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
@@ -38,9 +40,21 @@ class RequestContext:
         return self.session.listener.is_inter_broker
 
     def authorize(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether the client may do this with the resource of this name. There is no authorizer yet: clients may do
-        everything but what is for brokers alone (CLUSTER_ACTION), which may come over the inter-broker listener."""
-        return operation is not Operation.CLUSTER_ACTION or self.session.listener.is_inter_broker
+        """Whether the client may do this with the resource of this name. What is for brokers alone (CLUSTER_ACTION)
+        must come over the inter-broker listener as well. For many resources look at `authorizer` first: None allows
+        all."""
+        if operation is Operation.CLUSTER_ACTION and not self.session.listener.is_inter_broker:
+            return False
+        return self.authorizer is None or self.authorizer.authorize(
+            self.session.principal, self.session.client_host, operation, resource_type, name
+        )
+
+    def authorized_operations(self, resource_type: ResourceType, name: str) -> int:
+        """The bit field of what the client may do with a resource (KIP-430)."""
+        operations = SUPPORTED_OPERATIONS[resource_type]
+        if self.authorizer is None:
+            return bits(operations)
+        return bits(operation for operation in operations if self.authorize(operation, resource_type, name))
 
     def comes_from(self, broker_id: int) -> bool:
         """Whether the request comes from a broker, as far as this one knows the registrations: its connection has sent

@@ -175,10 +175,7 @@ class ConfigChanges:
         refuse(
             [name for name, key in known.items() if key.mode == READ_ONLY], "Cannot update these configs dynamically"
         )
-        refuse(
-            [name for name in overrides if _asks_for_security(name)],
-            "TLS, SASL and ACLs are not supported yet, so these configs cannot be set",
-        )
+        refuse([name for name in overrides if _asks_for_security(name)], "Cannot update these configs dynamically")
         refuse(
             [name for name, key in known.items() if key.is_fixed], "These configs cannot be changed in a running broker"
         )

@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from barnabas.broker.configuration.definitions import (
-    PASSWORD,
     ConfigValue,
     ConfigValueError,
     allowed_text,
@@ -35,7 +34,7 @@ from barnabas.broker.configuration.keys import (
     UNUSED_KEYS,
     ZOOKEEPER_REFUSED,
 )
-from barnabas.broker.configuration.listeners import NO_SECURITY, PORT_MAX, ListenerResolver
+from barnabas.broker.configuration.listeners import PORT_MAX, ListenerResolver
 from barnabas.broker.configuration.properties import Properties
 from barnabas.broker.configuration.tables.broker import BrokerKeys
 
@@ -110,6 +109,23 @@ class BrokerConfig(BrokerKeys):
         """The default of a key on this machine."""
         return self.defaults[key] if key in self.defaults else BROKER_KEYS[key].default
 
+    def value_for_listener(self, listener: str, key: str, mechanism: str = "") -> ConfigValue:
+        """The value of `key` for one listener, and one SASL mechanism of it: the first that is set of
+        `listener.name.LISTENER.MECHANISM.KEY`, `listener.name.LISTENER.KEY` and `KEY` (KIP-103, KIP-226), else the
+        default.
+
+        `resolve` has checked the values.
+        """
+        for name in listener_keys(listener, key, mechanism):
+            text = self.text_of(name)
+            if text is not None:
+                return parse(BROKER_KEYS[key], text)
+        return self.default(key)
+
+    def text_of(self, name: str) -> str | None:
+        """The text of a key, with or without a prefix, as it was set; None if it was not."""
+        return self.raw.get(name)
+
     def source(self, key: str) -> str:
         """The source of the value of `key`: one of OPTION, OVERRIDE, ENVIRONMENT, FILE, DEFAULT."""
         return self.sources.get(key, DEFAULT)
@@ -135,6 +151,13 @@ def _of_consequence(dynamic: Mapping[str, str]) -> dict[str, str]:
         for name, text in dynamic.items()
         if name in BROKER_KEYS or name in REFUSED_KEYS or name.startswith(ZOOKEEPER_REFUSED)
     }
+
+
+def listener_keys(listener: str, key: str, mechanism: str = "") -> list[str]:
+    """The names under which `key` may be set for a listener, and a SASL mechanism of it; the first that is set
+    counts."""
+    prefix = f"listener.name.{listener.lower()}."
+    return [*([f"{prefix}{mechanism.lower()}.{key}"] if mechanism else []), f"{prefix}{key}", key]
 
 
 _NODE_ID_NAMES: Final = frozenset(("node.id", "broker.id"))
@@ -397,26 +420,26 @@ class _Resolver:
             elif key.startswith(ZOOKEEPER_REFUSED):
                 if self.raw[key].strip().lower() not in ("", "false"):
                     self.fail(key, f"{key} cannot be used: {_NO_ZOOKEEPER_SECURITY}")
-            elif key == "allow.everyone.if.no.acl.found":
-                self._warn(key, "has no effect: there are no ACLs, everyone is allowed")
             elif (prefixed := _LISTENER_OVERRIDE.fullmatch(key)) is not None:
                 self._check_listener_override(key, prefixed[1])
             elif not key.startswith(("rsm.config.", "rlmm.config.")):
                 self._warn(key, f"is not a configuration of Kafka or Barnabas{_close_match(key)}")
 
     def _check_listener_override(self, key: str, base: str) -> None:
-        if base in SECURITY_KEYS or base.endswith(("sasl.jaas.config", "callback.handler.class", "login.class")):
-            self.fail(key, f"{key} asks for a secured listener: {NO_SECURITY}")
-        else:
-            self._warn(key, "has no effect: settings apply to all listeners")
+        """Check a key with the prefix of a listener, and perhaps that of a SASL mechanism ("scram-sha-256.")."""
+        name = base if base in BROKER_KEYS else base.partition(".")[2]
+        if name not in SECURITY_KEYS:
+            self._warn(key, "has no effect: this setting applies to all listeners")
+            return
+        try:
+            parse(BROKER_KEYS[name], self.raw[key])
+        except ConfigValueError as error:
+            self.fail(key, f"{error}. Allowed: {allowed_text(BROKER_KEYS[name])}")
 
     def _check_refused(self) -> None:
         for key, text in self.raw.items():
             if key in REFUSED_KEYS and text.strip():
                 self.fail(key, f"Invalid value {text} for configuration {key}: {REFUSED_KEYS[key]}")
-            elif key in SECURITY_KEYS and key in self.values and self.values[key] != BROKER_KEYS[key].default:
-                shown = "[hidden]" if BROKER_KEYS[key].type == PASSWORD else text
-                self.fail(key, f"Invalid value {shown} for configuration {key}: {NO_SECURITY}")
         if self.value("remote.log.storage.system.enable") is True:
             key = "remote.log.storage.system.enable"
             self.fail(key, f"Invalid value true for configuration {key}: tiered storage is not supported")

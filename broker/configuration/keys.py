@@ -82,7 +82,6 @@ REFUSED_KEYS: Final[Mapping[str, str]] = {
     "config.providers": "configuration providers (${...} references) are not supported",
     "create.topic.policy.class.name": "Java policy classes cannot be loaded",
     "delegation.token.master.key": "delegation tokens are not supported yet",
-    "super.users": "authorization (ACLs) is not supported yet",
 }
 
 ZOOKEEPER_REFUSED: Final = ("zookeeper.ssl.", "zookeeper.client", "zookeeper.metadata.migration.")

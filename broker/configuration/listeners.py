@@ -12,16 +12,19 @@ from typing import Final, NamedTuple, Protocol
 
 from barnabas.broker.configuration.definitions import ConfigValue
 
-NO_SECURITY: Final = "TLS, SASL and ACLs are not supported yet"
-
 PORT_MAX: Final = 65_535
 
 BROKERS_LISTENER: Final = "BARNABAS_BROKERS"
 """The listener for connections between the brokers of a parent (`serve --brokers`), besides the configured ones."""
 
 _LISTENER: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
-_PLAINTEXT: Final = "PLAINTEXT"
-_SECURITY_PROTOCOLS: Final = (_PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PLAINTEXT: Final = "PLAINTEXT"
+SSL: Final = "SSL"
+SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
+SASL_SSL: Final = "SASL_SSL"
+SECURITY_PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
+"""The security protocols of listeners (Kafka's SecurityProtocol)."""
+
 _LOOPBACK: Final = ("127.", "localhost", "::1")
 
 
@@ -38,6 +41,7 @@ class Listener:
 
     `host` None binds all addresses. `advertised_host` None means this machine's name, `advertised_port` None the bound
     port (`port` may be 0: any free one). `advertised` is False if `advertised.listeners` does not contain the listener.
+    `security_protocol` is one of SECURITY_PROTOCOLS.
     """
 
     name: str
@@ -46,6 +50,17 @@ class Listener:
     advertised: bool = True
     advertised_host: str | None = None
     advertised_port: int | None = None
+    security_protocol: str = PLAINTEXT
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol in (SSL, SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether clients authenticate by SASL."""
+        return self.security_protocol in (SASL_PLAINTEXT, SASL_SSL)
 
     @property
     def is_loopback(self) -> bool:
@@ -82,11 +97,11 @@ class ListenerResolver:
         protocols = {}
         for entry in filter(None, (part.strip() for part in (self._text(key) or "").split(","))):
             name, colon, protocol = (part.strip().upper() for part in entry.rpartition(":"))
-            if not colon or protocol not in _SECURITY_PROTOCOLS:
+            if not colon or protocol not in SECURITY_PROTOCOLS:
                 self._fail(
                     key,
                     f"Invalid value {entry} for configuration {key}: Expected NAME:PROTOCOL with a protocol of "
-                    f"{', '.join(_SECURITY_PROTOCOLS)}",
+                    f"{', '.join(SECURITY_PROTOCOLS)}",
                 )
             protocols[name] = protocol
         return protocols
@@ -120,7 +135,7 @@ class ListenerResolver:
         bound = self._endpoints("listeners")
         if not bound and not self._settings.errors:
             self._fail("listeners", "listeners names no listener for clients (all belong to controller.listener.names)")
-        self._check_security_protocols(bound)
+        protocols = self._protocols_of(bound)
         self._check_ports(bound)
         advertised = (
             self._endpoints("advertised.listeners") if self._value("advertised.listeners") is not None else None
@@ -136,25 +151,22 @@ class ListenerResolver:
                         f"{name}://{host}:{port} cannot be advertised: set advertised.listeners, or leave the "
                         f"host out ({name}://:{port}) to advertise this machine's name",
                     )
-                listeners.append(Listener(name, host, port, True, host, None))
+                listeners.append(Listener(name, host, port, True, host, None, protocols[name]))
             elif name in advertised:
                 told_host, told_port = advertised[name]
-                listeners.append(Listener(name, host, port, True, told_host, told_port or None))
+                listeners.append(Listener(name, host, port, True, told_host, told_port or None, protocols[name]))
             else:
-                listeners.append(Listener(name, host, port, False))
+                listeners.append(Listener(name, host, port, False, security_protocol=protocols[name]))
         return tuple(listeners)
 
-    def _check_security_protocols(self, bound: Mapping[str, object]) -> None:
+    def _protocols_of(self, bound: Mapping[str, object]) -> dict[str, str]:
+        """The security protocol of each listener."""
         problems = len(self._settings.errors)
         protocols = self._security_protocols()
-        if len(self._settings.errors) > problems:
-            return
         for name in bound:
-            protocol = protocols.get(name)
-            if protocol is None:
+            if name not in protocols and len(self._settings.errors) == problems:
                 self._fail("listeners", f"listener {name} has no entry in listener.security.protocol.map")
-            elif protocol != _PLAINTEXT:
-                self._fail("listeners", f"listener {name} asks for {protocol}: {NO_SECURITY}")
+        return {name: protocols.get(name, PLAINTEXT) for name in bound}
 
     def _check_ports(self, bound: Mapping[str, tuple[str | None, int]]) -> None:
         """Two listeners may share a port only if one is IPv4 and the other IPv6 (AbstractKafkaConfig.validate)."""
@@ -196,7 +208,18 @@ class ListenerResolver:
             )
         if wanted is not None:
             return wanted.upper()
-        return _PLAINTEXT if _PLAINTEXT in names or not names else names[0]
+        # With security.inter.broker.protocol the listener of that name, as in Kafka; a single PLAINTEXT listener of
+        # another name needs no key at all.
+        protocol = self._text("security.inter.broker.protocol") or PLAINTEXT
+        if protocol in names or not names:
+            return protocol
+        if "security.inter.broker.protocol" in self._settings.raw:
+            self._fail(
+                "security.inter.broker.protocol",
+                f"security.inter.broker.protocol is {protocol}, but there is no advertised listener of that name: "
+                f"set inter.broker.listener.name to one of {', '.join(names)} instead",
+            )
+        return names[0]
 
 
 def _address_family(host: str | None) -> str:

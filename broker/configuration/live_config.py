@@ -30,6 +30,9 @@ class LiveConfig(BrokerConfig):
     def __init__(self, static: BrokerConfig) -> None:
         vars(self).update(vars(static), _dynamic={}, _followers=[])
 
+    def text_of(self, name: str) -> str | None:
+        return self._dynamic[name] if name in self._dynamic else self.raw.get(name)
+
     def follow(self, key: ConfigKey[Value], follower: Callable[[Value], object]) -> None:
         """Call `follower` with the value of `key`, for example `BrokerConfig.max_connections`, after each change of it.
         It must not raise; if it does, the other followers are called before the exception is raised.

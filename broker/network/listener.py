@@ -1,11 +1,10 @@
 """The properties of a listener that its connections know: name, security protocol, source of principals."""
 
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from barnabas.broker.configuration.config import BrokerConfig
-
-PLAINTEXT: Final = "PLAINTEXT"
+from barnabas.broker.configuration.listeners import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
 
 
 class PrincipalSource(Enum):
@@ -15,6 +14,8 @@ class PrincipalSource(Enum):
     """Clients are anonymous; a broker may show its secret by SASL on the inter-broker listener."""
     SASL = 2
     """SaslAuthenticate; nothing else is served before it."""
+    CERTIFICATE = 3
+    """The certificate that the client shows in the handshake of TLS, if it shows one."""
 
 
 class ListenerContext(NamedTuple):
@@ -32,9 +33,17 @@ class ListenerContext(NamedTuple):
     is_for_brokers_alone: bool = False
 
     @classmethod
-    def of(
-        cls, config: BrokerConfig, name: str, principal_source: PrincipalSource = PrincipalSource.NOTHING
-    ) -> "ListenerContext":
-        """The context of the listener of this name."""
+    def of(cls, config: BrokerConfig, name: str, principal_source: PrincipalSource | None = None) -> "ListenerContext":
+        """The context of the listener of this name; without `principal_source` the security protocol tells it."""
+        protocol = next((each.security_protocol for each in config.listeners if each.name == name), PLAINTEXT)
+        source = principal_source or _SOURCES[protocol]
         is_inter_broker = name == config.inter_broker_listener_name
-        return cls(name, PLAINTEXT, principal_source, is_inter_broker, is_inter_broker and len(config.listeners) > 1)
+        return cls(name, protocol, source, is_inter_broker, is_inter_broker and len(config.listeners) > 1)
+
+
+_SOURCES = {
+    PLAINTEXT: PrincipalSource.NOTHING,
+    SSL: PrincipalSource.CERTIFICATE,
+    SASL_PLAINTEXT: PrincipalSource.SASL,
+    SASL_SSL: PrincipalSource.SASL,
+}

@@ -111,7 +111,7 @@ class SocketServer:
         self,
         requests: RequestServer,
         names: Collection[str] | None = None,
-        principal_source: PrincipalSource = PrincipalSource.NOTHING,
+        principal_source: PrincipalSource | None = None,
     ) -> None:
         """Accept connections on the listeners of these names, by default on all that do not listen yet, and have
         `requests` serve their requests. Raises OSError as `bind` does."""

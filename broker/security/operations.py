@@ -4,7 +4,9 @@ Without an authorizer every operation that a resource type supports is allowed (
 AclEntry.supportedOperations); bit n stands for AclOperation code n.
 """
 
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Final
 
 NOT_ASKED: Final = -(2**31)
@@ -27,38 +29,56 @@ class Operation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
 
 
 class ResourceType(IntEnum):
-    """Kafka's ResourceType, without those of delegation tokens and users."""
+    """Kafka's ResourceType."""
 
     TOPIC = 2
     GROUP = 3
     CLUSTER = 4
     TRANSACTIONAL_ID = 5
-
-
-def _bits(*operations: Operation) -> int:
-    return sum(1 << operation for operation in operations)
+    DELEGATION_TOKEN = 6
+    USER = 7
 
 
 _CONFIGS: Final = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
 
-TOPIC_OPERATIONS: Final = _bits(
-    Operation.READ,
-    Operation.WRITE,
-    Operation.CREATE,
-    Operation.DELETE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
-    *_CONFIGS,
+SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = MappingProxyType(
+    {
+        ResourceType.TOPIC: (
+            Operation.READ,
+            Operation.WRITE,
+            Operation.CREATE,
+            Operation.DELETE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+            *_CONFIGS,
+        ),
+        ResourceType.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE, *_CONFIGS),
+        ResourceType.CLUSTER: (
+            Operation.CREATE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+            Operation.CLUSTER_ACTION,
+            Operation.IDEMPOTENT_WRITE,
+            *_CONFIGS,
+        ),
+        ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+        ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+        ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+    }
 )
-GROUP_OPERATIONS: Final = _bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE, *_CONFIGS)
-CLUSTER_OPERATIONS: Final = _bits(
-    Operation.CREATE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
-    Operation.CLUSTER_ACTION,
-    Operation.IDEMPOTENT_WRITE,
-    *_CONFIGS,
-)
+"""The operations of each type of resource (AclEntry.supportedOperations; TWO_PHASE_COMMIT does not exist here)."""
+
+
+def bits(operations: Iterable[Operation]) -> int:
+    """The bit field of operations in responses."""
+    return sum(1 << operation for operation in operations)
+
+
+TOPIC_OPERATIONS: Final = bits(SUPPORTED_OPERATIONS[ResourceType.TOPIC])
+GROUP_OPERATIONS: Final = bits(SUPPORTED_OPERATIONS[ResourceType.GROUP])
+CLUSTER_OPERATIONS: Final = bits(SUPPORTED_OPERATIONS[ResourceType.CLUSTER])

@@ -120,7 +120,7 @@ async def test_changes_of_others_are_followed(stores: Stores, clock: ManualClock
         while await listener.next() != ("brokers", "1"):
             pass
         assert repository.overrides("topics", "t") == {"a": "4"}
-        assert repository.overrides("clients", "somebody") == {}
+        assert repository.overrides("clients", "somebody") == {"producer_byte_rate": "1"}
         await repository.stop()
 
 
@@ -328,3 +328,25 @@ async def test_a_change_while_nothing_answers(stores: Stores, clock: ManualClock
         assert repository.overrides("topics", "u") == {"retention.ms": "2"}
         assert repository.overrides("topics", "t") == {}
         await repository.stop()
+
+
+async def test_users_and_their_clients(stores: Stores, clock: ManualClock) -> None:
+    """An entity of a client of a user is below the user's znode, which may have no overrides itself."""
+    async with stores:
+        session = await stores.session()
+        repository = ConfigRepository(session, clock, ManualTimers())
+        await repository.start()
+        listener = Listener(repository)
+        await repository.change("users", "alice/clients/app", lambda _: {"producer_byte_rate": "1"})
+        await repository.change("users", "<default>", lambda _: {"consumer_byte_rate": "2"})
+        await repository.change("ips", "127.0.0.1", lambda _: {"connection_creation_rate": "3"})
+        assert (await session.get("/config/users/alice"))[0] == b""
+        assert listener.heard == [("users", "alice/clients/app"), ("users", "<default>"), ("ips", "127.0.0.1")]
+        await repository.stop()
+
+        other = ConfigRepository(await stores.session(), clock, ManualTimers())
+        await other.start()
+        assert other.overrides("users", "alice/clients/app") == {"producer_byte_rate": "1"}
+        assert other.overrides("users", "<default>") == {"consumer_byte_rate": "2"}
+        assert other.overrides("ips", "127.0.0.1") == {"connection_creation_rate": "3"}
+        await other.stop()

@@ -3,5 +3,5 @@
 - `broker.py`: broker keys with an effect, each an attribute of `BrokerConfig`.
 - `topics.py`: topic keys; the marked ones delete records.
 - `other.py`: broker keys without an effect, listed with Kafka's defaults.
-- `security.py`: keys of TLS, SASL and authorizers, of which any other value than the default is an error.
+- `security.py`: keys of TLS, SASL and authorizers.
 """

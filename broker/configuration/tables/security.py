@@ -1,7 +1,7 @@
 """Broker keys that request TLS, SASL, delegation tokens or an authorizer.
 
-Listed with Kafka's defaults; any other value is an error at start-up, because it would promise a protection that does
-not exist.
+Each may be set for one listener with the prefix `listener.name.NAME.`, those of SASL also for one mechanism with
+`listener.name.NAME.MECHANISM.`; `BrokerConfig.value_for_listener` looks them up.
 """
 
 from typing import Any, Final
@@ -24,6 +24,7 @@ from barnabas.broker.configuration.definitions import (
 )
 
 SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
+    ("allow.everyone.if.no.acl.found", BOOLEAN, False, None, LOW, READ_ONLY),
     ("authorizer.class.name", STRING, "", None, LOW, READ_ONLY),
     ("connection.failed.authentication.delay.ms", INT, 100, ("min", 0), LOW, READ_ONLY),
     ("connections.max.reauth.ms", LONG, 0, None, MEDIUM, READ_ONLY),
@@ -117,8 +118,9 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         MEDIUM,
         READ_ONLY,
         "",
-        "Security protocol among brokers; only PLAINTEXT is available.",
+        "Security protocol among brokers, where inter.broker.listener.name is not set.",
     ),
+    ("super.users", STRING, "", None, MEDIUM, READ_ONLY),
     ("security.providers", STRING, None, None, LOW, READ_ONLY),
     ("ssl.allow.dn.changes", BOOLEAN, False, None, LOW, READ_ONLY),
     ("ssl.allow.san.changes", BOOLEAN, False, None, LOW, READ_ONLY),
