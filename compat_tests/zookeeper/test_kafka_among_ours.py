@@ -48,7 +48,7 @@ def test_both_follow_each_other(tmp_path: Path) -> None:
 
 
 def fetch_as(address: str, replica_id: int) -> ErrorCode:
-    """What a client is answered that says it is a broker."""
+    """The error that a client gets which claims to be a broker."""
     request = FetchRequest(
         replica_state=ReplicaState(replica_id=replica_id, replica_epoch=-1),
         max_wait_ms=0,
