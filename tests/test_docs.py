@@ -1,4 +1,4 @@
-"""What the documents say about themselves and the code is true."""
+"""The statements of the documents about themselves and the code are true."""
 
 import ast
 import fnmatch
@@ -96,7 +96,7 @@ LISTENERS = {
     "controller/coordination/zookeeper_server/server.py": 1,
     "barnabas/testing/brokers/kept_network.py": 0,  # hands on what it is asked for
 }
-"""What listens, and how many headings `docs/limits.md` has for it."""
+"""The files that listen, and the number of headings in `docs/limits.md` for each."""
 
 
 def test_each_listener_has_its_bounds_and_each_of_them_is_tried() -> None:

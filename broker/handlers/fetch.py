@@ -44,6 +44,7 @@ from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
     from barnabas.broker.cluster.metadata import MetadataCache
+    from barnabas.broker.replication.replica_manager import ReplicaManager
 
 FETCH = 1
 READ_COMMITTED = 1
@@ -67,7 +68,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     elif context.comes_from(replica_id):
         sessions = _sessions_of_replicas(request, context)
     else:
-        return _refuse_replica(request, context)
+        return _refuse_replica(replica_id, request, context)
     now_ms = services.network_clock.monotonic_ms()
     plan = sessions.plan(
         request.session_id,
@@ -162,14 +163,22 @@ def _of_replica(
     )
 
 
-def _refuse_replica(request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Refuse a replica's fetch that is not from that broker, as Kafka does without authorization; it
-    gets no session.
-    """
-    sessions = context.services.fetch_sessions
-    plan = FetchPlan(sessions, ErrorCode.NONE, _asked(request, context.services.metadata, context.api_version >= 13))
-    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return _response(plan, [(asked, error_data(asked.partition, error)) for asked in plan.partitions], context)
+def _refuse_replica(replica_id: int, request: FetchRequest, context: RequestContext) -> FetchResponse:
+    """Refuse a replica's fetch that is not from that broker; it gets no session."""
+    services = context.services
+    asked = _asked(request, services.metadata, context.api_version >= 13)
+    plan = FetchPlan(services.fetch_sessions, ErrorCode.NONE, asked)
+    refused = [(each, error_data(each.partition, _refusal(replica_id, each, services.replicas))) for each in asked]
+    return _response(plan, refused, context)
+
+
+def _refusal(replica_id: int, asked: FetchPartition, replicas: "ReplicaManager") -> ErrorCode:
+    """The error of a replica's fetch that is not from that broker: as in Kafka without authorization, and Kafka's own
+    error where that broker is no replica of the partition (Partition.followerReplicaOrThrow)."""
+    partition = replicas.partition(asked.topic or "", asked.partition)
+    if partition is None or (partition.leadership is not None and partition.leadership.followers.follower(replica_id)):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if asked.current_leader_epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def _read_again(

@@ -1,4 +1,4 @@
-"""What both brokers are asked, by subject."""
+"""The requests to both brokers, by subject."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Which commands of controllers a broker obeys, and in what order, over a whole broker."""
+"""The commands of controllers that a broker obeys, and their order, over a whole broker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.anyio
 async def answers(
     commands: ControllerCommands, controller_epoch: int, broker_epoch: int = -1, controller_id: int = OWN_ID
 ) -> list[ErrorCode]:
-    """What becomes of a command of each kind that says nothing else."""
+    """The errors of a command of each kind without content."""
     header: dict[str, Any] = {
         "controller_id": controller_id,
         "controller_epoch": controller_epoch,
