@@ -10,10 +10,13 @@ of 0, UNKNOWN, closes the connection, as in Kafka.
 Versions: 1 pattern types (KIP-290); 2 flexible; 3 resource type USER (KIP-373).
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.network.outcome import CloseConnection
-from barnabas.broker.security.acls.administration import Deletion
 from barnabas.broker.security.acls.bindings import UNKNOWN, AclBindingFilter, ResourcePatternFilter
 from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
 from barnabas.wire.errors import ErrorCode
@@ -24,6 +27,9 @@ from barnabas.wire.messages.delete_acls import (
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
+
+if TYPE_CHECKING:
+    from barnabas.broker.security.acls.administration import Deletion
 
 
 async def handle(request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:

@@ -1,6 +1,7 @@
 """ACLs in a cluster of three brokers: each broker obeys a change that another one has made, also after restarts,
 elections of a controller and lost sessions."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest
 from tests.broker.whole.cluster import Cluster, cluster
+from tools.processes import children
 from tools.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
@@ -138,6 +140,25 @@ async def test_what_changes_while_a_broker_has_no_session(tmp_path: Path) -> Non
         await brokers.expire_session(2)
         await all_let_read(brokers)
         await tool.close()
+
+
+def test_without_an_authorizer_there_is_none_in_memory() -> None:
+    code = """
+import sys
+from barnabas.testing import Broker
+with Broker() as broker:
+    broker.create_topic("t").produce("x")
+print(*sorted(name for name in sys.modules if name.startswith("barnabas.") and "acl" in name))
+"""
+    run = children.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(run.stdout.split()) <= {
+        # What clients are told of the APIs served: their handlers, and what these know of the values in messages.
+        *(f"barnabas.broker.handlers.{name}_acls" for name in ("describe", "create", "delete")),
+        *(f"barnabas.wire.messages.{name}_acls" for name in ("describe", "create", "delete")),
+        "barnabas.broker.security.acls",
+        "barnabas.broker.security.acls.bindings",
+        "barnabas.controller.acl_znodes",
+    }
 
 
 async def test_without_an_authorizer_there_are_no_znodes_of_acls(tmp_path: Path) -> None:

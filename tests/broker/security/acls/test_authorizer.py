@@ -3,11 +3,14 @@
 import logging
 import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from barnabas.broker.api.context import RequestContext
+from barnabas.broker.network.listener import ListenerContext
+from barnabas.broker.network.session import Session
 from barnabas.broker.security.acls.authorizer import (
     DECISIONS_MAX,
     REMEMBERED_LENGTH_MAX,
@@ -15,6 +18,7 @@ from barnabas.broker.security.acls.authorizer import (
     super_users_in,
 )
 from barnabas.broker.security.operations import Operation, ResourceType
+from barnabas.broker.services import Services
 from barnabas.controller.acl_znodes import ALLOW, DENY, LITERAL, PREFIXED, AclResource, StoredAcl
 
 ALICE, HOST = "User:alice", "127.0.0.1"
@@ -86,6 +90,20 @@ def test_a_remembered_decision_costs_one_call() -> None:
     for function in (lambda: reads(authorizer), lambda: reads_some(authorizer)):
         function()
         assert calls(function) == 2, "reads and authorize"
+
+
+def test_a_handler_asks_with_one_call_more() -> None:
+    authorizer = AclAuthorizer()
+    authorizer.replace(TOPIC, frozenset({READ}))
+    session = Session(None, ListenerContext("PLAINTEXT"), 1, client_host=HOST, principal=ALICE)
+    services = cast("Services", SimpleNamespace(authorizer=authorizer))
+    context = RequestContext(services, session, 0, 9, 1, None)
+
+    def ask() -> bool:
+        return context.authorize(Operation.READ, ResourceType.TOPIC, "t")
+
+    assert ask()
+    assert calls(ask) == 2, "authorize of the context and of the authorizer"
 
 
 def test_a_decision_costs_as_much_beside_thousands_of_acls() -> None:
