@@ -45,10 +45,10 @@ async def handle(request: DeleteAclsRequest, context: RequestContext) -> DeleteA
         failures = [_failure(ErrorCode.SECURITY_DISABLED, message) for _ in request.filters]
         return DeleteAclsResponse(filter_results=failures)
     filters = [_filter(each) for each in request.filters]
-    deletions = iter(await acls.delete([each for each in filters if not each.is_unknown]))
+    deletions = iter(await acls.delete([wanted for wanted in filters if not wanted.is_unknown]))
     response = DeleteAclsResponse()
-    for each in filters:
-        if each.is_unknown:
+    for wanted in filters:
+        if wanted.is_unknown:
             response.filter_results.append(_failure(ErrorCode.INVALID_REQUEST, "The filter has an unknown code."))
         else:
             matching = [_matching(deletion) for deletion in next(deletions)]
