@@ -57,10 +57,15 @@ def test_acls_are_created_described_and_deleted(start_cluster: Callable[..., Any
 
 
 def test_who_is_not_allowed_to_is_told(start_cluster: Callable[..., Any]) -> None:
-    cluster = start_cluster({**AUTHORIZER, "super.users": "User:admin"})
+    """A client that has denied itself to alter the cluster; Kafka's broker, which is anonymous, too, goes on."""
+    cluster = start_cluster({**AUTHORIZER, "allow.everyone.if.no.acl.found": "true"})
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    assert admin.describe_acls(EVERYTHING).result(PATIENCE_S) == [], "librdkafka keeps the error to itself"
+    on_cluster = (ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
+    allowed = AclBinding(*on_cluster, AclOperation.ALL, AclPermissionType.ALLOW)
+    denied = AclBinding(*on_cluster, AclOperation.ALTER, AclPermissionType.DENY)
+    assert result(admin.create_acls([allowed, denied])) == [None, None]
     for change in (lambda: admin.create_acls([READ]), lambda: admin.delete_acls([EVERYTHING])):
         with pytest.raises(KafkaException) as failure:
             result(change())
         assert failure.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    assert set(admin.describe_acls(EVERYTHING).result(PATIENCE_S)) == {allowed, denied}
