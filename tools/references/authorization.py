@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from barnabas.broker.handlers import apis_between_brokers, served_apis
 from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.wire.messages import API_NAMES
+from tools.markdown import wrapped
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "authorization.md"
 
@@ -32,26 +33,27 @@ Apache Kafka, which has none, needs ClusterAction on the cluster, as in Kafka: l
 
 ## The checks
 
-Of several operations with "or" between them one suffices. Errors "per partition" are those of the partitions of one
-topic; other topics of the request are served.
+In brackets: the key of the API. The operations come first, then what happens without them; of several operations with
+"or" between them one suffices. Errors "per partition" are those of the partitions of one topic: other topics of the
+request are served.
 
-| key | API | operation | when refused |
-|---|---|---|---|
 """
 
-_PARAGRAPH = re.compile(r"^Authorization: (.*?)\.(?=\n[A-Z]\w+: |\Z)", re.MULTILINE | re.DOTALL)
+_PARAGRAPH = re.compile(r"^Authorization: (.*?)\.(?=\n[A-Z][\w ]*: |\Z)", re.MULTILINE | re.DOTALL)
 _CHECK = re.compile(
-    r"(?P<needs>[A-Za-z]+ on [A-Za-z]+(?: or [A-Za-z]+ on [A-Za-z]+)*)(?: \((?P<condition>.*?)\))?: (.*)"
+    r"(?P<needs>[A-Za-z]+ on [A-Za-z]+(?: or [A-Za-z]+ on [A-Za-z]+)*)(?: \((?P<condition>.*?)\))?: (?P<refusal>.*)"
 )
 _BETWEEN_CHECKS = re.compile(r"; (?![^(]*\))")
 """Semicolons outside of parentheses."""
 _NONE = "none, as in Kafka: "
 
+Needs: TypeAlias = tuple[tuple[Operation, ResourceType], ...]
+
 
 class Check(NamedTuple):
     """A check of a handler: one of `needs` suffices. `condition` says when it applies, if not always."""
 
-    needs: tuple[tuple[Operation, ResourceType], ...]
+    needs: Needs
     condition: str
     refusal: str
 
@@ -95,11 +97,15 @@ def _check(text: str) -> Check:
     found = _CHECK.fullmatch(text)
     if found is None:
         raise ValueError(f"a check is OPERATION on RESOURCE (CONDITION): WHAT HAPPENS, not {text!r}")
-    needs = tuple(
+    return Check(needs_of(found["needs"]), found["condition"] or "", found["refusal"])
+
+
+def needs_of(text: str) -> Needs:
+    """The operations of a check, of which one suffices: "Create on Cluster or Create on Topic"."""
+    return tuple(
         (Operation[_constant(operation)], ResourceType[_constant(resource)])
-        for operation, _, resource in (need.split() for need in found["needs"].split(" or "))
+        for operation, _, resource in (need.split() for need in text.split(" or "))
     )
-    return Check(needs, found["condition"] or "", found[3])
 
 
 def _constant(word: str) -> str:
@@ -114,12 +120,12 @@ def _words(constant: Operation | ResourceType) -> str:
 
 def reference() -> str:
     """The page."""
-    rows = []
-    for api in apis():
-        rows += [f"| {api.key} | {API_NAMES[api.key]} | {check.text} | {check.refusal} |" for check in api.checks]
-        if not api.checks:
-            rows.append(f"| {api.key} | {API_NAMES[api.key]} | none | {api.reason} |")
-    return INTRODUCTION + "\n".join(rows) + "\n"
+    return INTRODUCTION + "\n".join(map(_item, apis())) + "\n"
+
+
+def _item(api: Api) -> str:
+    checks = "; ".join(f"{check.text}: {check.refusal}" for check in api.checks)
+    return wrapped(f"- **{API_NAMES[api.key]}** ({api.key}): {checks or f'nothing; {api.reason}'}.")
 
 
 if __name__ == "__main__":
