@@ -51,7 +51,8 @@ def _page(
     may not describe come last, and take no room."""
     metadata = context.services.metadata
     may_describe = Decisions(context, Operation.DESCRIBE, ResourceType.TOPIC)
-    names, refused = [], []
+    names: list[str] = []
+    refused: list[str] = []
     turns = Turns()
     for name in sorted(asked or {topic.name for topic in metadata.topics()}):
         if name >= begin.topic_name:

@@ -164,10 +164,10 @@ def _asked_topics(
             refused = _not_to_be_created(missing, context)
             missing = [name for name in missing if name not in refused]
         context.services.auto_topics.create([name for name in missing if is_valid_topic_name(name)])
-    topics = [_topic(topic, context) for topic in found.values()] + [_missing(name) for name in missing]
+    known = [_topic(topic, context) for topic in found.values()] + [_missing(name) for name in missing]
     if refused:
-        topics += [_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name, ZERO_TOPIC_ID) for name in refused]
-    return topics
+        known += [_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name, ZERO_TOPIC_ID) for name in refused]
+    return known
 
 
 def _not_to_be_created(names: Iterable[str], context: RequestContext) -> dict[str, None]:

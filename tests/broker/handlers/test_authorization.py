@@ -1,27 +1,20 @@
 """What each API asks the authorizer, and what the response is when that refuses: the table of `authorization_cases.py`,
 and the checks that leave something out of a response."""
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import pytest
 
 from barnabas.broker.api.context import RequestContext
-from barnabas.broker.api.dispatch import Dispatcher
-from barnabas.broker.api.local import LocalClient, LocalResources
-from barnabas.broker.handlers import apis_between_brokers, find_handler_in_cluster, served_apis
+from barnabas.broker.handlers import apis_between_brokers, served_apis
 from barnabas.broker.network.listener import ListenerContext
 from barnabas.broker.network.session import Session
-from barnabas.broker.observability.request_metrics import RequestMetrics
-from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.broker_secrets import RegisteredSecrets
 from barnabas.broker.security.operations import CLUSTER_NAME, NOT_ASKED, Operation, ResourceType, bits
-from barnabas.inflight_budget import InflightBudget
 from barnabas.testing import Broker
-from barnabas.threads import OsThreads
 from barnabas.wire import messages
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -38,14 +31,12 @@ from barnabas.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchR
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.schema import Message
 from tests.broker.handlers.authorization_cases import CASES, KAFKA_BROKER_ID, Case, Names
+from tests.broker.handlers.authorization_world import AUTHORIZATION_ERRORS, World, errors_of, look_up, others, triples
 from tests.support.fake_authorizer import FakeAuthorizer, Triple
-from tests.support.manual_timers import ManualTimers
-from tools.attack.requests import simple_offset_commit
 from tools.attack.stage import TOPIC, Stage
 from tools.references import authorization
 from tools.references.authorization import needs_of
 
-AUTHORIZATION_ERRORS: Final = {code for code in ErrorCode if code.name.endswith("AUTHORIZATION_FAILED")}
 WITHOUT_CASE: Final = {
     ("Metadata", "Describe on Cluster"),
     ("ListGroups", "Describe on Cluster or Describe on Group"),
@@ -66,50 +57,6 @@ BY_TOPIC: Final = [
     for check in case.checks
     if check.endswith("on Topic") and not (case.tells_existence or case.names_new_topic)
 ]
-_numbers = itertools.count()
-
-
-async def look_up(_broker_id: int) -> None:
-    """There is no more to be known."""
-
-
-class World(NamedTuple):
-    """A broker with a topic, a group and an open transaction."""
-
-    broker: Broker
-    stage: Stage
-    names: Names
-
-    def ask(
-        self,
-        request: Message,
-        version: int,
-        authorizer: Authorizer | None = None,
-        *,
-        of_broker: bool = False,
-        **parts: Any,
-    ) -> Any:
-        """The response to a client, or to a broker of Apache Kafka. `parts` are used instead of the broker's own."""
-        return self.broker.call(self._ask(request, version, of_broker, authorizer=authorizer, **parts))
-
-    async def _ask(self, request: Message, version: int, of_broker: bool, **parts: Any) -> Any:
-        server = self.broker.server
-        secrets = RegisteredSecrets(server.services.node_id, lambda: {KAFKA_BROKER_ID: ""}, look_up)
-        services = replace(server.services, broker_secrets=secrets, **parts)
-        dispatcher = Dispatcher(services, find_handler_in_cluster, services.network_clock, RequestMetrics())
-        resources = LocalResources(dispatcher, InflightBudget(2**30), 2**30, ManualTimers(), OsThreads())
-        client_id = f"broker-{KAFKA_BROKER_ID}-test" if of_broker else "a client"
-        client = LocalClient(resources, server.config.listeners[0].name, client_id)
-        client.session.listener = client.session.listener._replace(is_inter_broker=of_broker)
-        return await client.ask(request, version, messages.api(request.API_KEY).response_class)
-
-    def commit_offset(self) -> None:
-        """The group has an offset of the topic, whatever was deleted before."""
-        self.stage.ask(simple_offset_commit(self.stage, 8), 8)
-
-    def new_topic(self) -> Names:
-        """The names with a topic that does not exist."""
-        return self.names._replace(topic=f"new-{next(_numbers)}")
 
 
 @pytest.fixture(scope="module")
@@ -119,36 +66,6 @@ def world() -> Iterator[World]:
         names = Names(TOPIC, stage.topic_id, "offsets", stage.producer().transactional_id)
         yield World(broker, stage, names)
         stage.close()
-
-
-def triples(needs: Iterable[tuple[Operation, ResourceType]], names: Names) -> list[Triple]:
-    """The operations on the resources of a request."""
-    named = {
-        ResourceType.TOPIC: names.topic,
-        ResourceType.GROUP: names.group_id,
-        ResourceType.CLUSTER: CLUSTER_NAME,
-        ResourceType.TRANSACTIONAL_ID: names.transactional_id,
-    }
-    return [(operation, resource_type, named[resource_type]) for operation, resource_type in needs]
-
-
-def others(case: Case, check: str, names: Names) -> set[Triple]:
-    """What the other checks of a request need."""
-    return {triples(needs_of(other), names)[0] for other in case.checks if other != check}
-
-
-def errors_of(response: Message, path: str = "") -> dict[str, set[ErrorCode]]:
-    """The errors of a response, by the field that they stand in."""
-    found: dict[str, set[ErrorCode]] = {}
-    for field in response.FIELDS:
-        inner = getattr(response, field.name)
-        for each in inner if isinstance(inner, list) else [inner]:
-            if field.name.endswith("error_code") and each:
-                found.setdefault(f"{path}{field.name}", set()).add(ErrorCode(each))
-            elif isinstance(each, Message):
-                for name, errors in errors_of(each, f"{path}{field.name}.").items():
-                    found.setdefault(name, set()).update(errors)
-    return found
 
 
 @pytest.mark.parametrize(("case", "check"), CHECKS)
@@ -193,8 +110,8 @@ def test_each_check_of_a_handler_is_tried() -> None:
         for check in api.checks
     }
     assert set(tried) | WITHOUT_CASE == set(said)
-    for check, errors in tried.items():
-        assert all(error in said[check] for error in errors), check
+    for tried_check, errors in tried.items():
+        assert all(error in said[tried_check] for error in errors), tried_check
 
 
 def test_each_handler_says_what_it_asks_or_why_not() -> None:
@@ -313,7 +230,7 @@ def test_a_topic_is_deleted_only_for_a_client_that_may(
     world: World, allowed: tuple[Operation | str, ...], name_is_told: bool, is_deleted: bool, by_id: bool
 ) -> None:
     metadata = world.broker.server.services.metadata
-    topic = world.broker.create_topic(f"doomed-{next(_numbers)}")
+    topic = world.broker.create_topic(world.new_topic().topic)
     asked = DeleteTopicState(name=topic.name)
     if by_id:
         asked = DeleteTopicState(name=None, topic_id=metadata.topic_id(topic.name))
@@ -338,7 +255,7 @@ def test_an_absent_topic_is_unknown_to_a_client_that_may_describe_it(world: Worl
 
 
 def test_one_refused_topic_does_not_affect_the_others(world: World) -> None:
-    other = world.broker.create_topic(f"other-{next(_numbers)}").name
+    other = world.broker.create_topic(world.new_topic().topic).name
     request = FetchRequest(
         max_wait_ms=0,
         session_epoch=-1,
