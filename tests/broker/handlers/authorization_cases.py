@@ -353,7 +353,9 @@ CASES = (
     Case(
         "DeleteTopics",
         6,
-        lambda names: delete_topics.DeleteTopicsRequest(topics=[delete_topics.DeleteTopicState(name=names.topic)]),
+        lambda names: delete_topics.DeleteTopicsRequest(
+            topics=[delete_topics.DeleteTopicState(name=names.topic)], timeout_ms=10_000
+        ),
         {"Describe on Topic": ("responses.error_code",)},
         names_new_topic=True,
     ),
