@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.controller import znodes
 from tools.markdown import WIDTH
-from tools.references import command_line, configuration, metrics
+from tools.references import authorization, command_line, configuration, metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -32,6 +32,10 @@ def test_the_page_of_the_command_line_is_current() -> None:
 
 def test_the_metrics_page_is_current() -> None:
     assert metrics.TARGET.read_text() == metrics.reference(), "run make docs"
+
+
+def test_the_page_of_authorization_is_current() -> None:
+    assert authorization.TARGET.read_text() == authorization.reference(), "run make docs"
 
 
 def test_each_znode_that_means_something_is_told_of() -> None:

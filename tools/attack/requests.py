@@ -109,7 +109,7 @@ def _offset_commit(stage: Stage, version: int) -> Message:
     )
 
 
-def _simple_offset_commit(stage: Stage, _version: int) -> Message:
+def simple_offset_commit(stage: Stage, _version: int) -> Message:
     """The request of a consumer without a group."""
     partition = offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
     return offset_commit.OffsetCommitRequest(
@@ -349,12 +349,12 @@ def _list_reassignments(_stage: Stage, _version: int) -> Message:
 
 
 def _delete_groups(stage: Stage, _version: int) -> Message:
-    stage.ask(_simple_offset_commit(stage, 8), 8)
+    stage.ask(simple_offset_commit(stage, 8), 8)
     return delete_groups.DeleteGroupsRequest(groups_names=["offsets"])
 
 
 def _delete_offsets(stage: Stage, _version: int) -> Message:
-    stage.ask(_simple_offset_commit(stage, 8), 8)
+    stage.ask(simple_offset_commit(stage, 8), 8)
     partition = offset_delete.OffsetDeleteRequestPartition(partition_index=0)
     topic = offset_delete.OffsetDeleteRequestTopic(name=TOPIC, partitions=[partition])
     return offset_delete.OffsetDeleteRequest(group_id="offsets", topics=[topic])
@@ -396,7 +396,7 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     1: (_fetch, _fetch_of_nothing, _fetch_in_session),
     2: (_list_offsets,),
     3: (_metadata,),
-    8: (_offset_commit, _simple_offset_commit),
+    8: (_offset_commit, simple_offset_commit),
     9: (_offset_fetch,),
     10: (_find_coordinator,),
     11: (_join,),
