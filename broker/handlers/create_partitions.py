@@ -5,13 +5,16 @@ one result. The response is sent once this broker serves the new partitions. Rec
 partition may change.
 Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (no increase), INVALID_REPLICA_ASSIGNMENT,
 INVALID_REPLICATION_FACTOR (too few brokers), REASSIGNMENT_IN_PROGRESS, INVALID_REQUEST (duplicates), POLICY_VIOLATION
-(more than 10,000 new partitions), REQUEST_TIMED_OUT (they are still being added), NOT_CONTROLLER, KAFKA_STORAGE_ERROR.
+(more than 10,000 new partitions), REQUEST_TIMED_OUT (they are still being added), NOT_CONTROLLER, KAFKA_STORAGE_ERROR,
+THROTTLING_QUOTA_EXCEEDED (version 3+, KIP-599; before, partitions are added and the client is throttled).
 Deviations: with a timeout of zero or less partitions are added in the background, with the result REQUEST_TIMED_OUT, as
-before Kafka 4; throttle_time_ms is always 0.
-Versions: 1 nothing new; 2 flexible; 3 nothing new.
+before Kafka 4.
+Versions: 1 nothing new; 2 flexible; 3 THROTTLING_QUOTA_EXCEEDED.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
@@ -23,6 +26,8 @@ from barnabas.wire.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+STRICT_QUOTA_FROM_VERSION: Final = 3
+
 
 async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
     expansions = [
@@ -33,11 +38,17 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
         )
         for topic in request.topics
     ]
+    refused: dict[str, ApiError] = {}
     results: dict[str, ApiError | None]
     try:
+        if context.meter is not None and not request.validate_only:
+            refused = await _beyond_quota(expansions, request, context)
         results = await context.services.controller.create_partitions(
-            expansions, validate_only=request.validate_only, timeout_ms=request.timeout_ms
+            [expansion for expansion in expansions if expansion.name not in refused],
+            validate_only=request.validate_only,
+            timeout_ms=request.timeout_ms,
         )
+        results = {**results, **refused}
     except ApiError as error:
         results = dict.fromkeys((expansion.name for expansion in expansions), error)
     return CreatePartitionsResponse(
@@ -49,6 +60,27 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
             )
             for name, error in results.items()
         ]
+    )
+
+
+async def _beyond_quota(
+    expansions: list[NewPartitions], request: CreatePartitionsRequest, context: RequestContext
+) -> dict[str, ApiError]:
+    """The errors of the topics that the client's quota of controller mutations refuses. Topics that cannot be expanded
+    do not count. Raises ApiError."""
+    is_strict = context.api_version >= STRICT_QUOTA_FROM_VERSION
+    quota = None if context.meter is None else context.meter.limit_mutations(is_strict=is_strict)
+    if quota is None:
+        return {}
+    controller = context.services.controller
+    checked = await controller.create_partitions(expansions, validate_only=True, timeout_ms=request.timeout_ms)
+    topics = controller.cluster.topics
+    return quota.refused(
+        {
+            expansion.name: expansion.count - len(topics[expansion.name].assignments)
+            for expansion in expansions
+            if checked[expansion.name] is None and expansion.name in topics
+        }
     )
 
 

@@ -7,7 +7,7 @@ limited, too: beyond it the one that was not used for longest is forgotten.
 Source: kafka 3.9.1 ClientQuotaManager, ClientRequestQuotaManager, ControllerMutationQuotaManager.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
 from barnabas.broker.quotas.entities import ClientKey, QuotaLimits
@@ -180,6 +180,16 @@ class MutationQuota:
                 raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         if self._is_strict:
             bucket.take(partitions, bound, now_ms)
+
+    def refused(self, counts: Mapping[str, int]) -> dict[str, ApiError]:
+        """Count the partitions of topics, one topic after the other; returns the errors of those that are refused."""
+        errors = {}
+        for topic, partitions in counts.items():
+            try:
+                self.record(partitions)
+            except ApiError as error:
+                errors[topic] = error
+        return errors
 
     @property
     def throttle_time_ms(self) -> int:
