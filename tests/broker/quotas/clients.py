@@ -18,3 +18,8 @@ def local_client(broker: Broker, client_id: str, principal: str | None = None) -
     if principal is not None:
         client.session.principal = principal
     return client
+
+
+async def configure(broker: Broker, entity_type: str, name: str, **quotas: str) -> None:
+    """Set the quotas of an entity below /config, in place of those of before."""
+    await broker.configs.change(entity_type, name, lambda _: quotas)

@@ -22,7 +22,7 @@ from barnabas.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsR
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from barnabas.wire.records import Record, build_batch
-from tests.broker.quotas.clients import local_client
+from tests.broker.quotas.clients import configure, local_client
 from tests.broker.running import ENVIRONMENT, running
 
 pytestmark = pytest.mark.anyio
@@ -30,10 +30,6 @@ pytestmark = pytest.mark.anyio
 TOPIC = "t"
 BATCH = build_batch([Record(0, 1_700_000_000_000, None, b"x" * 1_000, [], 0)])
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
-
-
-async def configure(broker: Broker, entity_type: str, name: str, **quotas: str) -> None:
-    await broker.configs.change(entity_type, name, lambda _: quotas)
 
 
 async def create(client: LocalClient, *topics: tuple[str, int], version: int = 7) -> CreateTopicsResponse:
