@@ -15,41 +15,21 @@ from barnabas.wire.messages.create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
-from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from barnabas.wire.records import Record, build_batch
-from tests.broker.quotas.clients import configure, local_client
+from tests.broker.quotas.clients import BATCH, TOPIC, configure, create, local_client, produce
 from tests.broker.running import ENVIRONMENT, running
 
 pytestmark = pytest.mark.anyio
 
-TOPIC = "t"
-BATCH = build_batch([Record(0, 1_700_000_000_000, None, b"x" * 1_000, [], 0)])
-PRODUCE_VERSION, FETCH_VERSION = 9, 12
-
-
-async def create(client: LocalClient, *topics: tuple[str, int], version: int = 7) -> CreateTopicsResponse:
-    asked = [CreatableTopic(name=name, num_partitions=count, replication_factor=1) for name, count in topics]
-    return await client.ask(CreateTopicsRequest(topics=asked, timeout_ms=30_000), version, CreateTopicsResponse)
+FETCH_VERSION = 12
 
 
 async def expand(client: LocalClient, count: int) -> CreatePartitionsResponse:
     topics = [CreatePartitionsTopic(name="a", count=count, assignments=None)]
     return await client.ask(CreatePartitionsRequest(topics=topics, timeout_ms=30_000), 3, CreatePartitionsResponse)
-
-
-async def produce(client: LocalClient, count: int = 1) -> int:
-    """Append batches with one request; returns the throttle time."""
-    data = PartitionProduceData(index=0, records=BATCH)
-    topics = [TopicProduceData(name=TOPIC, partition_data=[data]) for _ in range(count)]
-    request = ProduceRequest(acks=1, timeout_ms=1_000, topic_data=topics)
-    response = await client.ask(request, PRODUCE_VERSION, ProduceResponse)
-    assert {p.error_code for t in response.responses for p in t.partition_responses} == {ErrorCode.NONE}
-    return response.throttle_time_ms
 
 
 def fetch_request(offset: int = 0, *, session_id: int = 0, session_epoch: int = -1) -> FetchRequest:
