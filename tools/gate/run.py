@@ -97,14 +97,16 @@ class Run:
             self._run_again(each, [name for name in each.failed if (each.part.name, name) in live])
 
     def _run_part(self, each: PartRun) -> None:
-        record = self._file(each.part, "jsonl")
+        record, known = self._file(each.part, "jsonl"), self._file(each.part, "known")
+        # A copy: the worker that replaces a crashed one has to collect the same tests as the others.
+        known.write_bytes(record.read_bytes() if record.exists() else b"")
         each.resumed = len(read_outcomes(record))
         beside = ["-p", "tools.gate.workers", "-n", str(each.part.workers), "--max-worker-restart", "4",
                   "--no-loadscope-reorder"] if each.part.workers else []  # fmt: skip
         began, busy = time.monotonic(), _children_s()
         each.status = self._pytest(
             each.part,
-            [*beside, "-m", each.part.markers, "--record", str(record), "--recorded", str(record),
+            [*beside, "-m", each.part.markers, "--record", str(record), "--recorded", str(known),
              "--junitxml", str(self._junit_file(each.part)), *self._arguments, *each.part.paths],
         )  # fmt: skip
         each.seconds, each.processor_seconds = time.monotonic() - began, _children_s() - busy
