@@ -25,9 +25,6 @@ FLAKY_MAX: Final = 2
 """The run fails if more tests than this pass only in the second attempt."""
 AGAIN_MAX: Final = 10
 """If more live tests than this fail, none is run again: so many failures are not chance."""
-# A test is interrupted after ten minutes (pyproject.toml). If even that has no effect, as inside a client's native
-# library, its process ends after fifteen minutes and prints the stack of each thread. So every run ends.
-ENDS: Final = ("-o", "faulthandler_timeout=900", "-o", "faulthandler_exit_on_timeout=true")
 
 
 @dataclass
@@ -123,7 +120,10 @@ class Run:
         each.again = read_outcomes(record)
 
     def _pytest(self, part: Part, arguments: Sequence[str]) -> int:
-        command = [sys.executable, "-m", "pytest", "-p", "tools.gate.recorder", *ENDS, *arguments]
+        # A test is interrupted after ten minutes (pyproject.toml). If even that has no effect, as inside a client's
+        # native library, its process ends after `test_s_max`. So every run ends.
+        ends = ["-o", f"faulthandler_timeout={part.test_s_max}", "-o", "faulthandler_exit_on_timeout=true"]
+        command = [sys.executable, "-m", "pytest", "-p", "tools.gate.recorder", *ends, *arguments]
         variables = {**os.environ, **self._environment, **part.environment}
         # Tests start hundreds of processes: compiled bytecode is kept for the next.
         variables.pop("PYTHONDONTWRITEBYTECODE", None)
