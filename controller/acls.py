@@ -270,8 +270,10 @@ def _write(resource: AclResource, acls: frozenset[StoredAcl], found: tuple[bytes
     """The write that gives a resource pattern its ACLs; None if there is nothing to write."""
     if found is None:
         return Create(resource.path, encode_acls(acls)) if acls else None
-    version = found[1].version
-    return SetData(resource.path, encode_acls(acls), version) if acls else Delete(resource.path, version)
+    stat = found[1]
+    if acls or stat.num_children:  # which another program has created
+        return SetData(resource.path, encode_acls(acls), stat.version)
+    return Delete(resource.path, stat.version)
 
 
 def _is_known(resource_type: str, parent: str) -> bool:
