@@ -46,7 +46,7 @@ from barnabas.timers import Timers
 
 logger = logging.getLogger(__name__)
 
-_READ_AT_ONCE = 500
+_READ_AT_ONCE = 100
 """The number of resource patterns that are read together."""
 
 _RESTORED_BYTES = 512 * 1024
@@ -55,7 +55,7 @@ _RESTORED_BYTES = 512 * 1024
 DENIED_WHERE_BROKEN = frozenset({StoredAcl("User:*", DENY, "All", "*")})
 """The assumed ACLs of a resource pattern while its own cannot be read and are not cached: everything is denied."""
 
-_ACL_BYTES = 350
+_ACL_BYTES = 800
 """The memory of an ACL, besides its texts, here and in the index of the authorizer."""
 
 _NONE: frozenset[StoredAcl] = frozenset()

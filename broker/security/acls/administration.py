@@ -49,7 +49,7 @@ class AclLimits(NamedTuple):
     refused."""
 
     acls: int = 50_000
-    bytes: int = 32 * 1024 * 1024
+    bytes: int = 48 * 1024 * 1024
     acls_of_pattern: int = 2_000
     payload_bytes: int = 512 * 1024
 
