@@ -46,7 +46,7 @@ from barnabas.timers import Timers
 
 logger = logging.getLogger(__name__)
 
-_READ_AT_ONCE = 500
+_READ_AT_ONCE = 100
 """The number of resource patterns that are read together."""
 
 _RESTORED_BYTES = 512 * 1024
@@ -55,7 +55,7 @@ _RESTORED_BYTES = 512 * 1024
 DENIED_WHERE_BROKEN = frozenset({StoredAcl("User:*", DENY, "All", "*")})
 """The assumed ACLs of a resource pattern while its own cannot be read and are not cached: everything is denied."""
 
-_ACL_BYTES = 350
+_ACL_BYTES = 800
 """The memory of an ACL, besides its texts, here and in the index of the authorizer."""
 
 _NONE: frozenset[StoredAcl] = frozenset()
@@ -270,8 +270,10 @@ def _write(resource: AclResource, acls: frozenset[StoredAcl], found: tuple[bytes
     """The write that gives a resource pattern its ACLs; None if there is nothing to write."""
     if found is None:
         return Create(resource.path, encode_acls(acls)) if acls else None
-    version = found[1].version
-    return SetData(resource.path, encode_acls(acls), version) if acls else Delete(resource.path, version)
+    stat = found[1]
+    if acls or stat.num_children:  # which another program has created
+        return SetData(resource.path, encode_acls(acls), stat.version)
+    return Delete(resource.path, stat.version)
 
 
 def _is_known(resource_type: str, parent: str) -> bool:

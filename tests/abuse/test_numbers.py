@@ -53,10 +53,14 @@ SETTINGS = {
     "barnabas.group.newcomer.delay.ms": "0",
     "broker.id": "1",
     "max.incremental.fetch.session.cache.slots": "100000",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
 }
 MAY_WAIT = {1, 11, 14}
 """Fetch, JoinGroup and SyncGroup: their numbers say how long, or others are waited for."""
 MAY_WAIT_S = 0.15
+MAY_CLOSE = {29, 30, 31}
+"""The requests of ACLs: the number 0 stands for something unknown, which cannot be parsed."""
 ANSWER_S = PATIENCE_S
 EVERY_VERSION, NEWEST = slice(None), slice(-1, None)
 IDLE_MS = 2_000
@@ -125,6 +129,11 @@ class Attacker:
             assert key in MAY_WAIT, f"no answer to {request} of version {version}"
             self.waiting += 1
             self._parked.append(self._connection)
+            self._renew()
+            return None
+        if body is None and key in MAY_CLOSE:
+            self.closed += 1
+            self._connection.close()
             self._renew()
             return None
         assert body is not None, f"the connection was closed after {request} of version {version}"

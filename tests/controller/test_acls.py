@@ -255,6 +255,22 @@ async def test_damaged_acls_keep_those_that_were_there(
         await restarted.stop()
 
 
+async def test_the_znode_of_no_acls_may_have_children(stores: Stores, clock: ManualClock) -> None:
+    """Another program has created them: the znode cannot be deleted."""
+    async with stores:
+        session = await stores.session()
+        repository = repository_of(session, clock)
+        await repository.start()
+        await add(repository, TOPIC, READ)
+        await session.create(f"{TOPIC.path}/stray")
+        await repository.change(TOPIC, lambda _: frozenset())
+        assert (await session.get(TOPIC.path))[0] == encode_acls([])
+        assert dict(repository.acls) == {}
+        await add(repository, TOPIC, DENIED)
+        assert repository.acls_of(TOPIC) == {DENIED}
+        await repository.stop()
+
+
 async def test_deleted_parents_are_restored(stores: Stores, clock: ManualClock) -> None:
     async with stores:
         session = await stores.session()

@@ -1,7 +1,7 @@
 """ACLs as administrators list, create and delete them.
 
-All ACLs of a resource pattern are in one znode, and are changed together. What is wrong with one ACL of a request keeps
-the others of it from nothing.
+All ACLs of a resource pattern are in one znode, and are changed together. An ACL that is refused does not keep the
+others of its request from being created.
 
 Source: `AclAuthorizer.scala` of 3.9.1 (createAcls, deleteAcls), `AclControlManager.java` and `AclApis.scala` of 4.3.0
 (checks and their messages).
@@ -10,7 +10,7 @@ Source: `AclAuthorizer.scala` of 3.9.1 (createAcls, deleteAcls), `AclControlMana
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.broker.security.acls.authorizer import AclAuthorizer
@@ -49,7 +49,7 @@ class AclLimits(NamedTuple):
     refused."""
 
     acls: int = 50_000
-    bytes: int = 64 * 1024 * 1024
+    bytes: int = 48 * 1024 * 1024
     acls_of_pattern: int = 2_000
     payload_bytes: int = 512 * 1024
 
@@ -80,7 +80,7 @@ class AclAdministration:
         """The ACLs that a filter matches, in order, by resource pattern."""
         found, turns = {}, Turns(_PATTERNS_PER_TURN)
         for pattern in sorted(await self._matching(wanted, turns)):
-            entries = self.authorizer.index.entries.get(pattern, frozenset())
+            entries = self._known(pattern)
             await turns.after(len(entries))
             matching = sorted(each for each in entries if _is_shown(each) and wanted.matches_entry(each))
             if matching:
@@ -106,10 +106,12 @@ class AclAdministration:
         for index, (binding, error) in enumerate(zip(bindings, errors, strict=True)):
             if error is None:
                 by_pattern.setdefault(binding.pattern, []).append(index)
+        failure = None
         for pattern, indexes in by_pattern.items():
-            error = await self._create_of(pattern, {bindings[index].entry for index in indexes})
+            if not _is_time_out(failure):
+                failure = await self._create_of(pattern, {bindings[index].entry for index in indexes})
             for index in indexes:
-                errors[index] = error
+                errors[index] = failure
         return errors
 
     async def _create_of(self, pattern: ResourcePattern, entries: Iterable[AccessControlEntry]) -> ApiError | None:
@@ -150,34 +152,46 @@ class AclAdministration:
             for pattern in await self._matching(each, turns):
                 by_pattern.setdefault(pattern, []).append(index)
         deletions: list[list[Deletion]] = [[] for _ in filters]
+        failure = None
         for pattern in sorted(by_pattern):
             if not can_be_stored(resource_of(pattern)):
                 continue
             indexes = by_pattern[pattern]
-            deleted, error = await self._delete_of(pattern, [filters[index] for index in indexes])
+            entries = self._known(pattern)
+            if not _is_time_out(failure):
+                entries, failure = await self._delete_of(pattern, [filters[index] for index in indexes])
             for index in indexes:
-                matching = sorted(each for each in deleted if _is_shown(each) and filters[index].matches_entry(each))
-                deletions[index] += [Deletion(AclBinding(pattern, entry), error) for entry in matching]
+                matching = sorted(each for each in entries if _is_shown(each) and filters[index].matches_entry(each))
+                deletions[index] += [Deletion(AclBinding(pattern, entry), failure) for entry in matching]
         return deletions
 
     async def _delete_of(
         self, pattern: ResourcePattern, filters: Sequence[AclBindingFilter]
-    ) -> tuple[set[AccessControlEntry], ApiError | None]:
-        """Delete the ACLs of one resource pattern that one of the filters matches: these, and the error if they were
-        not deleted."""
-        matching: set[AccessControlEntry] = set()
+    ) -> tuple[Collection[AccessControlEntry], ApiError | None]:
+        """Delete the ACLs of one resource pattern that one of the filters matches; returns the deleted ones. If they
+        could not be deleted, returns the known ones, which the filters may match, and the error."""
+        deleted: set[AccessControlEntry] = set()
 
         def remove(current: frozenset[StoredAcl]) -> frozenset[StoredAcl]:
             entries = {acl: entry_of(acl) for acl in current}
-            matching.clear()
-            matching.update(entry for entry in entries.values() if any(each.matches_entry(entry) for each in filters))
-            return frozenset(acl for acl, entry in entries.items() if entry not in matching)
+            deleted.clear()
+            deleted.update(entry for entry in entries.values() if any(each.matches_entry(entry) for each in filters))
+            return frozenset(acl for acl, entry in entries.items() if entry not in deleted)
 
         try:
             await self.repository.change(resource_of(pattern), remove)
         except ApiError as error:
-            return matching, error
-        return matching, None
+            return self._known(pattern), error
+        return deleted, None
+
+    def _known(self, pattern: ResourcePattern) -> Collection[AccessControlEntry]:
+        """The ACLs of a resource pattern that this broker has heard of."""
+        return self.authorizer.index.entries.get(pattern, frozenset())
+
+
+def _is_time_out(error: ApiError | None) -> bool:
+    """Whether the metadata store was unreachable: the rest of the request would wait as long."""
+    return error is not None and error.error is ErrorCode.REQUEST_TIMED_OUT
 
 
 def _is_shown(entry: AccessControlEntry) -> bool:

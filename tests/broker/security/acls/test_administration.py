@@ -23,7 +23,7 @@ from barnabas.clock import ManualClock
 from barnabas.controller.acl_znodes import ALLOW, StoredAcl, encode_acls
 from barnabas.controller.acls import AclRepository
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
-from barnabas.controller.coordination.interface import StoreUnavailable
+from barnabas.controller.coordination.interface import ConnectionLost, StoreUnavailable
 from barnabas.wire.errors import ErrorCode
 from tests.support.manual_timers import ManualTimers
 
@@ -117,6 +117,26 @@ async def test_a_full_disk_refuses_changes(clock: ManualClock) -> None:
         assert is_allowed(acls, "User:1")
         session.multi = write  # type: ignore[method-assign]
         assert await errors_of(acls, acl(2)) == [None]
+
+
+async def test_a_request_waits_once_for_a_store_out_of_reach(clock: ManualClock) -> None:
+    async with administration(clock) as (acls, session):
+        assert await errors_of(acls, acl(1), acl(2, PREFIX)) == [None, None]
+        read, reads = session.get_many, []
+
+        async def get_many(paths: list[str], watcher: object = None) -> object:
+            reads.append(paths)
+            raise ConnectionLost
+
+        session.get_many = get_many  # type: ignore[assignment, method-assign]
+        assert await errors_of(acls, acl(3), acl(4, PREFIX)) == [ErrorCode.REQUEST_TIMED_OUT] * 2
+        assert len(reads) == 1
+        [deletions] = await acls.delete([EVERYTHING])
+        assert len(reads) == 2
+        assert [each.binding for each in deletions] == [acl(1), acl(2, PREFIX)]
+        assert {each.error is not None and each.error.error for each in deletions} == {ErrorCode.REQUEST_TIMED_OUT}
+        session.get_many = read  # type: ignore[method-assign]
+        assert len((await acls.delete([EVERYTHING]))[0]) == 2
 
 
 async def test_acls_that_another_broker_has_just_created_are_deleted(clock: ManualClock) -> None:
