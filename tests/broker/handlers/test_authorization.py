@@ -9,8 +9,10 @@ from typing import Any, Final
 import pytest
 
 from barnabas.broker.api.context import RequestContext
+from barnabas.broker.configuration.tables.broker import RACK_AWARE_SELECTOR
 from barnabas.broker.handlers import apis_between_brokers, served_apis
 from barnabas.broker.network.listener import ListenerContext
+from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.session import Session
 from barnabas.broker.security.broker_secrets import RegisteredSecrets
 from barnabas.broker.security.operations import CLUSTER_NAME, NOT_ASKED, Operation, ResourceType, bits
@@ -25,9 +27,11 @@ from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartit
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.list_groups import ListGroupsRequest
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.schema import Message
 from tests.broker.handlers.authorization_cases import CASES, KAFKA_BROKER_ID, Case, Names
@@ -126,6 +130,7 @@ def test_each_handler_says_what_it_asks_or_why_not() -> None:
 
 # --- what is left out of responses ---------------------------------------------------------------
 
+READ: Final = (Operation.READ, ResourceType.TOPIC, TOPIC)
 DESCRIBE_CLUSTER: Final = (Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
@@ -266,16 +271,60 @@ def test_one_refused_topic_does_not_affect_the_others(world: World) -> None:
             for name in (TOPIC, other)
         ],
     )
-    response = world.ask(request, 12, FakeAuthorizer({(Operation.READ, ResourceType.TOPIC, TOPIC)}))
+    response = world.ask(request, 12, FakeAuthorizer({READ}))
     found = {topic.topic: topic.partitions[0] for topic in response.responses}
     assert found[TOPIC].records
     assert (found[other].error_code, found[other].high_watermark) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1)
 
 
+def test_a_reader_in_a_rack_is_refused_as_others_are(world: World) -> None:
+    config = SimpleNamespace(fetch_max_bytes=1 << 20, replica_selector_class=RACK_AWARE_SELECTOR)
+    asked = FetchPartition(partition=0, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic=TOPIC, partitions=[asked])]
+    request = FetchRequest(max_wait_ms=0, session_epoch=-1, topics=topics, rack_id="a")
+    for allowed, error in (((), ErrorCode.TOPIC_AUTHORIZATION_FAILED), ((READ,), ErrorCode.NONE)):
+        response = world.ask(request, 12, FakeAuthorizer(allowed), config=config)
+        assert response.responses[0].partitions[0].error_code == error
+
+
+def test_a_produce_request_without_a_response_is_refused_by_closing_the_connection(world: World) -> None:
+    request = produce(world.stage.batch())
+    request.acks = 0
+    with pytest.raises(CloseConnection):
+        world.ask(request, 9, FakeAuthorizer())
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_one_transactional_batch_of_several_needs_the_transactional_id(world: World, position: int) -> None:
+    """Wherever it is in the request (CVE-2018-17196)."""
+    batches = [world.stage.batch(), world.stage.batch()]
+    producer_id = world.stage.idempotent_producer()
+    batches[position] = world.stage.batch(
+        producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    data = [PartitionProduceData(index=index, records=records) for index, records in enumerate(batches)]
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[TopicProduceData(name=TOPIC, partition_data=data)],
+        transactional_id=world.names.transactional_id,
+    )
+    response = world.ask(request, 9, FakeAuthorizer({(Operation.WRITE, ResourceType.TOPIC, TOPIC)}))
+    errors = [partition.error_code for partition in response.responses[0].partition_responses]
+    assert errors == [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2
+
+
+def test_each_topic_of_a_request_is_decided_once(world: World) -> None:
+    authorizer = FakeAuthorizer()
+    partitions = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(2)]
+    topics = [ListOffsetsTopic(name=name, partitions=partitions) for name in (TOPIC, "other", TOPIC)]
+    world.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7, authorizer)
+    assert authorizer.asked == [describe(ResourceType.TOPIC, name) for name in (TOPIC, "other")]
+
+
 def test_a_session_does_not_read_on_when_the_client_may_no_longer(world: World) -> None:
     partition = world.broker.server.services.replicas.partition(TOPIC, 0)
-    read = (Operation.READ, ResourceType.TOPIC, TOPIC)
-    authorizer = FakeAuthorizer({read})
+    authorizer = FakeAuthorizer({READ})
     asked = FetchPartition(partition=0, partition_max_bytes=1 << 20, fetch_offset=partition.log.log_end_offset)
     request = FetchRequest(max_wait_ms=0, topics=[FetchTopic(topic=TOPIC, partitions=[asked])], session_epoch=0)
     session_id = world.ask(request, 12, authorizer).session_id
@@ -289,7 +338,7 @@ def test_a_session_does_not_read_on_when_the_client_may_no_longer(world: World) 
     world.stage.ask(produce(world.stage.batch()), 9)
     error = {"responses.partitions.error_code": {ErrorCode.TOPIC_AUTHORIZATION_FAILED}}
     assert fetched(3) == fetched(4) == error
-    authorizer.allowed.add(read)
+    authorizer.allowed.add(READ)
     assert fetched(5) == {}
 
 
