@@ -19,16 +19,17 @@ class Decisions:
     Each name is decided once, so that the entries of one request have the same result.
     """
 
-    __slots__ = ("_context", "_decided", "_operation", "_resource_type")
+    __slots__ = ("_context", "_decided", "_is_asked", "_operation", "_resource_type")
 
     def __init__(self, context: RequestContext, operation: Operation, resource_type: ResourceType) -> None:
         self._context = context
         self._operation = operation
         self._resource_type = resource_type
+        self._is_asked = context.authorizer is not None
         self._decided: dict[str, bool] = {}
 
     def __call__(self, name: str) -> bool:
-        if self._context.authorizer is None:
+        if not self._is_asked:
             return True
         decided = self._decided.get(name)
         if decided is None:
@@ -43,8 +44,8 @@ def may_on_cluster(context: RequestContext, operation: Operation) -> bool:
 
 def may_on_any(context: RequestContext, operation: Operation, resource_type: ResourceType) -> bool:
     """Whether there may be a resource of this type on which the client may perform an operation (KIP-679)."""
-    session = context.session
-    return context.authorizer is None or context.authorizer.authorize_by_resource_type(
+    session, authorizer = context.session, context.authorizer
+    return authorizer is None or authorizer.authorize_by_resource_type(
         session.principal, session.client_host, operation, resource_type
     )
 

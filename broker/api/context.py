@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.session import Session, broker_of_client_id
+from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.operations import CLUSTER_NAME, SUPPORTED_OPERATIONS, Operation, ResourceType, bits
 from barnabas.broker.services import Services
 from barnabas.controller.coordination.interface import CoordinationError
@@ -15,13 +16,12 @@ if TYPE_CHECKING:
 class RequestContext:
     """The context of one request; lives until its response is written.
 
-    `services` are the parts of the broker that serve it, `session` is its client's connection state. `authorizer` is
-    None where the client may do everything: without an authorizer, and for another broker of the cluster. The other
+    `services` are the parts of the broker that serve it, `session` is its client's connection state. The other
     attributes come from its header. `request_bytes` is for contexts with a `meter` (`MeteredContext`), which exist once
     there is a quota.
     """
 
-    __slots__ = ("api_key", "api_version", "authorizer", "client_id", "correlation_id", "services", "session")
+    __slots__ = ("api_key", "api_version", "client_id", "correlation_id", "services", "session")
 
     meter: "Meter | None" = None
     """Counts the request for the quotas of its client; None where there is none."""
@@ -38,11 +38,16 @@ class RequestContext:
     ) -> None:
         self.services = services
         self.session = session
-        self.authorizer = None if session.is_broker else services.authorizer
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """The authorizer that decides what the client may do; None where it may do everything: without an authorizer,
+        and for another broker of the cluster."""
+        return None if self.session.is_broker else self.services.authorizer
 
     @property
     def is_on_inter_broker_listener(self) -> bool:
@@ -55,7 +60,8 @@ class RequestContext:
         all."""
         if operation is Operation.CLUSTER_ACTION and not self.session.listener.is_inter_broker:
             return False
-        return self.authorizer is None or self.authorizer.authorize(
+        authorizer = self.authorizer
+        return authorizer is None or authorizer.authorize(
             self.session.principal, self.session.client_host, operation, resource_type, name
         )
 

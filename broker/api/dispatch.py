@@ -74,10 +74,14 @@ class _Route:
 
     __slots__ = ("decode", "decode_large", "encode", "handle", "handler", "pack_header")
 
-    def __init__(self, handler: Handler[Any, Any], version: int, metrics: RequestMetrics) -> None:
+    def __init__(
+        self, handler: Handler[Any, Any], version: int, metrics: RequestMetrics, *, has_authorizer: bool
+    ) -> None:
         api = messages.api(handler.key)
         self.handler = handler
         self.handle: Callable[..., Any] = handler.handle
+        if handler.handle_unasked is not None and not has_authorizer:
+            self.handle = handler.handle_unasked
         self.decode: Callable[..., tuple[Any, int]] = codec.decoder(api.request_class, version)
         self.decode_large = self.decode
         if handler.elements_at_once is not None:
@@ -254,7 +258,8 @@ class Dispatcher:
             raise ProtocolError(
                 f"version {version} of API key {key} is not served ({handler.min_version} to {handler.max_version} are)"
             )
-        route = self._routes[key, version] = _Route(handler, version, self.metrics)
+        has_authorizer = self._services.authorizer is not None
+        route = self._routes[key, version] = _Route(handler, version, self.metrics, has_authorizer=has_authorizer)
         if route.handler.has_large_replies:
             route.handle = partial(self._handle_in_turn, route.handle)
         if self._metering is not None:

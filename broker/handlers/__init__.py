@@ -2,6 +2,8 @@
 
 A new API is a file here with its `HANDLER` (`broker/api/registry.py`), a line in a table below, and:
 
+- what it asks the authorizer, in the paragraph "Authorization:" of its head (`tools/references/authorization.py` says
+  how), and a case in `tests/broker/handlers/authorization_cases.py`;
 - its messages, if there are none yet: a name in `tools/wiregen/selection.py`;
 - a request for the attacks in `tools/attack/requests.py`, one between brokers in
   `tests/abuse/test_numbers_between_brokers.py`;

@@ -69,6 +69,15 @@ _CURRENT_LEADER = CurrentLeader(LeaderIdAndEpoch, NodeEndpoint)
 
 
 def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Awaitable[FetchResponse] | Delayed:
+    if context.authorizer is None:
+        return handle_unasked(request, context)
+    return handle_unasked(request, context, _authorized(context))
+
+
+def handle_unasked(
+    request: FetchRequest, context: RequestContext, new_fetch: Callable[..., FetchOperation] = FetchOperation
+) -> FetchResponse | Awaitable[FetchResponse] | Delayed:
+    """Read what the operation of `new_fetch`, for consumers, does not refuse."""
     services = context.services
     uses_topic_ids = context.api_version >= 13
     replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
@@ -90,7 +99,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     if uses_topic_ids:
         _resolve_names(plan, services.metadata)
     if replica_id < 0:
-        operation = _of_consumer(plan, request, context)
+        operation = _of_consumer(plan, request, context, new_fetch)
     else:
         operation = _of_replica(replica_id, plan, now_ms, request, context)
     cold = operation.read_now()
@@ -110,7 +119,9 @@ def _sessions_of_replicas(request: FetchRequest, context: RequestContext) -> Fet
     return context.services.replica_fetch_sessions
 
 
-def _of_consumer(plan: FetchPlan, request: FetchRequest, context: RequestContext) -> FetchOperation:
+def _of_consumer(
+    plan: FetchPlan, request: FetchRequest, context: RequestContext, new_fetch: Callable[..., FetchOperation]
+) -> FetchOperation:
     """A consumer's fetch. Responses that clients have not read yet use memory: the more of them, the less a fetch may
     return, down to one batch.
     """
@@ -128,24 +139,14 @@ def _of_consumer(plan: FetchPlan, request: FetchRequest, context: RequestContext
     )
     if request.rack_id and services.config.replica_selector_class == RACK_AWARE_SELECTOR:
         return _rack_aware(request.rack_id, plan, limits, context)
-    if context.authorizer is not None:
-        return _authorized(plan, limits, context)
-    return FetchOperation(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
+    return new_fetch(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
 
 
-def _authorized(plan: FetchPlan, limits: FetchLimits, context: RequestContext) -> FetchOperation:
-    """The fetch of a consumer that may read only some topics."""
+def _authorized(context: RequestContext) -> Callable[..., FetchOperation]:
+    """Makes the operation of a consumer that reads only topics which the client may read."""
     from barnabas.broker.replication.authorized import AuthorizedFetch
 
-    services = context.services
-    return AuthorizedFetch(
-        services.replicas,
-        services.unforeseen,
-        plan.partitions,
-        limits,
-        plan.attention,
-        may_read=Decisions(context, Operation.READ, ResourceType.TOPIC),
-    )
+    return partial(AuthorizedFetch, may_read=Decisions(context, Operation.READ, ResourceType.TOPIC))
 
 
 def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: RequestContext) -> FetchOperation:
@@ -318,6 +319,7 @@ HANDLER: Handler[FetchRequest, FetchResponse] = Handler(
     min_version=4,
     max_version=18,
     handle=handle,
+    handle_unasked=handle_unasked,
     waits_for=WaitsFor.OTHER_CLIENTS,
     elements_of_brokers=REPLICA_ELEMENTS_MAX,
     counts_errors=True,

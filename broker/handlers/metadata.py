@@ -60,7 +60,7 @@ def handle(request: MetadataRequest, context: RequestContext) -> MetadataRespons
             if (endpoint := live.endpoints.get(context.session.listener.name)) is not None
         ],
     )
-    if context.authorizer is not None:
+    if services.authorizer is not None:
         return in_turns(_decided(request, response, context))
     if request.topics is None or (version == 0 and not request.topics):
         response.topics = [_topic(topic, context) for topic in services.metadata.topics()]
@@ -160,7 +160,7 @@ def _asked_topics(
     missing = [name for name in names if name not in found]
     refused: dict[str, None] = {}
     if missing and may_create and context.services.config.auto_create_topics_enable:
-        if context.authorizer is not None:
+        if context.services.authorizer is not None:
             refused = _not_to_be_created(missing, context)
             missing = [name for name in missing if name not in refused]
         context.services.auto_topics.create([name for name in missing if is_valid_topic_name(name)])

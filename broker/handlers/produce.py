@@ -83,12 +83,20 @@ _CURRENT_LEADER = CurrentLeader(LeaderIdAndEpoch, NodeEndpoint)
 def handle(
     request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    services = context.services
+    if context.authorizer is None:
+        return handle_unasked(request, context)
+    return handle_unasked(request, context, _authorized(context))
+
+
+def handle_unasked(
+    request: ProduceRequest,
+    context: RequestContext,
+    new_operation: Callable[..., AppendOperation] = AppendOperation,
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    """Append all batches that the operation of `new_operation` does not refuse."""
     response = ProduceResponse()
-    new_operation: Callable[..., AppendOperation]
-    new_operation = AppendOperation if context.authorizer is None else _authorized(context)
     operation = new_operation(
-        services.replicas,
+        context.services.replicas,
         request,
         context.api_version,
         partial(_refusal, response, context),
@@ -96,7 +104,7 @@ def handle(
     )
     if operation.is_transactional:
         kind = TransactionOperation.of_produce(context.api_version)
-        verify = partial(services.transaction_verification.verify, operation=kind)
+        verify = partial(context.services.transaction_verification.verify, operation=kind)
         rest = in_turns(operation.begin_transaction(_transactional_id(request, context), verify))
     else:
         rest = operation.begin()
@@ -234,6 +242,7 @@ HANDLER: Handler[ProduceRequest, ProduceResponse] = Handler(
     min_version=3,
     max_version=13,
     handle=handle,
+    handle_unasked=handle_unasked,
     advertised_min=0,
     elements_at_once=ELEMENTS_AT_ONCE,
     counts_errors=True,

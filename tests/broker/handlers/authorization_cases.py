@@ -77,7 +77,8 @@ class Case(NamedTuple):
     """A request of an API, and its checks: without any of the operations of a check, the response has an error in the
     fields that stand beside it, and no other error. The error is that of the last resource in the check, if `error`
     is not set. Requests `of_broker` come over the inter-broker listener. `tells_existence` is set if an id or a new
-    name is given, whose refusal may tell that there is such a topic."""
+    name is given, whose refusal may tell that there is such a topic. The client may do what is `given` in any case.
+    What is destroyed where nothing is missing `is_served_elsewhere`, by a test of its own."""
 
     api: str
     version: int
@@ -87,6 +88,8 @@ class Case(NamedTuple):
     of_broker: bool = False
     names_new_topic: bool = False
     tells_existence: bool = False
+    given: str = ""
+    is_served_elsewhere: bool = False
 
     def error_of(self, check: str) -> ErrorCode:
         """The error without the operations of a check."""
@@ -224,6 +227,16 @@ def _create(names: Names) -> Message:
     return create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=10_000, validate_only=True)
 
 
+def _delete(names: Names) -> Message:
+    topic = delete_topics.DeleteTopicState(name=names.topic)
+    return delete_topics.DeleteTopicsRequest(topics=[topic], timeout_ms=10_000)
+
+
+def _delete_by_id(names: Names) -> Message:
+    topic = delete_topics.DeleteTopicState(name=None, topic_id=names.topic_id)
+    return delete_topics.DeleteTopicsRequest(topics=[topic], timeout_ms=10_000)
+
+
 def _expand(names: Names) -> Message:
     topic = create_partitions.CreatePartitionsTopic(name=names.topic, count=3)
     return create_partitions.CreatePartitionsRequest(topics=[topic], timeout_ms=10_000, validate_only=True)
@@ -353,11 +366,22 @@ CASES = (
     Case(
         "DeleteTopics",
         6,
-        lambda names: delete_topics.DeleteTopicsRequest(
-            topics=[delete_topics.DeleteTopicState(name=names.topic)], timeout_ms=10_000
-        ),
+        _delete,
         {"Describe on Topic": ("responses.error_code",)},
         names_new_topic=True,
+    ),
+    *(
+        Case(
+            "DeleteTopics",
+            6,
+            request,
+            {"Delete on Cluster or Delete on Topic": ("responses.error_code",)},
+            tells_existence=True,
+            given=given,
+            is_served_elsewhere=True,
+        )
+        for request in (_delete, _delete_by_id)
+        for given in ("", "Describe on Topic")
     ),
     Case("DeleteRecords", 2, _delete_records, {"Delete on Topic": _IN_PARTITIONS}),
     Case(

@@ -85,8 +85,9 @@ def triples(needs: Iterable[tuple[Operation, ResourceType]], names: Names) -> li
 
 
 def others(case: Case, check: str, names: Names) -> set[Triple]:
-    """What the other checks of a request need."""
-    return {triples(needs_of(other), names)[0] for other in case.checks if other != check}
+    """What the other checks of a request need, and what it is given."""
+    needed = [other for other in case.checks if other != check]
+    return {triples(needs_of(each), names)[0] for each in ([*needed, case.given] if case.given else needed)}
 
 
 def errors_of(response: Message, path: str = "") -> dict[str, set[ErrorCode]]:

@@ -1,16 +1,18 @@
 """What each API asks the authorizer, and what the response is when that refuses: the table of `authorization_cases.py`,
 and the checks that leave something out of a response."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from barnabas.broker.api.context import RequestContext
+from barnabas.broker.configuration.tables.broker import RACK_AWARE_SELECTOR
 from barnabas.broker.handlers import apis_between_brokers, served_apis
 from barnabas.broker.network.listener import ListenerContext
+from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.session import Session
 from barnabas.broker.security.broker_secrets import RegisteredSecrets
 from barnabas.broker.security.operations import CLUSTER_NAME, NOT_ASKED, Operation, ResourceType, bits
@@ -25,38 +27,42 @@ from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartit
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.list_groups import ListGroupsRequest
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.schema import Message
 from tests.broker.handlers.authorization_cases import CASES, KAFKA_BROKER_ID, Case, Names
 from tests.broker.handlers.authorization_world import AUTHORIZATION_ERRORS, World, errors_of, look_up, others, triples
 from tests.support.fake_authorizer import FakeAuthorizer, Triple
-from tools.attack.stage import TOPIC, Stage
+from tools.attack.stage import TOPIC, Stage, produce
 from tools.references import authorization
 from tools.references.authorization import needs_of
 
 WITHOUT_CASE: Final = {
     ("Metadata", "Describe on Cluster"),
     ("ListGroups", "Describe on Cluster or Describe on Group"),
-    ("DeleteTopics", "Delete on Cluster or Delete on Topic"),
     ("DescribeCluster", "Describe on Cluster"),
     ("DescribeTransactions", "Describe on Topic"),
     ("ListTransactions", "Describe on TransactionalId"),
 }
-"""The checks that have tests of their own below: nothing in the response is an error, or a topic is gone."""
-CHECKS: Final = [
-    pytest.param(case, check, id=f"{case.api}-{case.version}-{check.replace(' ', '')}")
-    for case in CASES
-    for check in case.checks
-]
-BY_TOPIC: Final = [
-    pytest.param(case, check, id=f"{case.api}-{case.version}-{check.replace(' ', '')}")
-    for case in CASES
-    for check in case.checks
-    if check.endswith("on Topic") and not (case.tells_existence or case.names_new_topic)
-]
+"""The checks that have tests of their own below, since nothing in the response is an error."""
+
+
+def tried(*, is_tried: Callable[[Case, str], bool] = lambda _case, _check: True) -> list[Any]:
+    """The checks of all cases."""
+    return [
+        pytest.param(case, check, id=f"{case.api}-{case.version}-{check.replace(' ', '')}")
+        for case in CASES
+        for check in case.checks
+        if is_tried(case, check)
+    ]
+
+
+def names_secret_topic(case: Case, check: str) -> bool:
+    return check.endswith("on Topic") and not (case.tells_existence or case.names_new_topic)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +74,7 @@ def world() -> Iterator[World]:
         stage.close()
 
 
-@pytest.mark.parametrize(("case", "check"), CHECKS)
+@pytest.mark.parametrize(("case", "check"), tried())
 def test_a_request_is_refused_without_one_of_the_operations_it_needs(world: World, case: Case, check: str) -> None:
     world.commit_offset()
     names = world.new_topic() if case.names_new_topic else world.names
@@ -77,7 +83,7 @@ def test_a_request_is_refused_without_one_of_the_operations_it_needs(world: Worl
     assert errors_of(response) == {field: {case.error_of(check)} for field in case.checks[check]}
 
 
-@pytest.mark.parametrize(("case", "check"), CHECKS)
+@pytest.mark.parametrize(("case", "check"), tried(is_tried=lambda case, _: not case.is_served_elsewhere))
 def test_a_request_is_served_with_one_operation_of_each_check(world: World, case: Case, check: str) -> None:
     """Whatever else may be wrong with it."""
     for number in range(len(needs_of(check))):
@@ -87,7 +93,7 @@ def test_a_request_is_served_with_one_operation_of_each_check(world: World, case
         assert not set().union(*errors_of(response).values()) & AUTHORIZATION_ERRORS
 
 
-@pytest.mark.parametrize(("case", "check"), BY_TOPIC)
+@pytest.mark.parametrize(("case", "check"), tried(is_tried=names_secret_topic))
 def test_a_refusal_does_not_tell_whether_the_topic_exists(world: World, case: Case, check: str) -> None:
     told = []
     for names in (world.names, world.names._replace(topic="absent7")):
@@ -100,17 +106,17 @@ def test_a_refusal_does_not_tell_whether_the_topic_exists(world: World, case: Ca
 
 def test_each_check_of_a_handler_is_tried() -> None:
     """The headers of the handlers say the same as the table."""
-    tried: dict[tuple[str, str], set[str]] = {}
+    found: dict[tuple[str, str], set[str]] = {}
     for case in CASES:
         for check in case.checks:
-            tried.setdefault((case.api, check), set()).add(case.error_of(check).name)
+            found.setdefault((case.api, check), set()).add(case.error_of(check).name)
     said = {
         (messages.API_NAMES[api.key], check.text.partition(" (")[0]): check.refusal
         for api in authorization.apis()
         for check in api.checks
     }
-    assert set(tried) | WITHOUT_CASE == set(said)
-    for tried_check, errors in tried.items():
+    assert set(found) | WITHOUT_CASE == set(said)
+    for tried_check, errors in found.items():
         assert all(error in said[tried_check] for error in errors), tried_check
 
 
@@ -124,6 +130,7 @@ def test_each_handler_says_what_it_asks_or_why_not() -> None:
 
 # --- what is left out of responses ---------------------------------------------------------------
 
+READ: Final = (Operation.READ, ResourceType.TOPIC, TOPIC)
 DESCRIBE_CLUSTER: Final = (Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
@@ -264,10 +271,75 @@ def test_one_refused_topic_does_not_affect_the_others(world: World) -> None:
             for name in (TOPIC, other)
         ],
     )
-    response = world.ask(request, 12, FakeAuthorizer({(Operation.READ, ResourceType.TOPIC, TOPIC)}))
+    response = world.ask(request, 12, FakeAuthorizer({READ}))
     found = {topic.topic: topic.partitions[0] for topic in response.responses}
     assert found[TOPIC].records
     assert (found[other].error_code, found[other].high_watermark) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1)
+
+
+def test_a_reader_in_a_rack_is_refused_as_others_are(world: World) -> None:
+    config = SimpleNamespace(fetch_max_bytes=1 << 20, replica_selector_class=RACK_AWARE_SELECTOR)
+    asked = FetchPartition(partition=0, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic=TOPIC, partitions=[asked])]
+    request = FetchRequest(max_wait_ms=0, session_epoch=-1, topics=topics, rack_id="a")
+    for allowed, error in (((), ErrorCode.TOPIC_AUTHORIZATION_FAILED), ((READ,), ErrorCode.NONE)):
+        response = world.ask(request, 12, FakeAuthorizer(allowed), config=config)
+        assert response.responses[0].partitions[0].error_code == error
+
+
+def test_a_produce_request_without_a_response_is_refused_by_closing_the_connection(world: World) -> None:
+    request = produce(world.stage.batch())
+    request.acks = 0
+    with pytest.raises(CloseConnection):
+        world.ask(request, 9, FakeAuthorizer())
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_one_transactional_batch_of_several_needs_the_transactional_id(world: World, position: int) -> None:
+    """Wherever it is in the request (CVE-2018-17196)."""
+    batches = [world.stage.batch(), world.stage.batch()]
+    producer_id = world.stage.idempotent_producer()
+    batches[position] = world.stage.batch(
+        producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    data = [PartitionProduceData(index=index, records=records) for index, records in enumerate(batches)]
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[TopicProduceData(name=TOPIC, partition_data=data)],
+        transactional_id=world.names.transactional_id,
+    )
+    response = world.ask(request, 9, FakeAuthorizer({(Operation.WRITE, ResourceType.TOPIC, TOPIC)}))
+    errors = [partition.error_code for partition in response.responses[0].partition_responses]
+    assert errors == [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2
+
+
+def test_each_topic_of_a_request_is_decided_once(world: World) -> None:
+    authorizer = FakeAuthorizer()
+    partitions = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(2)]
+    topics = [ListOffsetsTopic(name=name, partitions=partitions) for name in (TOPIC, "other", TOPIC)]
+    world.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7, authorizer)
+    assert authorizer.asked == [describe(ResourceType.TOPIC, name) for name in (TOPIC, "other")]
+
+
+def test_a_session_does_not_read_on_when_the_client_may_no_longer(world: World) -> None:
+    partition = world.broker.server.services.replicas.partition(TOPIC, 0)
+    authorizer = FakeAuthorizer({READ})
+    asked = FetchPartition(partition=0, partition_max_bytes=1 << 20, fetch_offset=partition.log.log_end_offset)
+    request = FetchRequest(max_wait_ms=0, topics=[FetchTopic(topic=TOPIC, partitions=[asked])], session_epoch=0)
+    session_id = world.ask(request, 12, authorizer).session_id
+
+    def fetched(epoch: int) -> dict[str, set[ErrorCode]]:
+        following = FetchRequest(max_wait_ms=0, session_id=session_id, session_epoch=epoch)
+        return errors_of(world.ask(following, 12, authorizer))
+
+    assert fetched(1) == fetched(2) == {}
+    authorizer.allowed.clear()
+    world.stage.ask(produce(world.stage.batch()), 9)
+    error = {"responses.partitions.error_code": {ErrorCode.TOPIC_AUTHORIZATION_FAILED}}
+    assert fetched(3) == fetched(4) == error
+    authorizer.allowed.add(READ)
+    assert fetched(5) == {}
 
 
 def test_a_transaction_with_a_refused_topic_gets_no_partition(world: World) -> None:
