@@ -14,15 +14,12 @@ UNSUPPORTED = "UnsupportedVersionException"
 SECURITY_DISABLED = "SecurityDisabledException"
 NO_TOKENS = "UnsupportedByAuthenticationException"
 ACL = ["--allow-principal", "User:x", "--operation", "Read", "--topic", "TOPIC"]
-CLIENT = ["--entity-type", "clients", "--entity-name", "some"]
 UNSERVED: dict[str, list[str]] = {
     "kafka-acls list": ["--list"],
     "kafka-acls add": ["--add", *ACL],
     "kafka-acls remove": ["--remove", "--force", *ACL],
     "kafka-client-metrics alter": ["--alter", "--name", "some", "--interval", "1000"],
     "kafka-configs users": ["--describe", "--entity-type", "users"],
-    "kafka-configs quotas": ["--describe", *CLIENT],
-    "kafka-configs alter quotas": ["--alter", *CLIENT, "--add-config", "producer_byte_rate=1000000"],
     "kafka-delegation-tokens describe": ["--describe", "--command-config", "EMPTY"],
     "kafka-delegation-tokens create": ["--create", "--max-life-time-period", "-1", "--command-config", "EMPTY"],
     "kafka-cluster unregister": ["unregister", "--id", "777"],
