@@ -65,18 +65,16 @@ class ClientQuotas:
 
     def usages(self) -> list[QuotaUsage]:
         """The throttles so far, and the clients with a usage, of each type of quota; for metrics."""
-        named = {
-            "produce": self.produce,
-            "fetch": self.fetch,
-            "request": self.request,
-            "controller-mutation": self.controller_mutation,
-        }
-        usages = [
-            QuotaUsage(quota, each.throttles.count, each.throttles.total_ms, len(each.sensors))
-            for quota, each in named.items()
+        named: list[tuple[str, ClientQuotaManager | ControllerMutationQuotaManager]] = [
+            ("produce", self.produce),
+            ("fetch", self.fetch),
+            ("request", self.request),
+            ("controller-mutation", self.controller_mutation),
         ]
-        connections = self.connections
-        throttles = connections.throttles
+        usages = [
+            QuotaUsage(quota, each.throttles.count, each.throttles.total_ms, len(each.sensors)) for quota, each in named
+        ]
+        connections, throttles = self.connections, self.connections.throttles
         return [*usages, QuotaUsage("connection", throttles.count, throttles.total_ms, len(connections))]
 
     def change(self, entity_type: str, name: str, overrides: Mapping[str, str]) -> None:
