@@ -459,4 +459,5 @@ class Broker:
             lambda: [*parts.set_asides, *dict.fromkeys(each.set_aside for each in housekeepings)],
             is_ready=lambda: self.is_ready,
             peers=lambda: parts.peers,
+            quotas=lambda: parts.quotas,
         )

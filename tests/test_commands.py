@@ -379,6 +379,10 @@ ELSEWHERE = {
         "compat_tests/java_tools/test_console.py::test_lines_go_through",
         "kafka-console-consumer",
     ),
+    r"kafka-configs.sh ": (
+        "compat_tests/java_tools/test_quotas.py::test_commands_of_the_page",
+        "docs/quotas.md",
+    ),
     r"pip install path/to/barnabas": ("tests/test_commands.py::test_installing_from_a_clone", "pip install ."),
     r"docker build": ("tests/test_image.py::image", "DockerImage(path=ROOT"),
     r"docker run": ("tests/test_image.py::run", "containers.run("),

@@ -61,8 +61,9 @@ class Requester(Protocol):
 class Metering(Protocol):
     """Counts requests for the quotas of clients (`metering.py`)."""
 
-    context: Callable[..., RequestContext]
-    """Makes the context of a request; the arguments are those of `RequestContext`."""
+    def context(self, *arguments: Any, **named: Any) -> RequestContext:
+        """The context of a request; the arguments are those of `RequestContext`."""
+        ...
 
     def metered(self, handler: Handler[Any, Any], handle: Callable[..., Any]) -> Callable[..., Any]:
         """The function of an API with its requests counted."""

@@ -39,16 +39,16 @@ async def handle(request: DescribeClientQuotasRequest, context: RequestContext) 
     except ApiError as error:
         return _refusal(error)
     turns = Turns()
-    response = DescribeClientQuotasResponse(error_message=None)
+    entries = []
     for parts, quotas in found(quota_filter, _entities(context)):
-        response.entries.append(
+        entries.append(
             EntryData(
                 entity=[EntityData(entity_type=entity_type, entity_name=name) for entity_type, name in parts.items()],
                 values=[ValueData(key=key, value=value) for key, value in quotas.items()],
             )
         )
         await turns.after_one()
-    return response
+    return DescribeClientQuotasResponse(error_message=None, entries=entries)
 
 
 def _entities(context: RequestContext) -> Iterator[tuple[str, str, Mapping[str, str]]]:

@@ -5,7 +5,7 @@ Source: kafka 3.9.1 QuotaFactory.QuotaManagers, QuotaConfigHandler, IpConfigHand
 
 import logging
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.broker.quotas.connection_quotas import ConnectionQuotas
 from barnabas.broker.quotas.entities import (
@@ -21,11 +21,7 @@ from barnabas.broker.quotas.entities import (
     bound_of,
     normal_address,
 )
-from barnabas.broker.quotas.managers import (
-    ClientQuotaManager,
-    ControllerMutationQuotaManager,
-    ThrottleCounter,
-)
+from barnabas.broker.quotas.managers import ClientQuotaManager, ControllerMutationQuotaManager
 from barnabas.broker.quotas.rates import QuotaWindow
 from barnabas.clock import Clock
 from barnabas.controller.sanitizer import DEFAULT_NAME, desanitize
@@ -33,6 +29,15 @@ from barnabas.controller.sanitizer import DEFAULT_NAME, desanitize
 logger = logging.getLogger(__name__)
 
 CLIENTS_OF_USER: Final = "/clients/"
+
+
+class QuotaUsage(NamedTuple):
+    """What became of one type of quota: throttles, the sum of their times, and clients whose usage is known."""
+
+    quota: str
+    throttle_count: int
+    throttle_ms: int
+    client_count: int
 
 
 class ClientQuotas:
@@ -58,16 +63,19 @@ class ClientQuotas:
             CONTROLLER_MUTATION_RATE: self.controller_mutation,
         }
 
-    @property
-    def throttles(self) -> Mapping[str, ThrottleCounter]:
-        """The throttles so far, by the type of quota in Kafka's metrics."""
-        return {
-            "produce": self.produce.throttles,
-            "fetch": self.fetch.throttles,
-            "request": self.request.throttles,
-            "controller-mutation": self.controller_mutation.throttles,
-            "connection": self.connections.throttles,
-        }
+    def usages(self) -> list[QuotaUsage]:
+        """The throttles so far, and the clients with a usage, of each type of quota; for metrics."""
+        named: list[tuple[str, ClientQuotaManager | ControllerMutationQuotaManager]] = [
+            ("produce", self.produce),
+            ("fetch", self.fetch),
+            ("request", self.request),
+            ("controller-mutation", self.controller_mutation),
+        ]
+        usages = [
+            QuotaUsage(quota, each.throttles.count, each.throttles.total_ms, len(each.sensors)) for quota, each in named
+        ]
+        connections, throttles = self.connections, self.connections.throttles
+        return [*usages, QuotaUsage("connection", throttles.count, throttles.total_ms, len(connections))]
 
     def change(self, entity_type: str, name: str, overrides: Mapping[str, str]) -> None:
         """Obey the configs of an entity, `users`, `clients` or `ips`, whose name is that of its znode. Configs that

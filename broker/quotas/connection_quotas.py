@@ -29,6 +29,9 @@ class ConnectionQuotas:
         self._rates: dict[str, tuple[Rate, int]] = {}
         """Rates, and when they were used last; least recently used first."""
 
+    def __len__(self) -> int:
+        return len(self._rates)
+
     def set(self, address: Name, bound: float | None) -> None:
         """Set the quota of an address, or of all without one of their own; None removes it."""
         if bound is None:

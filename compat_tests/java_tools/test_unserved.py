@@ -12,12 +12,9 @@ from compat_tests.java_tools.kafka_tools import of_4_3_only
 
 UNSUPPORTED = "UnsupportedVersionException"
 NO_TOKENS = "UnsupportedByAuthenticationException"
-CLIENT = ["--entity-type", "clients", "--entity-name", "some"]
 UNSERVED: dict[str, list[str]] = {
     "kafka-client-metrics alter": ["--alter", "--name", "some", "--interval", "1000"],
     "kafka-configs users": ["--describe", "--entity-type", "users"],
-    "kafka-configs quotas": ["--describe", *CLIENT],
-    "kafka-configs alter quotas": ["--alter", *CLIENT, "--add-config", "producer_byte_rate=1000000"],
     "kafka-delegation-tokens describe": ["--describe", "--command-config", "EMPTY"],
     "kafka-delegation-tokens create": ["--create", "--max-life-time-period", "-1", "--command-config", "EMPTY"],
     "kafka-cluster unregister": ["unregister", "--id", "777"],

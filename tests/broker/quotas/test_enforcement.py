@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.api.local import LocalClient
+from barnabas.broker.http.figures import take_snapshot
+from barnabas.broker.http.metrics_page import MetricsPage
 from barnabas.broker.server import Broker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import (
@@ -255,3 +257,18 @@ async def test_credentials_of_users_are_no_quotas(tmp_path: Path) -> None:
         assert broker.quotas is None
         await configure(broker, "clients", "app", producer_byte_rate="1")
         assert broker.quotas is not None
+
+
+async def test_the_page_of_metrics_has_throttles(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        client = local_client(broker, "app")
+        await create(client, (TOPIC, 1))
+        page = MetricsPage()
+        assert 'quota="' not in page.render(take_snapshot(broker.metric_sources()), "")[0].decode()
+        await configure(broker, "clients", "app", producer_byte_rate="100")
+        throttle_time_ms = await produce(client)
+        text = page.render(take_snapshot(broker.metric_sources()), "")[0].decode()
+        assert 'barnabas_quota_throttles_total{quota="produce"} 1.0' in text
+        assert f'barnabas_quota_throttle_seconds_total{{quota="produce"}} {throttle_time_ms / 1000}' in text
+        assert 'barnabas_quota_clients{quota="produce"} 1.0' in text
+        assert 'barnabas_quota_throttles_total{quota="connection"} 0.0' in text
