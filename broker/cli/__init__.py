@@ -8,7 +8,8 @@
 - Moves of partitions: `move_plan.py` shows a plan; `moves.py` asks, starts it and waits.
 - Records: `produce.py`, `consume.py`, `records.py` (lines to records and back).
 - Others: `groups.py`, `transactions.py`, `configs.py`, `check.py` (a log directory), `zookeeper.py`.
-- Shared: `command.py` (help), `completion.py`, `output.py`, `values.py` (parses options), `interrupts.py` (Ctrl-C).
+- Shared: `command.py` (help), `connection_options.py` (TLS, user), `completion.py`, `output.py`, `values.py` (parses
+  options), `interrupts.py` (Ctrl-C).
 
 Commands talk to brokers by `broker/client/`. `serve` does not import typer and rich, so that it starts fast:
 

@@ -4,6 +4,12 @@
 - `producer.py` and `consumer.py`: records; `places.py`: positions as users name them, and their offsets.
 - `group.py`: a member of a consumer group; `configs.py`: describe and alter configs.
 
+Security:
+
+- `security.py` is how a client connects; `security_properties.py` reads that from Kafka's properties, with `jaas.py`
+  and `key_stores.py` (PEM, PKCS12); `permissions.py` says what a refused client lacks.
+- `tls.py` is TLS; `login.py` is SASL, with `scram.py` and `tokens.py` (OAUTHBEARER).
+
 Moves of partitions:
 
 - `placement.py` is where replicas are; `placement_plans.py` and `balance.py` plan where they should be (pure).

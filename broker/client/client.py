@@ -12,11 +12,14 @@ import os
 import struct
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import barnabas
-from barnabas.broker.client.errors import BrokerUnavailable, ClientError, ResponseError, check
+from barnabas.broker.client.errors import BrokerUnavailable, ClientError, OtherMechanism, ResponseError, check
 from barnabas.broker.client.patience import Patience
+from barnabas.broker.client.permissions import Refusals
+from barnabas.broker.client.security import PLAINTEXT, Security
 from barnabas.broker.configuration.config import parse_address
 from barnabas.wire import codec, messages
 from barnabas.wire.errors import ErrorCode, ProtocolError
@@ -25,6 +28,9 @@ from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsR
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.wire.schema import Message
+
+if TYPE_CHECKING:
+    import ssl
 
 RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
 RETRY_BACKOFF_S: Final = 0.1
@@ -38,6 +44,9 @@ DEFAULT_PORT: Final = 9092
 
 GROUP_COORDINATOR: Final = 0
 TRANSACTION_COORDINATOR: Final = 1
+
+SESSION_SHARE: Final = 0.8
+"""The share of a session's lifetime after which a connection is replaced by a new one, which logs in (KIP-368)."""
 
 _API_VERSIONS: Final = 18
 _LENGTH: Final = struct.Struct(">i")
@@ -81,12 +90,28 @@ def parse_bootstrap_servers(text: str) -> list[tuple[str, int]]:
 class BrokerConnection:
     """One connection. Requests may overlap; responses come in their order. Owned by the task that opened it."""
 
-    def __init__(self, host: str, port: int, client_id: str, request_timeout_s: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client_id: str,
+        request_timeout_s: float,
+        *,
+        security: Security = PLAINTEXT,
+        tls_context: ssl.SSLContext | None = None,
+        refusals: Refusals | None = None,
+    ) -> None:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._host, self._port = host, port
         self._client_id = client_id
         self._timeout_s = request_timeout_s
+        self._security = security
+        self._tls_context = tls_context
+        self._refusals = Refusals() if refusals is None else refusals
         self._versions: dict[int, tuple[int, int]] = {}
+        self._has_been_served = False
+        """Whether the broker has answered more than what it answers to anybody."""
+        self._stale_at_s: float | None = None
         self._correlation_id = 0
         self._waiting: deque[tuple[int, int, int, asyncio.Future[tuple[memoryview, int]]]] = deque()
         self._writer: asyncio.StreamWriter | None = None
@@ -97,17 +122,34 @@ class BrokerConnection:
         """Whether requests can be sent."""
         return self._writer is not None and not self._writer.is_closing()
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the session of its user is about to end, so that new requests need a new connection."""
+        return self._stale_at_s is not None and asyncio.get_running_loop().time() >= self._stale_at_s
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits for its response."""
+        return not self._waiting
+
     async def open(self, limit_s: float | None = None) -> None:
-        """Connect and negotiate versions, each within `limit_s`, by default within the timeout of requests. Errors:
-        BrokerUnavailable.
+        """Connect, negotiate versions and log in, each within `limit_s`, by default within the timeout of requests.
+        Errors: BrokerUnavailable; ClientError if TLS or the login is refused.
         """
         limit_s = self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)
         try:
             async with asyncio.timeout(limit_s):
-                reader, self._writer = await asyncio.open_connection(self._host, self._port)
+                reader, self._writer = await asyncio.open_connection(
+                    self._host,
+                    self._port,
+                    ssl=self._tls_context,
+                    server_hostname=self._host if self._tls_context else None,
+                )
         except TimeoutError as error:
             raise BrokerUnavailable(f"no broker answers at {self.address} (waited {limit_s:g} s)") from error
         except OSError as error:
+            if self._security.tls is not None and (told := self._of_tls(error)) is not None:
+                raise ClientError(told) from error
             # asyncio's messages are for programmers; unknown hosts have no errno of the system's.
             number = error.errno or 0
             reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
@@ -116,6 +158,32 @@ class BrokerConnection:
             raise BrokerUnavailable(f"no broker can be at {self.address:.300}: that is no address") from error
         self._receiving = asyncio.create_task(self._receive(reader), name=f"responses of {self.address}")
         await self._negotiate(limit_s)
+        if self._security.login is not None:
+            await self._log_in(limit_s)
+
+    def _of_tls(self, error: OSError) -> str | None:
+        """What to do if TLS is the cause of an error, None if it is not. A listener without TLS closes the connection
+        when it receives the first message of the handshake."""
+        from barnabas.broker.client.tls import sentence, without_tls
+
+        assert self._security.tls is not None
+        if isinstance(error, ConnectionResetError) and self._writer is None:
+            return without_tls(self.address)
+        return sentence(error, self.address, self._security.tls)
+
+    async def _log_in(self, limit_s: float) -> None:
+        from barnabas.broker.client.login import log_in
+
+        async def exchange(request: Message) -> Any:
+            version = self.version_of(type(request))
+            return await self._decode(request, version, *await self._exchange(request, version, limit_s))
+
+        assert self._security.login is not None
+        has_tls = self._security.tls is not None
+        lifetime_ms = await log_in(exchange, self._security.login, self.address, has_tls=has_tls)
+        self._has_been_served = True
+        if lifetime_ms:
+            self._stale_at_s = asyncio.get_running_loop().time() + SESSION_SHARE * lifetime_ms / 1000
 
     async def _negotiate(self, limit_s: float) -> None:
         request = ApiVersionsRequest(
@@ -156,7 +224,10 @@ class BrokerConnection:
         version = self.version_of(type(request), max_version)
         limit_s = max(self._timeout_s + wait_s, getattr(request, "timeout_ms", 0) / 1000 + ANSWER_S)
         body, position = await self._exchange(request, version, limit_s)
-        return await self._decode(request, version, body, position)
+        response = await self._decode(request, version, body, position)
+        self._has_been_served = True
+        self._refusals.note(request, response)
+        return response
 
     async def _decode(self, request: Message, version: int, body: memoryview, position: int) -> Any:
         try:
@@ -186,7 +257,7 @@ class BrokerConnection:
             ) from error
         except OSError as error:
             await self.close()
-            raise BrokerUnavailable(f"the broker at {self.address} closed the connection") from error
+            raise self._closed(error) from error
         finally:
             # If the wait ended without the response, its exception has to be retrieved, or asyncio would complain.
             if not answer.cancel() and not answer.cancelled():
@@ -198,16 +269,19 @@ class BrokerConnection:
             while True:
                 (size,) = _LENGTH.unpack(await reader.readexactly(4))
                 if size >> 16 == _TLS_ALERT:
-                    raise ProtocolError(
-                        "TLS, which these commands do not speak: name a listener without it (PLAINTEXT)"
+                    raise ClientError(
+                        f"the listener at {self.address} speaks TLS: give the file of its CA with --ca, or"
+                        " security.protocol=SSL or SASL_SSL in --command-config"
                     )
                 if not 4 <= size <= RESPONSE_BYTES_MAX:
                     raise ProtocolError("HTTP" if size == _HTTP else f"a response of {size} bytes")
                 self._hand_over(memoryview(await reader.readexactly(size)))
         except ProtocolError as error:
             reason = self._not_kafka(error)
-        except (OSError, asyncio.IncompleteReadError):
-            reason = self._closed()
+        except ClientError as error:
+            reason = error
+        except (OSError, asyncio.IncompleteReadError) as error:
+            reason = self._closed(error)
         finally:
             if self._writer is not None:
                 self._writer.close()
@@ -216,13 +290,24 @@ class BrokerConnection:
                     answer.set_exception(reason)
             self._waiting.clear()
 
-    def _closed(self) -> BrokerUnavailable:
-        if self._versions:
-            return BrokerUnavailable(f"the broker at {self.address} closed the connection")
-        return BrokerUnavailable(
-            f"the broker at {self.address} closed the connection before it answered anything "
-            "(as listeners with TLS may do, which these commands do not speak)"
-        )
+    def _closed(self, error: Exception) -> ClientError:
+        if isinstance(error, OSError) and self._security.tls is not None and (told := self._of_tls(error)) is not None:
+            return ClientError(told)  # in TLS 1.3 a server judges the client's certificate after the handshake
+        closed = f"the broker at {self.address} closed the connection"
+        if self._has_been_served:
+            return BrokerUnavailable(closed)
+        if not self._versions and self._security.tls is None:
+            return BrokerUnavailable(
+                f"{closed} before it answered anything, as listeners with TLS may do (give the file of their CA with"
+                " --ca)"
+            )
+        if not self._versions and self._security.tls is not None and not self._security.tls.chain:
+            return BrokerUnavailable(
+                f"{closed}, as listeners do that ask for a certificate (give --certificate and --key)"
+            )
+        if self._versions and self._security.login is None:
+            return BrokerUnavailable(f"{closed}, as listeners do that ask who you are (give --user)")
+        return BrokerUnavailable(closed)
 
     def _not_kafka(self, error: ProtocolError) -> ClientError:
         return ClientError(f"{self.address} answered with something that is not Kafka's protocol: {error}")
@@ -242,7 +327,9 @@ class BrokerConnection:
         """Close the connection; requests in flight fail, including those that the broker has not
         received completely."""
         if self._writer is not None:
-            self._writer.transport.abort()
+            # asyncio's transport of TLS raises it where it has closed already (CPython 3.11).
+            with contextlib.suppress(AttributeError):
+                self._writer.transport.abort()
         if self._receiving is not None and self._receiving is not asyncio.current_task():
             self._receiving.cancel()
             await asyncio.gather(self._receiving, return_exceptions=True)
@@ -274,12 +361,18 @@ class KafkaClient:
         client_id: str = "barnabas-cli",
         request_timeout_s: float = 30.0,
         setup_timeout_s: float = SETUP_S,
+        security: Security = PLAINTEXT,
     ) -> None:
         self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
         self._client_id = client_id
         self._timeout_s = request_timeout_s
         self._setup_timeout_s = setup_timeout_s
+        self._security = security
+        self._tls_context = _context(security)
+        self.refusals = Refusals()
         self._connections: dict[int | None, BrokerConnection] = {}
+        self._stale: list[BrokerConnection] = []
+        """Replaced connections with requests in flight."""
         self._opening: dict[int | None, asyncio.Lock] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
         self.cluster_id: str | None = None
@@ -298,7 +391,7 @@ class KafkaClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        for connection in list(self._connections.values()):
+        for connection in [*self._connections.values(), *self._stale]:
             await connection.close()
 
     async def send(
@@ -395,7 +488,9 @@ class KafkaClient:
         async with self._opening.setdefault(node_id, asyncio.Lock()):
             connection = self._connections.get(node_id)
             if connection is not None and connection.is_open:
-                return connection
+                if not connection.is_stale:
+                    return connection
+                await self._retire(connection)
             addresses = self._bootstrap + list(self._addresses.values())
             if node_id is not None:
                 if node_id not in self._addresses:
@@ -405,14 +500,25 @@ class KafkaClient:
             self._connections[node_id] = connection
             return connection
 
+    async def _retire(self, connection: BrokerConnection) -> None:
+        """Keep a replaced connection until the responses of its requests have come."""
+        self._stale.append(connection)
+        for each in [each for each in self._stale if each.is_idle]:
+            self._stale.remove(each)
+            await each.close()
+
     async def _open_one_of(self, addresses: Sequence[tuple[str, int]]) -> BrokerConnection:
         failures = []
         different = dict.fromkeys(addresses)
         limit_s = self._setup_timeout_s if len(different) > 1 else None
         for host, port in different:
-            connection = BrokerConnection(host, port, self._client_id, self._timeout_s)
+            connection = self._new_connection(host, port)
             try:
                 await connection.open(limit_s)
+            except OtherMechanism as other:
+                await connection.close()
+                self._security = replace(self._security, login=replace(self._security.login, mechanism=other.mechanism))
+                return await self._open_one_of(addresses)
             except BrokerUnavailable as error:
                 await connection.close()
                 failures.append(str(error))
@@ -422,6 +528,26 @@ class KafkaClient:
             else:
                 return connection
         raise BrokerUnavailable("; ".join(failures))
+
+    def _new_connection(self, host: str, port: int) -> BrokerConnection:
+        return BrokerConnection(
+            host,
+            port,
+            self._client_id,
+            self._timeout_s,
+            security=self._security,
+            tls_context=self._tls_context,
+            refusals=self.refusals,
+        )
+
+
+def _context(security: Security) -> ssl.SSLContext | None:
+    """The context of TLS, if there is any. Errors: ClientError."""
+    if security.tls is None:
+        return None
+    from barnabas.broker.client.tls import client_context
+
+    return client_context(security.tls)
 
 
 __all__ = [
