@@ -7,6 +7,7 @@
 - Brokers: `cluster.py` (describe), `brokers.py` (list, drain, rebalance).
 - Moves of partitions: `move_plan.py` shows a plan; `moves.py` asks, starts it and waits.
 - Records: `produce.py`, `consume.py`, `records.py` (lines to records and back).
+- Security: `users.py`, `acls.py`, `quotas.py`; `certificates.py`, with a CA of one's own (`authority.py`).
 - Others: `groups.py`, `transactions.py`, `configs.py`, `check.py` (a log directory), `zookeeper.py`.
 - Shared: `command.py` (help), `connection_options.py` (TLS, user), `completion.py`, `output.py`, `values.py` (parses
   options), `interrupts.py` (Ctrl-C).

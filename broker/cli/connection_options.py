@@ -33,7 +33,8 @@ _RUNNING: Final[ContextVar[Any]] = ContextVar("command", default=None)
 
 
 def connection_options(taken: Collection[str] = ()) -> list[TyperOption]:
-    """New options, for one command; in those that have a --user of their own (`taken`), that of the login is --as."""
+    """New options, for one command; where it has `taken` --user or --key for something else, they are --as and
+    --private-key."""
     return [
         _option(
             "--command-config",
@@ -52,7 +53,12 @@ def connection_options(taken: Collection[str] = ()) -> list[TyperOption]:
         ),
         _option("--ca", "FILE", "Use TLS, and trust these CA certificates (PEM)."),
         _option("--certificate", "FILE", "Use TLS, and show this certificate (PEM)."),
-        _option("--key", "FILE", "The private key of --certificate, where it is in a file of its own (PEM)."),
+        _option(
+            "--private-key" if "--key" in taken else "--key",
+            "FILE",
+            "The private key of --certificate, where it is in a file of its own (PEM).",
+            parameter="private_key",
+        ),
     ]
 
 
@@ -140,7 +146,7 @@ _KEYS: Final = {
     "login_user": "sasl.username",
     "ca": "ssl.ca.location",
     "certificate": "ssl.certificate.location",
-    "key": "ssl.key.location",
+    "private_key": "ssl.key.location",
 }
 """The properties that options set."""
 _REPLACED: Final = {
@@ -149,7 +155,7 @@ _REPLACED: Final = {
     "certificate": ("ssl.keystore.location", "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.key.location"),
 }
 """The properties of the file that an option takes the place of."""
-_OF_TLS: Final = ("ca", "certificate", "key")
+_OF_TLS: Final = ("ca", "certificate", "private_key")
 
 
 @contextlib.contextmanager

@@ -90,7 +90,7 @@ def _section(path: str, command: Any) -> str:
 
 def _is_of_connection(option: Any) -> bool:
     """Whether the option is one of those that the introduction has for all commands."""
-    return getattr(option, "rich_help_panel", None) == PANEL and option.opts != ["--as"]
+    return getattr(option, "rich_help_panel", None) == PANEL and option.opts not in (["--as"], ["--private-key"])
 
 
 def _names(parameter: Any) -> str:

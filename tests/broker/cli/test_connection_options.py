@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from barnabas.broker.cli.app import main
-from barnabas.broker.cli.connection_options import Connection, connection_options
+from barnabas.broker.cli.connection_options import PANEL, Connection, connection_options
 from barnabas.broker.client.client import ClientError
 from barnabas.broker.client.security import PLAINTEXT, Tls, UserLogin
 from tools.references.command_line import commands
@@ -75,13 +75,19 @@ def test_a_file_that_is_not_there() -> None:
         connection(command_config="/nowhere")
 
 
+def is_of_connection(option: Any) -> bool:
+    return bool(getattr(option, "rich_help_panel", None) == PANEL)
+
+
 def test_each_command_that_connects_has_the_options() -> None:
     names = {name for option in connection_options() for name in option.opts}
     for path, command in commands():
         has = {name for each in command.params for name in each.opts}
         if "--bootstrap-server" in has:
-            assert names - {"--user"} <= has, path
-            assert "--user" in has or "--as" in has, path
+            assert names - {"--user", "--key"} <= has, path
+            own = {name for each in command.params if not is_of_connection(each) for name in each.opts}
+            assert ("--as" in has) == ("--user" in own), path
+            assert ("--private-key" in has) == ("--key" in own), path
 
 
 def test_the_file_names_the_servers(

@@ -36,7 +36,13 @@ PAGE = Path(__file__).parents[3] / "docs" / "zookeeper.md"
 ZOOKEEPER = [line for path, line in EXAMPLES if path == "barnabas zookeeper"]
 OF_SEVERAL = ("barnabas topics reassign", "barnabas brokers drain", "barnabas brokers rebalance")
 SEVERAL = [line for path, line in EXAMPLES if path in OF_SEVERAL]
-OTHERS = [line for path, line in EXAMPLES if path not in ("barnabas serve", "barnabas zookeeper", *OF_SEVERAL)]
+OF_SECURITY = ("barnabas users", "barnabas acls", "barnabas quotas", "barnabas certificates")
+"""Those of test_security_examples.py."""
+OTHERS = [
+    line
+    for path, line in EXAMPLES
+    if path not in ("barnabas serve", "barnabas zookeeper", *OF_SEVERAL) and not path.startswith(OF_SECURITY)
+]
 
 OTHER_NAMES = {
     "flights": "journeys",
