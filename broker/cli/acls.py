@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Annotated, Any, Final
 
 import typer
@@ -49,6 +50,21 @@ CONSUMER: Final = {
     ResourceType.GROUP: (Operation.READ, Operation.DESCRIBE),
 }
 """The operations that producers and consumers need (AclCommand of Kafka)."""
+
+OPERATIONS: Final = (
+    Operation.READ,
+    Operation.WRITE,
+    Operation.CREATE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.CLUSTER_ACTION,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+    Operation.IDEMPOTENT_WRITE,
+    ALL,
+)
+"""The operations of the flags, in their order."""
 
 Users = Annotated[
     list[str] | None,
@@ -104,9 +120,9 @@ def resources(
     ]
 
 
-def operations(chosen: dict[int, bool]) -> list[int]:
-    """The operations whose flags are set."""
-    return [code for code, is_set in chosen.items() if is_set]
+def operations(*flags: bool) -> list[int]:
+    """The operations whose flags are set, in the order of `OPERATIONS`."""
+    return list(compress(OPERATIONS, flags))
 
 
 def planned(
@@ -183,21 +199,8 @@ def add(
     """
     who = principals(user, everybody)
     named = resources(topic, group, transactional_id, cluster)
-    wanted = operations(
-        {
-            Operation.READ: read,
-            Operation.WRITE: write,
-            Operation.CREATE: create,
-            Operation.DELETE: delete,
-            Operation.ALTER: alter,
-            Operation.DESCRIBE: describe,
-            Operation.CLUSTER_ACTION: cluster_action,
-            Operation.DESCRIBE_CONFIGS: describe_configs,
-            Operation.ALTER_CONFIGS: alter_configs,
-            Operation.IDEMPOTENT_WRITE: idempotent_write,
-            ALL: everything,
-        }
-    )
+    flags = (read, write, create, delete, alter, describe, cluster_action)
+    wanted = operations(*flags, describe_configs, alter_configs, idempotent_write, everything)
     if not who:
         raise typer.BadParameter("who? Give --user or --everybody")
     if not named:
@@ -319,21 +322,8 @@ def remove(
     """
     who = principals(user, everybody)
     named: list[tuple[Any, str | None]] = [*resources(topic, group, transactional_id, cluster)]
-    wanted = operations(
-        {
-            Operation.READ: read,
-            Operation.WRITE: write,
-            Operation.CREATE: create,
-            Operation.DELETE: delete,
-            Operation.ALTER: alter,
-            Operation.DESCRIBE: describe,
-            Operation.CLUSTER_ACTION: cluster_action,
-            Operation.DESCRIBE_CONFIGS: describe_configs,
-            Operation.ALTER_CONFIGS: alter_configs,
-            Operation.IDEMPOTENT_WRITE: idempotent_write,
-            ALL: everything,
-        }
-    )
+    flags = (read, write, create, delete, alter, describe, cluster_action)
+    wanted = operations(*flags, describe_configs, alter_configs, idempotent_write, everything)
     if not who and not named:
         raise typer.BadParameter("which? Give --user, --everybody, --topic, --group, --transactional-id or --cluster")
     filters = [

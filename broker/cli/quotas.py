@@ -163,7 +163,11 @@ def list_quotas(
         return
     print_table(
         ("WHOSE", "QUOTA", "VALUE"),
-        [(entity_text(entity), key, f"{value:.15g}") for entity, quotas in found for key, value in sorted(quotas.items())],
+        [
+            (entity_text(entity), key, f"{value:.15g}")
+            for entity, quotas in found
+            for key, value in sorted(quotas.items())
+        ],
     )
 
 

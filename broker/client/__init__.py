@@ -1,6 +1,7 @@
 """A small Kafka client for the command line.
 
-- `client.py`: connections, versions, metadata, routing; `patience.py`: retries; `errors.py`: what ends a command.
+- `client.py`: metadata, routing; `connection.py`: versions, requests; `patience.py`: retries; `errors.py`: what ends a
+  command.
 - `producer.py` and `consumer.py`: records; `places.py`: positions as users name them, and their offsets.
 - `group.py`: a member of a consumer group; `configs.py`: describe and alter configs.
 
