@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,6 +25,8 @@ app = Application(help="Certificates for TLS: make them, and look into them.")
 
 DIRECTORY: Final = Path("certificates")
 BROKER: Final = "broker"
+_RESERVED: Final = (BROKER, "ca", "ca-key")
+_FILE_NAME: Final = re.compile(r"\w[\w.@-]*")
 
 
 @app.command("make")
@@ -94,7 +97,7 @@ def make_certificates(
     )
 
     for name in clients:
-        if name == BROKER or name.startswith((".", "ca", "/")) or "/" in name:
+        if name in _RESERVED or _FILE_NAME.fullmatch(name) is None:
             raise ClientError(f"{name!r} cannot be the name of a client's file")
     make_private_directory(directory)
     made, kept = [], []
@@ -122,9 +125,7 @@ def make_certificates(
 
 
 def _clients_in(directory: Path) -> list[str]:
-    return sorted(
-        path.stem for path in directory.glob("*.pem") if not path.stem.startswith("ca") and path.stem != BROKER
-    )
+    return sorted(path.stem for path in directory.glob("*.pem") if path.stem not in _RESERVED)
 
 
 def _load(directory: Path, now_ms: int) -> Authority:

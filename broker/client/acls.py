@@ -85,7 +85,7 @@ def operation_name(code: int) -> str:
 
 
 def _name_of(names: type[IntEnum], code: int) -> str:
-    return names(code).name if code in names else f"UNKNOWN({code})"
+    return next((each.name for each in names if each == code), f"UNKNOWN({code})")
 
 
 async def create_acls(client: KafkaClient, acls: Sequence[Acl]) -> list[str | None]:

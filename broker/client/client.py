@@ -16,7 +16,7 @@ from barnabas.broker.client.connection import ANSWER_S, BrokerConnection
 from barnabas.broker.client.errors import BrokerUnavailable, ClientError, OtherMechanism, ResponseError, check
 from barnabas.broker.client.patience import Patience
 from barnabas.broker.client.permissions import Refusals
-from barnabas.broker.client.security import PLAINTEXT, Security
+from barnabas.broker.client.security import PLAINTEXT, Security, UserLogin
 from barnabas.broker.configuration.config import parse_address
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -240,7 +240,9 @@ class KafkaClient:
                 await connection.open(limit_s)
             except OtherMechanism as other:
                 await connection.close()
-                self._security = replace(self._security, login=replace(self._security.login, mechanism=other.mechanism))
+                assert isinstance(self._security.login, UserLogin)
+                login = replace(self._security.login, mechanism=other.mechanism, may_weaken=True)
+                self._security = replace(self._security, login=login)
                 return await self._open_one_of(addresses)
             except BrokerUnavailable as error:
                 await connection.close()

@@ -36,12 +36,13 @@ async def log_in(exchange: Exchange, login: UserLogin | TokenLogin, address: str
     """Authenticate a new connection; returns after how many ms the broker will end it unless it authenticates again
     (KIP-368), 0 for never.
 
-    Errors: ClientError. OtherMechanism if the login names no mechanism, and the broker offers another one.
+    Errors: ClientError. OtherMechanism if the login names no mechanism, and the broker offers another one to be tried:
+    a user may have a password for that alone.
     """
     mechanism = OAUTHBEARER if isinstance(login, TokenLogin) else login.mechanism or SCRAM_SHA_512
     answer = await exchange(SaslHandshakeRequest(mechanism=mechanism))
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-        raise _other_mechanism(login, mechanism, answer.mechanisms, address, has_tls=has_tls)
+        raise _not_offered(login, mechanism, answer.mechanisms, address, has_tls=has_tls)
     if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
         raise ClientError(f"the listener at {address} knows no users: leave --user out, or ask for its SASL listener")
     if answer.error_code:
@@ -50,6 +51,9 @@ async def log_in(exchange: Exchange, login: UserLogin | TokenLogin, address: str
     async def authenticate(message: bytes) -> Any:
         response = await exchange(SaslAuthenticateRequest(auth_bytes=message))
         if response.error_code:
+            weaker = _weaker(login, mechanism, answer.mechanisms)
+            if weaker and (weaker != PLAIN or has_tls):
+                raise OtherMechanism(weaker)
             raise LoginRefused(_refusal(login, mechanism, address, response.error_message))
         return response
 
@@ -76,22 +80,29 @@ async def _run(authenticate: Callable[[bytes], Awaitable[Any]], login: UserLogin
     return response
 
 
-def _other_mechanism(
+def _weaker(login: UserLogin | TokenLogin, mechanism: str, offered: list[str]) -> str:
+    """The strongest mechanism below `mechanism` that the broker offers and the login may use; "" for none."""
+    if isinstance(login, TokenLogin) or (login.mechanism and not login.may_weaken):
+        return ""
+    below = _BY_STRENGTH[_BY_STRENGTH.index(mechanism) + 1 :]
+    return next((each for each in below if each in offered), "")
+
+
+def _not_offered(
     login: UserLogin | TokenLogin, mechanism: str, offered: list[str], address: str, *, has_tls: bool
 ) -> ClientError:
     """What follows if the broker does not offer a mechanism. PLAIN would show the password to whoever reads the
     network, or asks for it, so that nobody is moved to it without TLS."""
-    names = ", ".join(offered) or "none"
-    if isinstance(login, UserLogin) and not login.mechanism:
-        known = [each for each in _BY_STRENGTH if each in offered]
-        if known and (known[0] != PLAIN or has_tls):
-            return OtherMechanism(known[0])
-        if known:
-            return ClientError(
-                f"the listener at {address} offers PLAIN alone, without TLS: everybody on the way could read the"
-                " password. To send it, say sasl.mechanism=PLAIN in --command-config"
-            )
+    weaker = _weaker(login, mechanism, offered)
+    if weaker and (weaker != PLAIN or has_tls):
+        return OtherMechanism(weaker)
+    if weaker:
+        return ClientError(
+            f"the listener at {address} offers PLAIN alone, without TLS: everybody on the way could read the password."
+            " To send it, say sasl.mechanism=PLAIN in --command-config"
+        )
     ours = "" if any(each in MECHANISMS for each in offered) else "; this program knows none of them"
+    names = ", ".join(offered) or "none"
     return ClientError(f"the listener at {address} does not offer {mechanism}, but {names} (sasl.mechanism){ours}")
 
 

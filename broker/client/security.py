@@ -35,12 +35,13 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class UserLogin:
-    """A user and a password, for PLAIN and SCRAM. Without a `mechanism`, the strongest one that the broker offers is
-    used."""
+    """A user and a password, for PLAIN and SCRAM. Without a `mechanism`, those that the broker offers are tried, the
+    strongest first; `may_weaken` says so of one that is being tried."""
 
     username: str
     password: str = field(repr=False)
     mechanism: str = ""
+    may_weaken: bool = False
 
 
 @dataclass(frozen=True, slots=True)

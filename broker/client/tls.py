@@ -100,7 +100,9 @@ def sentence(error: OSError, address: str, tls: Tls) -> str | None:
     if not isinstance(error, ssl.SSLError):
         return None
     reason = _reason(error)
-    if "CERTIFICATE_REQUIRED" in reason or ("HANDSHAKE_FAILURE" in reason and not tls.chain):
+    # Java answers a client without a certificate with bad_certificate.
+    is_of_certificate = "CERTIFICATE" in reason or "HANDSHAKE_FAILURE" in reason
+    if "ALERT" in reason and is_of_certificate and not tls.chain:
         return f"the broker at {address} asks for a certificate: give --certificate and --key"
     if "ALERT" in reason and any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA")):
         return f"the broker at {address} does not accept the client's certificate ({reason}): use one of a CA it trusts"

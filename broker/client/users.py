@@ -60,25 +60,28 @@ async def describe_users(client: KafkaClient, names: Sequence[str] | None = None
 
 
 async def set_password(client: KafkaClient, name: str, password: str, mechanisms: Sequence[str]) -> None:
-    """Give a user this password for some mechanisms; a new one, if the user has none. Errors: ClientError."""
+    """Give a user this password for some mechanisms; a new one, if the user has none. Errors: ClientError.
+
+    Kafka refuses a request that names a user twice, so there is one for each mechanism.
+    """
     if not password:
         raise ClientError(f"cannot set the password of {name}: it is empty")
-    upsertions = []
     for mechanism in mechanisms:
         salt = os.urandom(SALT_BYTES)
         salted = hashlib.pbkdf2_hmac(_HASHES[mechanism], password.encode(), salt, ITERATIONS)
-        upsertions.append(
-            ScramCredentialUpsertion(
-                name=name, mechanism=MECHANISMS[mechanism], iterations=ITERATIONS, salt=salt, salted_password=salted
-            )
+        upsertion = ScramCredentialUpsertion(
+            name=name, mechanism=MECHANISMS[mechanism], iterations=ITERATIONS, salt=salt, salted_password=salted
         )
-    await _alter(client, AlterUserScramCredentialsRequest(upsertions=upsertions), f"cannot set the password of {name}")
+        request = AlterUserScramCredentialsRequest(upsertions=[upsertion])
+        await _alter(client, request, f"cannot set the password of {name} for {mechanism}")
 
 
 async def remove_password(client: KafkaClient, name: str, mechanisms: Sequence[str]) -> None:
     """Delete a user's passwords for some mechanisms. Errors: ClientError."""
-    deletions = [ScramCredentialDeletion(name=name, mechanism=MECHANISMS[mechanism]) for mechanism in mechanisms]
-    await _alter(client, AlterUserScramCredentialsRequest(deletions=deletions), f"cannot remove user {name}")
+    for mechanism in mechanisms:
+        deletion = ScramCredentialDeletion(name=name, mechanism=MECHANISMS[mechanism])
+        request = AlterUserScramCredentialsRequest(deletions=[deletion])
+        await _alter(client, request, f"cannot remove the password of {name} for {mechanism}")
 
 
 async def _alter(client: KafkaClient, request: AlterUserScramCredentialsRequest, what: str) -> None:

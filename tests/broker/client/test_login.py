@@ -69,6 +69,20 @@ def test_without_a_mechanism_the_strongest_is_used(ca: trustme.CA, mechanism: st
     assert broker.used == [mechanism]
 
 
+def test_a_user_of_plain_alone(ca: trustme.CA) -> None:
+    """The broker offers SCRAM, too, and does not know the user there."""
+
+    class OfPlain(SecuredBroker):
+        def _authenticate(self, mechanism: str, scram: Any, message: bytes) -> Any:
+            return super()._authenticate(mechanism, scram, message if mechanism == "PLAIN" else b"")
+
+    broker = OfPlain(mechanisms=MECHANISMS, tls=context_of(ca, "127.0.0.1"))
+    connect(broker, Security(trusting(ca), UserLogin(USER, PASSWORD)))
+    assert broker.used == ["PLAIN"]
+    with pytest.raises(ClientError, match="does not accept user alice"):
+        connect(OfPlain(mechanisms=MECHANISMS), Security(login=UserLogin(USER, PASSWORD)))
+
+
 def test_a_password_is_not_sent_in_plain_unless_said() -> None:
     broker = SecuredBroker(mechanisms=["PLAIN"])
     with pytest.raises(ClientError, match=r"offers PLAIN alone, without TLS.*say sasl\.mechanism=PLAIN"):
