@@ -4,7 +4,7 @@
 - `registry.py` is the declaration of an API, `HANDLER` in its file of `broker/handlers/`.
 - `context.py` is what a handler is given: the session, the services, and what the client may do.
 - `authentication.py` refuses requests before authentication, on the brokers' own listener of `serve --brokers`.
-- `local.py` is a client in the broker's own process, with the limits of others.
+- `local.py` is a client in the broker's own process, with the limits of others; `first_users.py` adds users by it.
 - `large_requests.py` limits how many large requests are served at the same time.
 
 For handlers: `reply_room.py` limits the size of a response; `current_leader.py` names the leader in responses to

@@ -16,6 +16,7 @@ Commands talk to brokers by `broker/client/`. `serve` does not import typer and 
 
 - `serve.py` has its options, `serve_help.py` its help; `one_broker.py` reads the configuration and runs a broker;
   `process.py` is the process around it, to the exit status; `ready.py` prints that clients may connect.
+- `secure.py` sets up `serve --secure`, and `secure_clients.py` has what its clients need.
 - `several_brokers.py` is the parent of `serve --brokers N`, with `broker_plans.py` (their configuration),
   `free_ports.py`, `cluster_directory.py` (directories, secret), and `supervisor.py` (starts, restarts, stops).
 - `zookeeper_process.py` serves ZooKeeper's protocol, for `barnabas zookeeper` and for that parent.

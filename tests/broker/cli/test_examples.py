@@ -177,7 +177,8 @@ def test_an_example_of_serve(tmp_path: Path, line: str) -> None:
         assert process.stdout is not None
         ready = process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-    assert ready.startswith("ready: PLAINTEXT://127.0.0.1:")
+    protocol = "SASL_SSL" if "--secure" in line else "PLAINTEXT"
+    assert ready.startswith(f"ready: {protocol}://127.0.0.1:")
     assert ("node.id=2 " in ready) == ("--node-id 2" in line)
     assert process.returncode == 0
 
