@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from barnabas.broker.coordinators.transactions.coordinator_sender import CoordinatorSender
     from barnabas.broker.coordinators.transactions.markers import MarkerWriter
     from barnabas.broker.other_brokers import OtherBrokers
+    from barnabas.broker.security.acls.administration import AclAdministration
 
 REPLICA_FETCH_SESSIONS_MAX: Final = 1_000
 """The limit of the fetch sessions of other brokers, each of which has a few. Consumers' sessions have a separate
@@ -91,6 +92,7 @@ class Parts:
         self.configs = ConfigRepository(session, clock, foundation.timers)
         self.topic_configs = TopicConfigs(config, self.configs)
         self.configs.subscribe(self._config_changed)
+        self.acls = self._make_acls(session)
         self.internal_topics = InternalTopics(
             config, self.topic_configs, metadata, is_alone=not foundation.may_have_others
         )
@@ -120,7 +122,8 @@ class Parts:
         self.services = self._make_services()
         config.follow_any(DEFAULTS_OF_TOPICS, self.replicas.reconfigure_all)
         config.follow(BrokerConfig.unclean_leader_election_enable, self.controller.set_unclean_leader_election_enable)
-        store.follow(self.configs, self.controller)
+        acls = () if self.acls is None else (self.acls.repository,)
+        store.follow(self.configs, *acls, self.controller)
 
     # --- partitions and their logs ----------------------------------------------------------------
 
@@ -324,6 +327,23 @@ class Parts:
             self._foundation.config.node_id, lambda: self.controller.secret_digests, self.controller.look_up
         )
 
+    # --- what clients may do ----------------------------------------------------------------------
+
+    def _make_acls(self, session: CoordinationStore) -> "AclAdministration | None":
+        """The ACLs and the authorizer; None if none is configured."""
+        foundation, config = self._foundation, self._foundation.config
+        if not config.value("authorizer.class.name"):
+            return None
+        from barnabas.broker.security.acls.administration import AclAdministration
+        from barnabas.broker.security.acls.authorizer import AclAuthorizer, super_users_in
+        from barnabas.controller.acls import AclRepository
+
+        authorizer = AclAuthorizer(
+            super_users_in(str(config.value("super.users"))),
+            allows_everyone=config.value("allow.everyone.if.no.acl.found") is True,
+        )
+        return AclAdministration(AclRepository(session, foundation.clock, foundation.timers), authorizer)
+
     # --- changes of the configuration -------------------------------------------------------------
 
     def _config_changed(self, entity_type: str, name: str) -> None:
@@ -356,7 +376,8 @@ class Parts:
             metadata=foundation.metadata,
             features=self.features,
             broker_secrets=self._broker_secrets(),
-            authorizer=None,
+            authorizer=None if self.acls is None else self.acls.authorizer,
+            acls=self.acls,
             commands=self.commands,
             controller=self.controller,
             auto_topics=self.auto_topics,
@@ -400,6 +421,7 @@ class Parts:
             *self.transactions.set_asides,
             *self.controller.set_asides,
             self.configs.set_aside,
+            *([] if self.acls is None else [self.acls.repository.set_aside]),
             self.auto_topics.set_aside,
             self._foundation.metadata.set_aside,
             self._foundation.connections.set_aside,

@@ -271,6 +271,9 @@ class Broker:
         parts.stops.later(self.configs.stop)
         await self.configs.start()
         parts.apply_dynamic_configs()
+        if parts.acls is not None:
+            parts.stops.later(parts.acls.repository.stop)
+            await parts.acls.repository.start()
         parts.stops.later(self.commands.stop)
         parts.stops.later(self.controller.stop)
         if self._foundation.may_have_others:

@@ -471,7 +471,7 @@ def in_docstrings() -> Iterator[tuple[str, str]]:
 
 @cache
 def problem_of(command: str) -> str | None:
-    """What keeps a command from being one, as far as that can be seen without running it."""
+    """The reason why a text is no valid command, as far as that can be seen without running it."""
     command = re.sub(r"^(?:[A-Z_]+=\S+ )+", "", command)
     if command.startswith("make"):
         return problem_of_make(command)

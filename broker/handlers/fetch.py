@@ -10,6 +10,9 @@ Errors per partition: OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC
 INCONSISTENT_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR (NOT_LEADER_OR_FOLLOWER before
 version 6), TOPIC_AUTHORIZATION_FAILED (a replica's fetch that is not from that broker).
 Errors of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+Authorization: Read on Topic: TOPIC_AUTHORIZATION_FAILED per partition; ClusterAction on Cluster (fetches of replicas):
+TOPIC_AUTHORIZATION_FAILED for all partitions.
+Deviations: a partition of a fetch session that the client may no longer read has its error once something is new in it.
 Versions: 5 log start offset; 7 sessions; 9 leader epoch (KIP-320); 11 rack, preferred replica (KIP-392); 12 flexible,
 last fetched epoch; 13 topic ids (KIP-516); 15 replica state; 16 node endpoints (KIP-951); 17 directory id; 18 the high
 watermark that a follower knows (KIP-1166).
@@ -19,6 +22,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from barnabas.broker.api.authorization import Decisions
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.current_leader import CurrentLeader
 from barnabas.broker.api.registry import Handler, WaitsFor
@@ -29,6 +33,7 @@ from barnabas.broker.replication.fetch_partition import FetchPartition, Partitio
 from barnabas.broker.replication.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPlan, FetchSessions
 from barnabas.broker.replication.followers import UNKNOWN_BROKER_EPOCH
 from barnabas.broker.replication.read_policy import HIGH_WATERMARK, LOG_END, TXN_COMMITTED
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.controller.topics import PARTITIONS_MAX
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.wire.errors import ErrorCode
@@ -44,6 +49,7 @@ from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
     from barnabas.broker.cluster.metadata import MetadataCache
+    from barnabas.broker.replication.replica_manager import ReplicaManager
 
 FETCH = 1
 READ_COMMITTED = 1
@@ -67,7 +73,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     elif context.comes_from(replica_id):
         sessions = _sessions_of_replicas(request, context)
     else:
-        return _refuse_replica(request, context)
+        return _refuse_replica(replica_id, request, context)
     now_ms = services.network_clock.monotonic_ms()
     plan = sessions.plan(
         request.session_id,
@@ -118,16 +124,38 @@ def _of_consumer(plan: FetchPlan, request: FetchRequest, context: RequestContext
     )
     if request.rack_id and services.config.replica_selector_class == RACK_AWARE_SELECTOR:
         return _rack_aware(request.rack_id, plan, limits, context)
+    if context.authorizer is not None:
+        return _authorized(plan, limits, context)
     return FetchOperation(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
+
+
+def _authorized(plan: FetchPlan, limits: FetchLimits, context: RequestContext) -> FetchOperation:
+    """The fetch of a consumer that may read only some topics."""
+    from barnabas.broker.replication.authorized import AuthorizedFetch
+
+    services = context.services
+    return AuthorizedFetch(
+        services.replicas,
+        services.unforeseen,
+        plan.partitions,
+        limits,
+        plan.attention,
+        may_read=Decisions(context, Operation.READ, ResourceType.TOPIC),
+    )
 
 
 def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: RequestContext) -> FetchOperation:
     """The fetch of a consumer that is directed to a replica in its rack where there is one."""
     from barnabas.broker.replication.replica_selector import RackAwareFetch
 
+    new_fetch: Callable[..., FetchOperation] = RackAwareFetch
+    if context.authorizer is not None:
+        from barnabas.broker.replication.authorized import AuthorizedRackAwareFetch
+
+        new_fetch = partial(AuthorizedRackAwareFetch, may_read=Decisions(context, Operation.READ, ResourceType.TOPIC))
     services, listener = context.services, context.session.listener.name
     metadata = services.metadata
-    return RackAwareFetch(
+    return new_fetch(
         services.replicas,
         services.unforeseen,
         plan,
@@ -162,14 +190,22 @@ def _of_replica(
     )
 
 
-def _refuse_replica(request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Refuse a replica's fetch that is not from that broker, as Kafka does without authorization; it
-    gets no session.
-    """
-    sessions = context.services.fetch_sessions
-    plan = FetchPlan(sessions, ErrorCode.NONE, _asked(request, context.services.metadata, context.api_version >= 13))
-    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return _response(plan, [(asked, error_data(asked.partition, error)) for asked in plan.partitions], context)
+def _refuse_replica(replica_id: int, request: FetchRequest, context: RequestContext) -> FetchResponse:
+    """Refuse a replica's fetch that is not from that broker; it gets no session."""
+    services = context.services
+    asked = _asked(request, services.metadata, context.api_version >= 13)
+    plan = FetchPlan(services.fetch_sessions, ErrorCode.NONE, asked)
+    refused = [(each, error_data(each.partition, _refusal(replica_id, each, services.replicas))) for each in asked]
+    return _response(plan, refused, context)
+
+
+def _refusal(replica_id: int, asked: FetchPartition, replicas: "ReplicaManager") -> ErrorCode:
+    """The error of a replica's fetch that is not from that broker: as in Kafka without authorization, and Kafka's own
+    error where that broker is no replica of the partition (Partition.followerReplicaOrThrow)."""
+    partition = replicas.partition(asked.topic or "", asked.partition)
+    if partition is None or (partition.leadership is not None and partition.leadership.followers.follower(replica_id)):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if asked.current_leader_epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def _read_again(

@@ -65,7 +65,7 @@ class ConnectionSet(Protocol):
 
 
 class SharedResources(NamedTuple):
-    """What the connections of a broker share.
+    """The resources that the connections of a broker share.
 
     Unfinished requests count for `budget`, and each may have `frame_bytes_max` bytes; `timers` end the throttling of
     clients.

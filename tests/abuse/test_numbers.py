@@ -157,7 +157,7 @@ def attacker(broker: BarnabasProcess) -> Iterator[Attacker]:
 
 
 def idle_share(broker: BarnabasProcess, healthy: HealthyClient) -> float:
-    """Which share of a processor the broker uses now."""
+    """The share of a processor that the broker uses now."""
     times, before = ThreadTimes(broker.pid), healthy.seconds
     eventually(lambda: healthy.seconds - before >= IDLE_MS / 1000)
     return (times.loop_ms + times.threads_ms) / ((healthy.seconds - before) * 1000)
@@ -324,7 +324,7 @@ def read_all(stage: Stage) -> list[tuple[int, int]]:
 
 
 TIMES = (-3, -2, -1, 0, 1, 2**62, 2**63 - 1)
-"""What ListOffsets is asked for: the largest timestamp, the start, the end, and times."""
+"""The timestamps of ListOffsets: the largest timestamp, the start, the end, and times."""
 
 
 @pytest.mark.full

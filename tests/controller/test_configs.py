@@ -8,18 +8,14 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
-from barnabas.controller.configs import (
-    CHANGE_EXPIRATION_MS,
-    CHANGE_TIMEOUT_MS,
-    FOLLOWING_RETRY_DELAY_MS,
-    ConfigRepository,
-)
+from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.interface import (
     ConnectionLost,
     CoordinationError,
     CoordinationStore,
     StoreUnavailable,
 )
+from barnabas.controller.notifications import CHANGE_EXPIRATION_MS, CHANGE_TIMEOUT_MS, FOLLOWING_RETRY_DELAY_MS
 from barnabas.wire.errors import ApiError, ErrorCode
 from tests.support.manual_timers import ManualTimers
 

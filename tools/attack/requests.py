@@ -8,11 +8,14 @@ from barnabas.wire.messages import (
     add_offsets_to_txn,
     alter_configs,
     alter_partition_reassignments,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -46,6 +49,9 @@ from tools.attack.stage import EMPTY_TOPIC, NODE_ID, TOPIC, Producer, Stage, add
 
 LATEST: Final = -1
 TOPIC_RESOURCE: Final = 2
+LITERAL_PATTERN: Final = 3
+ALL_OPERATIONS: Final = 2
+ALLOWED: Final = 3
 
 
 def _sync(stage: Stage, _version: int) -> Message:
@@ -103,7 +109,7 @@ def _offset_commit(stage: Stage, version: int) -> Message:
     )
 
 
-def _simple_offset_commit(stage: Stage, _version: int) -> Message:
+def simple_offset_commit(stage: Stage, _version: int) -> Message:
     """The request of a consumer without a group."""
     partition = offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
     return offset_commit.OffsetCommitRequest(
@@ -261,6 +267,40 @@ def _txn_offset_commit(stage: Stage, _version: int) -> Message:
     )
 
 
+def _describe_acls(_: Stage, _version: int) -> Message:
+    return describe_acls.DescribeAclsRequest(
+        resource_type_filter=TOPIC_RESOURCE,
+        resource_name_filter=TOPIC,
+        pattern_type_filter=LITERAL_PATTERN,
+        operation=ALL_OPERATIONS,
+        permission_type=ALLOWED,
+    )
+
+
+def _create_acls(_: Stage, _version: int) -> Message:
+    creation = create_acls.AclCreation(
+        resource_type=TOPIC_RESOURCE,
+        resource_name=TOPIC,
+        resource_pattern_type=LITERAL_PATTERN,
+        principal="User:*",
+        host="*",
+        operation=ALL_OPERATIONS,
+        permission_type=ALLOWED,
+    )
+    return create_acls.CreateAclsRequest(creations=[creation])
+
+
+def _delete_acls(_: Stage, _version: int) -> Message:
+    wanted = delete_acls.DeleteAclsFilter(
+        resource_type_filter=TOPIC_RESOURCE,
+        resource_name_filter="another topic",
+        pattern_type_filter=LITERAL_PATTERN,
+        operation=ALL_OPERATIONS,
+        permission_type=ALLOWED,
+    )
+    return delete_acls.DeleteAclsRequest(filters=[wanted])
+
+
 def _describe_configs(_: Stage, _version: int) -> Message:
     resource = describe_configs.DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=TOPIC)
     return describe_configs.DescribeConfigsRequest(resources=[resource])
@@ -309,12 +349,12 @@ def _list_reassignments(_stage: Stage, _version: int) -> Message:
 
 
 def _delete_groups(stage: Stage, _version: int) -> Message:
-    stage.ask(_simple_offset_commit(stage, 8), 8)
+    stage.ask(simple_offset_commit(stage, 8), 8)
     return delete_groups.DeleteGroupsRequest(groups_names=["offsets"])
 
 
 def _delete_offsets(stage: Stage, _version: int) -> Message:
-    stage.ask(_simple_offset_commit(stage, 8), 8)
+    stage.ask(simple_offset_commit(stage, 8), 8)
     partition = offset_delete.OffsetDeleteRequestPartition(partition_index=0)
     topic = offset_delete.OffsetDeleteRequestTopic(name=TOPIC, partitions=[partition])
     return offset_delete.OffsetDeleteRequest(group_id="offsets", topics=[topic])
@@ -356,7 +396,7 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     1: (_fetch, _fetch_of_nothing, _fetch_in_session),
     2: (_list_offsets,),
     3: (_metadata,),
-    8: (_offset_commit, _simple_offset_commit),
+    8: (_offset_commit, simple_offset_commit),
     9: (_offset_fetch,),
     10: (_find_coordinator,),
     11: (_join,),
@@ -376,6 +416,9 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     26: (_end_transaction,),
     27: (write_markers,),
     28: (_txn_offset_commit,),
+    29: (_describe_acls,),
+    30: (_create_acls,),
+    31: (_delete_acls,),
     32: (_describe_configs,),
     33: (_alter_configs,),
     35: (_describe_log_dirs,),

@@ -182,6 +182,12 @@ API_ENTRIES: Final[Mapping[str, ApiEntries]] = {
     "ListTransactions": NOTHING,
     "AllocateProducerIds": NOTHING,
     "ListConfigResources": NOTHING,
+    "DescribeAcls": NOTHING,
+    "CreateAcls": ApiEntries({"creations": _RESOURCE}, {"results": _FAILING}),
+    "DeleteAcls": ApiEntries(
+        {"filters": {"resource_name_filter": RESOURCE}},
+        {"filter_results": {**_FAILING, "matching_acls": {**_RESOURCE, **_FAILING}}},
+    ),
     "DescribeTopicPartitions": ApiEntries(
         {"topics": _NAMED},
         {"topics": {**_IDENTIFIED, **_FAILING, "partitions": {**_INDEX, **_FAILING}}},

@@ -248,7 +248,7 @@ OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
 
 PARTS_OF_KAFKA: Final = (
     (("ssl.", "sasl.", "security.", "principal.", "connections.max.reauth", "connection.failed"), "TLS and SASL"),
-    (("delegation.token.", "authorizer."), "Delegation tokens and ACLs"),
+    (("delegation.token.",), "Delegation tokens"),
     (("controller.quorum.", "controller.listener.", "metadata.", "process.roles", "broker.heartbeat."), "KRaft"),
     (("broker.session.", "initial.broker.", "early.start."), "KRaft"),
     (("remote.", "log.local.", "follower.fetch."), "Tiered storage"),

@@ -76,7 +76,7 @@ def transactional_id(broker: Broker) -> str:
 
 @pytest.fixture
 def folder(broker: Broker, transactional_id: str, run: Run, tmp_path: Path) -> Path:
-    """What the examples need is there: topics with records, a group, a transactional id, files."""
+    """Create the topics with records, a group, a transactional id and files that the examples need."""
     there = broker.topic_names()
     for name in ("journeys", "couples", "trial-1", "trial-2", "duplicate"):
         if name not in there:

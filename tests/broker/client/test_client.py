@@ -223,7 +223,7 @@ def test_silence() -> None:
 
 @pytest.mark.slow
 def test_a_connection_closes_although_the_broker_reads_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """What it has not taken of a request would keep the client for ever. asyncio complains of nothing."""
+    """The unsent part of a request would keep the client for ever. asyncio complains of nothing."""
 
     async def work() -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -372,7 +372,7 @@ def test_no_more_records_than_asked_for_and_the_rest_later(broker: Broker) -> No
 
 
 def decoded(partition: PartitionData) -> list[ConsumedBatch]:
-    """What a fetcher that is at offset 0 makes of an answer."""
+    """The batches that a fetcher at offset 0 decodes from a response."""
 
     async def batches() -> list[ConsumedBatch]:
         fetcher = Fetcher(Positions(KafkaClient("127.0.0.1:1")), {("t", 0): 0})
@@ -460,7 +460,7 @@ def test_topics_that_may_not_be_created() -> None:
 
 
 class Told(KafkaClient):
-    """What brokers say, one after the other, of who leads the one partition of a topic."""
+    """A client whose brokers report, one after the other, a leader of the one partition of a topic."""
 
     def __init__(self, *told: tuple[bytes, int, int]) -> None:
         super().__init__("nowhere:1")
