@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any
 
 import aiokafka
 import aiokafka.helpers
-import kafka
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -24,7 +24,12 @@ from barnabas.broker.configuration.properties import parse_properties
 from tools.processes import children
 from tools.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.live]
+with warnings.catch_warnings():
+    # It reads its message definitions through functions of importlib.resources that Python 3.11 deprecates.
+    warnings.filterwarnings("ignore", ".*_text is deprecated", DeprecationWarning)
+    from kafka import KafkaProducer
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
 
 
 @dataclass
@@ -149,7 +154,7 @@ def test_aiokafka(running: Running) -> None:
 
 
 def test_kafka_python(running: Running) -> None:
-    producer = kafka.KafkaProducer(
+    producer = KafkaProducer(
         bootstrap_servers=running.address,
         security_protocol="SASL_SSL",
         sasl_mechanism="SCRAM-SHA-512",
