@@ -6,6 +6,7 @@ Keys are ECDSA P-256. The directory is readable by its owner alone, and so are t
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import os
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from barnabas.broker.client.errors import ClientError
+from barnabas.network import OsNetwork
 
 CA_FILE: Final = "ca.pem"
 CA_KEY_FILE: Final = "ca-key.pem"
@@ -207,3 +209,12 @@ def write_private(path: Path, content: bytes) -> None:
 def hosts_of(names: Iterable[str]) -> list[str]:
     """Names and addresses of a server, each once, with those by which its own machine reaches it."""
     return list(dict.fromkeys([*filter(None, names), "localhost", "127.0.0.1", "::1"]))
+
+
+async def names_of_this_machine() -> list[str]:
+    """The name of this machine, and its addresses that the name stands for."""
+    network = OsNetwork()
+    name = network.host_name()
+    with contextlib.suppress(OSError):
+        return [name, *await network.addresses(name)]
+    return [name]

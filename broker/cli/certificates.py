@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import re
 from pathlib import Path
@@ -14,7 +13,6 @@ import typer
 from barnabas.broker.cli.command import Application
 from barnabas.broker.cli.output import AsJson, ClientError, complain, print_json, say
 from barnabas.clock import SystemClock
-from barnabas.network import OsNetwork
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -59,6 +57,8 @@ def make(
       barnabas certificates make other --host kafka1.example --host 10.0.0.1 --days 90
       barnabas certificates make certificates --renew --json
     """
+    from barnabas.broker.cli.authority import names_of_this_machine
+
     hosts = host or asyncio.run(names_of_this_machine())
     try:
         made, kept = make_certificates(directory, hosts, client or [], days=days, renew=renew)
@@ -71,15 +71,6 @@ def make(
         say(f"{directory / name}: made")
     for name in kept:
         say(f"{directory / name}: kept")
-
-
-async def names_of_this_machine() -> list[str]:
-    """The name of this machine, and its addresses that the name stands for."""
-    network = OsNetwork()
-    name = network.host_name()
-    with contextlib.suppress(OSError):
-        return [name, *await network.addresses(name)]
-    return [name]
 
 
 def make_certificates(
@@ -223,4 +214,4 @@ def _print(each: dict[str, Any]) -> None:
     say(f"  principal {each['principal']}")
 
 
-__all__ = ["app", "make_certificates", "names_of_this_machine"]
+__all__ = ["app"]

@@ -24,7 +24,6 @@ from cryptography import x509
 from barnabas.broker.api.first_users import FirstUser, add_first_users
 from barnabas.broker.api.local import LocalClient, LocalResources
 from barnabas.broker.cli import authority
-from barnabas.broker.cli.certificates import names_of_this_machine
 from barnabas.broker.cli.one_broker import EXIT_FAILURE, read_configuration, refuse, serve_one
 from barnabas.broker.cli.secure_clients import Account, instructions, java_properties, librdkafka_properties
 from barnabas.broker.client.errors import ClientError
@@ -102,12 +101,15 @@ def directory_of(given: str, config: BrokerConfig) -> Path:
     return directory
 
 
-def secure(directory: Path, config: BrokerConfig) -> Secured:
-    """Make what the directory lacks, and return what it has. Raises: ConfigError, ClientError, OSError."""
+def secure(directory: Path, config: BrokerConfig, machine_names: Sequence[str] | None = None) -> Secured:
+    """Make what the directory lacks, and return what it has. The certificate is for these names of the machine, by
+    default all. Raises: ConfigError, ClientError, OSError.
+    """
     configs = _listener_configs(config)
     authority.make_private_directory(directory)
     now_ms = SystemClock().now_ms()
-    _make_certificates(directory, _hosts(config), now_ms)
+    names = asyncio.run(authority.names_of_this_machine()) if machine_names is None else machine_names
+    _make_certificates(directory, _hosts(config, names), now_ms)
     passwords = _passwords(directory)
     users = tuple(FirstUser(name, passwords[name], name == ADMINISTRATOR) for name in (ADMINISTRATOR, CLIENT))
     has_issuer = config.barnabas_http_address is not None
@@ -169,11 +171,11 @@ def _security_configs(directory: Path, users: Sequence[FirstUser], *, has_issuer
 # -- the directory
 
 
-def _hosts(config: BrokerConfig) -> list[str]:
+def _hosts(config: BrokerConfig, machine_names: Sequence[str]) -> list[str]:
     """Names and addresses by which clients may reach the broker."""
     [listener] = config.listeners
     named = [each for each in (listener.advertised_host, listener.host) if each and each not in ("0.0.0.0", "::")]
-    return authority.hosts_of([*named, *asyncio.run(names_of_this_machine())])
+    return authority.hosts_of([*named, *machine_names])
 
 
 def _make_certificates(directory: Path, hosts: Sequence[str], now_ms: int) -> None:
@@ -247,7 +249,7 @@ def _token_key(directory: Path) -> bytes:
 
 def prepare(secured: Secured, broker: Broker) -> None:
     """Have a broker add the first users, and issue tokens, when it starts."""
-    broker.before_clients = partial(_add_users, secured, broker)
+    broker.before_clients = partial(add_users, secured, broker)
     if secured.token_key is None:
         return
     from barnabas.broker.http.oauth import key_set_text
@@ -257,8 +259,8 @@ def prepare(secured: Secured, broker: Broker) -> None:
     broker.more_routes = issuer.routes
 
 
-async def _add_users(secured: Secured, broker: Broker) -> None:
-    """Add the first users that are missing. Raises: ApiError."""
+async def add_users(secured: Secured, broker: Broker) -> None:
+    """Add the users that are missing. Raises: ApiError."""
     assert broker.dispatcher is not None
     environment, config = broker.environment, broker.config
     resources = LocalResources(
@@ -321,4 +323,4 @@ def tell_clients(secured: Secured, broker: Broker) -> None:
         sys.stdout.flush()
 
 
-__all__ = ["Secured", "accounts", "main", "prepare", "secure", "tell_clients", "write_client_files"]
+__all__ = ["Secured", "accounts", "add_users", "main", "prepare", "secure", "tell_clients", "write_client_files"]

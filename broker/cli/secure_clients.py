@@ -54,6 +54,17 @@ def librdkafka_config(account: Account) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
+def python_arguments(account: Account) -> dict[str, str]:
+    """The arguments of aiokafka and kafka-python but for TLS."""
+    return {
+        "bootstrap_servers": account.bootstrap_servers,
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": MECHANISM,
+        "sasl_plain_username": account.username,
+        "sasl_plain_password": account.password,
+    }
+
+
 def instructions(account: Account, directory: str, token_url: str | None) -> str:
     """Lines to paste, for each client; the password in them is the account's."""
     servers, name, password, ca = account.bootstrap_servers, account.username, account.password, account.ca
