@@ -98,7 +98,9 @@ class BrokerConnection:
             raise BrokerUnavailable(f"no broker answers at {self.address} (waited {limit_s:g} s)") from error
         except OSError as error:
             if self._security.tls is not None and (told := self._of_tls(error)) is not None:
-                raise ClientError(told) from error
+                # A broker that is being restarted may close the connection, too.
+                kind = BrokerUnavailable if isinstance(error, ConnectionResetError) else ClientError
+                raise kind(told) from error
             # asyncio's messages are for programmers; unknown hosts have no errno of the system's.
             number = error.errno or 0
             reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
@@ -240,11 +242,11 @@ class BrokerConnection:
             self._waiting.clear()
 
     def _closed(self, error: Exception) -> ClientError:
-        if isinstance(error, OSError) and self._security.tls is not None and (told := self._of_tls(error)) is not None:
-            return ClientError(told)  # in TLS 1.3 a server judges the client's certificate after the handshake
         closed = f"the broker at {self.address} closed the connection"
         if self._has_been_served:
             return BrokerUnavailable(closed)
+        if isinstance(error, OSError) and self._security.tls is not None and (told := self._of_tls(error)) is not None:
+            return ClientError(told)  # in TLS 1.3 a server judges the client's certificate after the handshake
         if not self._versions and self._security.tls is None:
             return BrokerUnavailable(
                 f"{closed} before it answered anything, as listeners with TLS may do (give the file of their CA with"
