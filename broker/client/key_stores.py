@@ -6,9 +6,12 @@ The format of a file is told by its content, because Kafka's default for the typ
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.broker.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 
 PEM: Final = "PEM"
 PKCS12: Final = "PKCS12"
@@ -86,7 +89,7 @@ def _format(data: bytes, name: str) -> str:
     return kind
 
 
-def _load_pkcs12(data: bytes, password: str, name: str):  # type: ignore[no-untyped-def]  # of a library that loads late
+def _load_pkcs12(data: bytes, password: str, name: str) -> PKCS12KeyAndCertificates:
     from cryptography.hazmat.primitives.serialization import pkcs12
 
     try:

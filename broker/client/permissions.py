@@ -91,8 +91,6 @@ WORDS: Final[Mapping[ResourceType, str]] = {
     _GROUP: "group",
     _CLUSTER: "cluster",
     _TRANSACTIONAL_ID: "transactional-id",
-    ResourceType.DELEGATION_TOKEN: "token",
-    ResourceType.USER: "user-resource",
 }
 """The options of `barnabas acls` for types of resources."""
 
