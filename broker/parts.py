@@ -5,6 +5,7 @@ commands to its own broker, and `ControllerCommands` asks the controller for the
 producer ids, and the controller allocates ids beyond those that transactions use.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,11 +52,18 @@ if TYPE_CHECKING:
     from barnabas.broker.coordinators.transactions.coordinator_sender import CoordinatorSender
     from barnabas.broker.coordinators.transactions.markers import MarkerWriter
     from barnabas.broker.other_brokers import OtherBrokers
+    from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.security.acls.administration import AclAdministration
 
 REPLICA_FETCH_SESSIONS_MAX: Final = 1_000
 """The limit of the fetch sessions of other brokers, each of which has a few. Consumers' sessions have a separate
 limit."""
+
+ENTITIES_WITH_QUOTAS: Final = ("users", "clients", "ips")
+"""The types of entities that may have quotas."""
+
+CREDENTIALS: Final = frozenset(("SCRAM-SHA-256", "SCRAM-SHA-512"))
+"""The configs of users that are no quotas."""
 
 
 class Parts:
@@ -84,6 +92,10 @@ class Parts:
         self._log_manager = log_manager
         self._others: OtherBrokers | None = None
         self._is_store_newer = False
+        self.quotas: ClientQuotas | None = None
+        """The quotas of clients; None as long as none was configured."""
+        self.on_quotas: Callable[[ClientQuotas], None] = lambda quotas: None
+        """Called with the quotas when the first of them is configured."""
         self.stops = Stops()
         """The functions that stop those parts that survive the loss of a metadata session. A stop calls them after
         `MetadataStore.stay_out`, although some of these parts start later: a part that is stopping must not receive a
@@ -351,10 +363,39 @@ class Parts:
             self.replicas.reconfigure(name)
         elif entity_type == "brokers" and name in (DEFAULT_ENTITY, str(self._foundation.config.node_id)):
             self.apply_dynamic_configs()
+        elif entity_type in ENTITIES_WITH_QUOTAS:
+            self._apply_quotas(entity_type, name)
 
     def apply_dynamic_configs(self) -> None:
         """Apply the dynamic configuration of this broker."""
         self._foundation.config.change(self.topic_configs.dynamic_broker_configs())
+
+    def apply_quotas(self) -> None:
+        """Apply the quotas that are configured when the broker starts."""
+        for entity in self.configs.entities(*ENTITIES_WITH_QUOTAS):
+            self._apply_quotas(*entity)
+
+    def _apply_quotas(self, entity_type: str, name: str) -> None:
+        """Obey the quotas of an entity, whose other configs are credentials."""
+        overrides = self.configs.overrides(entity_type, name)
+        if self.quotas is None:
+            if overrides.keys() <= CREDENTIALS:
+                return
+            self.quotas = self._make_quotas()
+            self.on_quotas(self.quotas)
+        self.quotas.change(entity_type, name, overrides)
+
+    def _make_quotas(self) -> "ClientQuotas":
+        from barnabas.broker.quotas.client_quotas import ClientQuotas
+        from barnabas.broker.quotas.rates import QuotaWindow
+
+        foundation, config = self._foundation, self._foundation.config
+        return ClientQuotas(
+            QuotaWindow(config.quota_window_num, config.quota_window_size_seconds * 1000),
+            QuotaWindow(config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000),
+            foundation.clock,
+            foundation.network_clock,
+        )
 
     # --- all of them ------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from barnabas.broker.http.routes import Route
     from barnabas.broker.http.server import HttpServer
     from barnabas.broker.other_brokers import OtherBrokers
+    from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.controller.coordination.interface import CoordinationStore
 
 logger = logging.getLogger(__name__)
@@ -250,7 +251,16 @@ class Broker:
         self.services = parts.services
         self.dispatcher = Dispatcher(parts.services, self._find_handler, foundation.network_clock, self.metrics)
         self.dispatcher.intercept(self._interceptor)
+        parts.on_quotas = self._enforce
         return parts
+
+    def _enforce(self, quotas: "ClientQuotas") -> None:
+        """Hold clients to their quotas from now on."""
+        from barnabas.broker.api.metering import Metering
+
+        assert self.dispatcher is not None
+        self.dispatcher.meter(Metering(quotas, self.environment.work_s))
+        self.connections.quotas = quotas.connections
 
     def _may_lack_records(self) -> bool:
         """Whether records that this broker acknowledged may be lost."""
@@ -274,6 +284,7 @@ class Broker:
         if parts.acls is not None:
             parts.stops.later(parts.acls.repository.stop)
             await parts.acls.repository.start()
+        parts.apply_quotas()
         parts.stops.later(self.commands.stop)
         parts.stops.later(self.controller.stop)
         if self._foundation.may_have_others:
@@ -441,6 +452,11 @@ class Broker:
             if not work:
                 return
             await asyncio.wait(work)
+
+    @property
+    def quotas(self) -> "ClientQuotas | None":
+        """The quotas of clients; None as long as none was configured."""
+        return None if self._parts is None else self._parts.quotas
 
     def metric_sources(self) -> "MetricSources":
         """The parts whose figures are in /metrics."""

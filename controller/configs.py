@@ -23,8 +23,10 @@ from barnabas.controller.coordination.interface import (
     Check,
     CoordinationStore,
     Create,
+    Delete,
     NodeExists,
     NoNode,
+    NotEmpty,
     SetData,
     Stat,
 )
@@ -39,6 +41,9 @@ ENTITY_TYPES = ("topics", "brokers", "users", "clients", "ips")
 """The types of entities whose overrides are kept here: settings of topics and brokers, SCRAM credentials of users, and
 quotas of users, clients and addresses. The entity of a client of a user has the type "users", and the name
 "USER/clients/CLIENT"."""
+
+_DELETED_IF_EMPTY = ("users", "clients", "ips")
+"""The types of entities whose znodes are deleted with their last override, as there is no end of names."""
 
 _RESTORED_AT_ONCE = 100
 """The number of entities whose overrides are written in one transaction: ZooKeeper accepts a megabyte."""
@@ -177,6 +182,10 @@ class ConfigRepository:
         """The entity's overrides, read-only; empty if it has none. `name` may be "<default>"."""
         return self._overrides.get((entity_type, name), _NOTHING)
 
+    def entities(self, *entity_types: str) -> list[tuple[str, str]]:
+        """The entities of some types that have overrides, as (type, name)."""
+        return [entity for entity in self._overrides if entity[0] in entity_types]
+
     def was_found(self, entity_type: str, name: str) -> bool:
         """Whether the entity existed at the last full load: later changes of it come with a notification. The overrides
         of a topic that was created since came without one.
@@ -224,17 +233,17 @@ class ConfigRepository:
         [found] = await self._store.get_many([path])
         if self._decoded(entity, found)[0] != current:
             return False
+        if not configs and entity[0] in _DELETED_IF_EMPTY:
+            if found is None:
+                return True
+            if not found[1].num_children:
+                return await self._delete(entity, found[1].version)
         payload = znodes.encode_config(configs)
         if found is None and "/" in entity[1]:  # the client of a user, who may have no znode yet
             await create_missing(self._store, {path.rpartition("/")[0]: b""})
         write = Create(path, payload) if found is None else SetData(path, payload, found[1].version)
-        notification = Create(
-            f"{znodes.CONFIG_CHANGES}/{znodes.CONFIG_CHANGE_PREFIX}",
-            znodes.encode_config_change(*entity),
-            sequence=True,
-        )
         try:
-            await self._store.multi([*held_by, write, notification])
+            await self._store.multi([*held_by, write, _notification(entity)])
         except (NoNode, NodeExists, BadVersion) as error:
             if held_by and error.operation_index == 0:
                 message = f"The topic '{entity[1]}' does not exist."
@@ -243,6 +252,31 @@ class ConfigRepository:
                 raise
             return False
         return True
+
+    async def _delete(self, entity: tuple[str, str], version: int) -> bool:
+        """Delete an entity's znode, if it has that version and no children; returns whether it had. Source: kafka 3.9.1
+        AdminZkClient.tryCleanQuotaNodes."""
+        try:
+            await self._store.multi([Delete(znodes.config_path(*entity), version), _notification(entity)])
+        except (NoNode, BadVersion, NotEmpty) as error:
+            if error.operation_index != 0:
+                raise
+            return False
+        user, separator, _ = entity[1].partition("/clients/")
+        if separator:
+            await self._delete_empty_user(user)
+        return True
+
+    async def _delete_empty_user(self, user: str) -> None:
+        """Delete the znodes of a user without clients, and without overrides."""
+        path = znodes.config_path("users", user)
+        try:
+            await self._store.delete(f"{path}/clients")
+            payload, stat = await self._store.get(path)
+            if self._decoded(("users", user), (payload, stat)) == ({}, None):
+                await self._store.delete(path, stat.version)
+        except (NoNode, BadVersion, NotEmpty):
+            return  # another broker changes the same user
 
     async def refresh(self, entity_type: str, names: Iterable[str]) -> None:
         """Read entities again and call the listeners for changed ones."""
@@ -300,6 +334,15 @@ class ConfigRepository:
             return znodes.decode_config(*entity, answer[0]) if answer is not None else _NOTHING, None
         except znodes.DamagedZnode as error:
             return self._overrides.get(entity, KEPT_WHERE_BROKEN[entity[0]]), error
+
+
+def _notification(entity: tuple[str, str]) -> Create:
+    """The write that notifies all brokers of an entity's change."""
+    return Create(
+        f"{znodes.CONFIG_CHANGES}/{znodes.CONFIG_CHANGE_PREFIX}",
+        znodes.encode_config_change(*entity),
+        sequence=True,
+    )
 
 
 def _changed_entity(path: str, payload: bytes) -> tuple[str, str] | None:

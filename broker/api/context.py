@@ -1,10 +1,15 @@
 """A request's context for its handler."""
 
+from typing import TYPE_CHECKING
+
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.session import Session, broker_of_client_id
 from barnabas.broker.security.operations import CLUSTER_NAME, SUPPORTED_OPERATIONS, Operation, ResourceType, bits
 from barnabas.broker.services import Services
 from barnabas.controller.coordination.interface import CoordinationError
+
+if TYPE_CHECKING:
+    from barnabas.broker.quotas.meter import Meter
 
 
 class RequestContext:
@@ -12,10 +17,14 @@ class RequestContext:
 
     `services` are the parts of the broker that serve it, `session` is its client's connection state. `authorizer` is
     None where the client may do everything: without an authorizer, and for another broker of the cluster. The other
-    attributes come from its header.
+    attributes come from its header. `request_bytes` is for contexts with a `meter` (`MeteredContext`), which exist once
+    there is a quota.
     """
 
     __slots__ = ("api_key", "api_version", "authorizer", "client_id", "correlation_id", "services", "session")
+
+    meter: "Meter | None" = None
+    """Counts the request for the quotas of its client; None where there is none."""
 
     def __init__(
         self,
@@ -25,6 +34,7 @@ class RequestContext:
         api_version: int,
         correlation_id: int,
         client_id: str | None,
+        request_bytes: int = 0,
     ) -> None:
         self.services = services
         self.session = session

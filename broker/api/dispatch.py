@@ -9,9 +9,9 @@ logged and closes the connection, too: the client retries, whereas UNKNOWN_SERVE
 import asyncio
 import logging
 import struct
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from time import perf_counter_ns
 from types import CoroutineType
 from typing import Any, Protocol, cast
 
@@ -55,6 +55,17 @@ class Requester(Protocol):
 
     def hold(self, size: int) -> None:
         """Count the bytes of a large request that waits, or is in progress; a negative size when that is over."""
+        ...
+
+
+class Metering(Protocol):
+    """Counts requests for the quotas of clients (`metering.py`)."""
+
+    context: Callable[..., RequestContext]
+    """Makes the context of a request; the arguments are those of `RequestContext`."""
+
+    def metered(self, handler: Handler[Any, Any], handle: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of an API with its requests counted."""
         ...
 
 
@@ -139,10 +150,18 @@ class Dispatcher:
         self._large_replies = asyncio.Lock()
         self.dispatch: Serve = self.serve
         """Called by connections: `serve` itself, unless there is an interceptor."""
+        self._new_context: Callable[..., RequestContext] = RequestContext
+        self._metering: Metering | None = None
 
     def intercept(self, interceptor: Interceptor | None) -> None:
         """Pass requests from now on through `interceptor`; with None they are served directly again."""
         self.dispatch = self.serve if interceptor is None else partial(interceptor, self.serve)
+
+    def meter(self, metering: Metering) -> None:
+        """Count requests from now on for the quotas of their clients."""
+        self._metering = metering
+        self._new_context = metering.context
+        self._routes.clear()
 
     def serve(self, frame: memoryview | bytearray, connection: Requester, *, is_let_in: bool = False) -> Outcome:
         """Serve one request; a large one waits until others are done, unless it `is_let_in`.
@@ -151,12 +170,15 @@ class Dispatcher:
         one of these) where the connection must wait, or a future where it need not (the ordered stage is done). Raises
         ProtocolError or CloseConnection when the connection must be closed. Views of `frame` are not kept.
         """
-        started_ns = time.perf_counter_ns()
+        started_ns = perf_counter_ns()
         header = headers.parse_request_header(frame)
-        key, version = header.api_key, header.api_version
-        route = self._routes.get((key, version)) or self._route(key, version)
+        key = header.api_key
+        version = header.api_version
+        route = self._routes.get((key, version))
         if route is None:
-            return self._unsupported_version(key, header.correlation_id)
+            route = self._route(key, version)
+            if route is None:
+                return self._unsupported_version(key, header.correlation_id)
         size = len(frame)
         is_large = size > LARGE_REQUEST_BYTES
         if is_large and route.handler.elements_at_once is None and not connection.session.is_broker:
@@ -164,13 +186,14 @@ class Dispatcher:
                 raise ProtocolError(f"a request of {size} bytes with API key {key}; {REQUEST_BYTES_MAX} are allowed")
             if not is_let_in and route.handler.waits_for != WaitsFor.OTHER_CLIENTS:
                 return self._let_in(self._room_for(route.handler, connection), kept(frame), connection)
-        context = RequestContext(
+        context = self._new_context(
             self._services,
             connection.session,
             key,
             version,
             header.correlation_id,
             header.client_id,
+            size,
         )
         try:
             request, _ = route.decode(frame, header.body_position)
@@ -234,6 +257,8 @@ class Dispatcher:
         route = self._routes[key, version] = _Route(handler, version, self.metrics)
         if route.handler.has_large_replies:
             route.handle = partial(self._handle_in_turn, route.handle)
+        if self._metering is not None:
+            route.handle = self._metering.metered(handler, route.handle)
         return route
 
     async def _handle_in_turn(self, handle: Callable[..., Any], request: Message, context: RequestContext) -> Any:
@@ -266,7 +291,7 @@ class Dispatcher:
                 header = route.pack_header(context.correlation_id)
                 size = len(header) + sum(map(len, parts))
                 parts[0] = _REPLY_LENGTH.pack(size) + header
-            self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, size)
+            self.metrics.record(context.api_key, perf_counter_ns() - started_ns, request_bytes, size)
         except CloseConnection as error:
             _encode_last(error, partial(self._answer, route, context, started_ns, request_bytes))
             raise

@@ -58,6 +58,8 @@ _MODULES = {
     45: "alter_partition_reassignments",
     46: "list_partition_reassignments",
     47: "offset_delete",
+    48: "describe_client_quotas",
+    49: "alter_client_quotas",
     60: "describe_cluster",
     61: "describe_producers",
     65: "describe_transactions",

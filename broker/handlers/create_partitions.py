@@ -5,16 +5,18 @@ one result. The response is sent once this broker serves the new partitions. Rec
 partition may change.
 Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (no increase), INVALID_REPLICA_ASSIGNMENT,
 INVALID_REPLICATION_FACTOR (too few brokers), REASSIGNMENT_IN_PROGRESS, INVALID_REQUEST (duplicates), POLICY_VIOLATION
-(more than 10,000 new partitions), REQUEST_TIMED_OUT (they are still being added), NOT_CONTROLLER, KAFKA_STORAGE_ERROR.
+(more than 10,000 new partitions), REQUEST_TIMED_OUT (they are still being added), NOT_CONTROLLER, KAFKA_STORAGE_ERROR,
+THROTTLING_QUOTA_EXCEEDED (version 3+, KIP-599; before, partitions are added and the client is throttled).
 Authorization: Alter on Topic: TOPIC_AUTHORIZATION_FAILED per topic.
 Deviations: with a timeout of zero or less partitions are added in the background, with the result REQUEST_TIMED_OUT, as
-before Kafka 4; throttle_time_ms is always 0.
-Versions: 1 nothing new; 2 flexible; 3 nothing new.
+before Kafka 4.
+Versions: 1 nothing new; 2 flexible; 3 THROTTLING_QUOTA_EXCEEDED.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from barnabas.broker.api.authorization import Decisions
 from barnabas.broker.api.context import RequestContext
@@ -27,6 +29,8 @@ from barnabas.wire.messages.create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
+
+STRICT_QUOTA_FROM_VERSION: Final = 3
 
 
 async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
@@ -42,6 +46,9 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
     ]
     results: dict[str, ApiError | None] = {}
     try:
+        if context.meter is not None and not request.validate_only:
+            refused |= await _beyond_quota(expansions, request, context)
+            expansions = [expansion for expansion in expansions if expansion.name not in refused]
         if expansions or not refused:
             results = await context.services.controller.create_partitions(
                 expansions, validate_only=request.validate_only, timeout_ms=request.timeout_ms
@@ -71,6 +78,27 @@ def _refused(request: CreatePartitionsRequest, context: RequestContext) -> dict[
 
 _UNEXPLAINED = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 """Errors without a message, as in Kafka."""
+
+
+async def _beyond_quota(
+    expansions: list[NewPartitions], request: CreatePartitionsRequest, context: RequestContext
+) -> dict[str, ApiError]:
+    """The errors of the topics that the client's quota of controller mutations refuses. Topics that cannot be expanded
+    do not count. Raises ApiError."""
+    is_strict = context.api_version >= STRICT_QUOTA_FROM_VERSION
+    quota = None if context.meter is None else context.meter.limit_mutations(is_strict=is_strict)
+    if quota is None:
+        return {}
+    controller = context.services.controller
+    checked = await controller.create_partitions(expansions, validate_only=True, timeout_ms=request.timeout_ms)
+    topics = controller.cluster.topics
+    return quota.refused(
+        {
+            expansion.name: expansion.count - len(topics[expansion.name].assignments)
+            for expansion in expansions
+            if checked[expansion.name] is None and expansion.name in topics
+        }
+    )
 
 
 def _message(error: ApiError | None) -> str | None:

@@ -6,14 +6,15 @@ sent once the live brokers have stopped serving the topics' logs; files are remo
 Errors per topic: UNKNOWN_TOPIC_OR_PARTITION (by name), UNKNOWN_TOPIC_ID (by id), INVALID_REQUEST (duplicates, neither
 or both of name and id, a name whose id is given too), TOPIC_DELETION_DISABLED (delete.topic.enable=false;
 INVALID_REQUEST below version 3), REQUEST_TIMED_OUT (the topic is still being deleted), NOT_CONTROLLER,
-KAFKA_STORAGE_ERROR.
+KAFKA_STORAGE_ERROR, THROTTLING_QUOTA_EXCEEDED (version 5+, KIP-599; before, topics are deleted and the client is
+throttled).
 Authorization: Delete on Cluster or Delete on Topic: TOPIC_AUTHORIZATION_FAILED per topic; Describe on Topic (without
 Delete on Cluster): TOPIC_AUTHORIZATION_FAILED by name, whether the topic exists or not, and by id without the name.
 Deviations: Kafka responds as soon as the controller's own broker has removed the topics, and does not report replicas
 that could not be deleted; results come in the order of the request, where Kafka shuffles them; with a timeout of zero
-or less topics are deleted in the background, with the result REQUEST_TIMED_OUT, as before Kafka 4; throttle_time_ms is
-always 0.
-Versions: 3 TOPIC_DELETION_DISABLED (KIP-322); 4 flexible; 5 error messages; 6 topic ids (KIP-516).
+or less topics are deleted in the background, with the result REQUEST_TIMED_OUT, as before Kafka 4.
+Versions: 3 TOPIC_DELETION_DISABLED (KIP-322); 4 flexible; 5 error messages, THROTTLING_QUOTA_EXCEEDED; 6 topic ids
+(KIP-516).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from barnabas.wire.messages.delete_topics import DeletableTopicResult, DeleteTop
 from barnabas.wire.names import ZERO_TOPIC_ID
 
 DELETION_DISABLED_FROM_VERSION: Final = 3
+STRICT_QUOTA_FROM_VERSION: Final = 5
 
 
 @dataclass(slots=True)
@@ -75,6 +77,8 @@ async def handle(request: DeleteTopicsRequest, context: RequestContext) -> Delet
     turns = Turns()
     entries = await _resolved(await _entries(request, turns), controller.cluster, turns, context)
     wanted = {entry.name: entry for entry in entries if entry.error is None and entry.name is not None}
+    if context.meter is not None:
+        wanted = _within_quota(wanted, controller.cluster, context)
     if wanted:
         try:
             results = await context.services.controller.delete_topics(
@@ -91,6 +95,18 @@ async def handle(request: DeleteTopicsRequest, context: RequestContext) -> Delet
         response.responses.append(entry.result())
         await turns.after_one()
     return response
+
+
+def _within_quota(wanted: dict[str, _Entry], cluster: ClusterState, context: RequestContext) -> dict[str, _Entry]:
+    """The topics that the client's quota of controller mutations allows to delete; the others get an error."""
+    is_strict = context.api_version >= STRICT_QUOTA_FROM_VERSION
+    quota = None if context.meter is None else context.meter.limit_mutations(is_strict=is_strict)
+    if quota is None:
+        return wanted
+    errors = quota.refused({name: len(cluster.topics[name].assignments) for name in wanted if name in cluster.topics})
+    for name, error in errors.items():
+        wanted[name].error = error
+    return {name: entry for name, entry in wanted.items() if name not in errors}
 
 
 def _refusals(request: DeleteTopicsRequest, code: ErrorCode, message: str) -> list[DeletableTopicResult]:

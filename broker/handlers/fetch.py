@@ -6,6 +6,7 @@ aborted transactions; whole batches only. Other brokers fetch as replicas, each 
 the log end offset, and their fetch offsets are their log end offsets (`broker/replication/replica_fetch.py`). From
 version 11 on consumers read from followers, too, up to the high watermark that the follower knows; with
 `replica.selector.class` of Kafka's rack-aware selector leaders direct them to a follower in their rack (KIP-392).
+A client beyond a quota gets an empty response at once, and the records after the throttle time (KIP-219).
 Errors per partition: OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
 INCONSISTENT_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR (NOT_LEADER_OR_FOLLOWER before
 version 6), TOPIC_AUTHORIZATION_FAILED (a replica's fetch that is not from that broker).
@@ -56,6 +57,9 @@ READ_COMMITTED = 1
 """The isolation level of a request; 0 is read_uncommitted."""
 
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
+
+ENTRY_BYTES = 40
+"""The size of a partition in a response, besides its records."""
 
 REPLICA_ELEMENTS_MAX = 5 * PARTITIONS_MAX
 """The limit of topics and partitions that a follower's request may name: all partitions may be new to a session, each
@@ -267,6 +271,9 @@ def _resolve_names(plan: FetchPlan, metadata: "MetadataCache") -> None:
 
 
 def _response(plan: FetchPlan, results: Results, context: RequestContext) -> FetchResponse:
+    if context.meter is not None and _is_held_back(plan, results, context):
+        error, session_id = plan.sessions.postpone(plan)
+        return FetchResponse(error_code=error, session_id=session_id)
     # Only a new session needs the time.
     now_ms = context.services.network_clock.monotonic_ms() if plan.wants_session else 0
     error, session_id, told = plan.sessions.finish(plan, results, now_ms)
@@ -284,6 +291,14 @@ def _response(plan: FetchPlan, results: Results, context: RequestContext) -> Fet
     if error:
         context.services.metrics.count_error(FETCH, error)
     return response
+
+
+def _is_held_back(plan: FetchPlan, results: Results, context: RequestContext) -> bool:
+    """Whether a consumer is beyond its quota, so that its response has to be empty; followers have none. The size of
+    the response counts, but for some bytes of each topic and of the header."""
+    if context.meter is None or plan.sessions is not context.services.fetch_sessions:
+        return False
+    return context.meter.holds_back(sum(ENTRY_BYTES + len(data.records or b"") for _, data in results))
 
 
 def _explain(response: FetchResponse, asked: FetchPartition, data: PartitionData, context: RequestContext) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 from barnabas.broker.handlers import load_handler
 from barnabas.wire.messages import (
     add_offsets_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     create_acls,
@@ -16,6 +17,7 @@ from barnabas.wire.messages import (
     delete_records,
     delete_topics,
     describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -378,6 +380,18 @@ def _list_transactions(_: Stage, version: int) -> Message:
     return list_transactions.ListTransactionsRequest(producer_id_filters=[0], transactional_id_pattern=pattern)
 
 
+def _describe_client_quotas(_: Stage, _version: int) -> Message:
+    every = describe_client_quotas.ComponentData(entity_type="user", match_type=2, match=None)
+    return describe_client_quotas.DescribeClientQuotasRequest(components=[every])
+
+
+def _alter_client_quotas(_: Stage, _version: int) -> Message:
+    entity = alter_client_quotas.RequestEntityData(entity_type="client-id", entity_name="attacked")
+    remove = alter_client_quotas.OpData(key="producer_byte_rate", remove=True)
+    entry = alter_client_quotas.RequestEntryData(entity=[entity], ops=[remove])
+    return alter_client_quotas.AlterClientQuotasRequest(entries=[entry])
+
+
 def _list_config_resources(_: Stage, version: int) -> Message:
     return list_config_resources.ListConfigResourcesRequest(resource_types=[TOPIC_RESOURCE] if version else [])
 
@@ -429,6 +443,8 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     45: (_alter_reassignments,),
     46: (_list_reassignments,),
     47: (_delete_offsets,),
+    48: (_describe_client_quotas,),
+    49: (_alter_client_quotas,),
     60: (_describe_cluster,),
     61: (_describe_producers,),
     65: (_describe_transactions,),
