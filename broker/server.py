@@ -11,7 +11,7 @@ Before it stops, it transfers its leaderships.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.dispatch import Dispatcher
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from barnabas.broker.cluster.former_session import SessionNote
     from barnabas.broker.http.figures import MetricSources
     from barnabas.broker.http.joining import Joining
+    from barnabas.broker.http.routes import Route
     from barnabas.broker.http.server import HttpServer
     from barnabas.broker.other_brokers import OtherBrokers
     from barnabas.broker.quotas.client_quotas import ClientQuotas
@@ -96,6 +97,10 @@ class Broker:
         self.welcome = Welcome(self.timers)
         self.handlers_instead: dict[int, Handler[Any, Any]] = {}
         """For tests: handlers that replace those of some APIs, by key. Set before the start."""
+        self.before_clients: Callable[[], Awaitable[None]] | None = None
+        """Awaited before clients can connect; what it raises ends the start. Set before the start."""
+        self.more_routes: Callable[[], Sequence[Route]] = tuple
+        """Further routes of the HTTP port. Set before the start."""
         self.dispatcher: Dispatcher | None = None
         """Made with the parts, while the broker starts."""
         self._interceptor: Interceptor | None = None
@@ -124,6 +129,8 @@ class Broker:
             self.replicas.configure_unclaimed()
             await self._start_coordinators(parts)
             self._start_housekeeping(parts)
+            if self.before_clients is not None:
+                await self.before_clients()
             if self.config.barnabas_http_address is not None:
                 await self._start_http(self.config.barnabas_http_address)
             self._stops.push_async_callback(self._end_connections)
@@ -360,7 +367,7 @@ class Broker:
 
         pages = Pages(self.metric_sources(), self._threads)
         self._http = HttpServer(
-            pages.routes(),
+            [*pages.routes(), *self.more_routes()],
             address,
             self.environment.network,
             is_reserved_descriptor=self.environment.is_reserved_descriptor,
@@ -370,6 +377,11 @@ class Broker:
         self._joining = pages.joining
         self._stops.later(self._joining.stop)
         self._joining.start()
+
+    @property
+    def http_port(self) -> int | None:
+        """The port of HTTP; None without one."""
+        return None if self._http is None else self._http.port
 
     # --- stopping ---------------------------------------------------------------------------------
 
