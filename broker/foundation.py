@@ -1,6 +1,7 @@
 """The foundation of a broker: the objects that exist before it starts, from which its parts are made."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.configuration.config import BrokerConfig
@@ -12,13 +13,17 @@ from barnabas.broker.observability.unforeseen import UnforeseenErrors
 from barnabas.broker.security.broker_secrets import SECRET_BYTES
 from barnabas.broker.timers import Timers
 
+if TYPE_CHECKING:
+    from barnabas.broker.network.listener_tls import TlsListeners
+
 
 class Foundation:
     """Made without I/O, inside the event loop that then owns the broker; its attributes stay.
 
     `network_clock` and `network_timers` are those of sockets and of responses of other brokers: a test that lets no
     time pass still waits for them in real time. If the broker `may_have_others`, other brokers can share its metadata
-    store. `secret` authenticates it to them; it is empty where there can be none.
+    store. `secret` authenticates it to them; it is empty where there can be none. `tls` is the TLS of its listeners;
+    None, and not imported, if no listener has any.
     """
 
     def __init__(self, config: BrokerConfig, environment: Environment) -> None:
@@ -37,6 +42,7 @@ class Foundation:
         self.metadata = MetadataCache(config.node_id, self.clock)
         self.metrics = RequestMetrics()
         self.unforeseen = UnforeseenErrors(self.clock)
+        self.tls = _listener_tls(self.config, environment, self.network_timers)
         self.connections = Connections(
             self.config,
             environment.threads,
@@ -44,3 +50,11 @@ class Foundation:
             work_s,
             is_reserved_descriptor=environment.is_reserved_descriptor,
         )
+
+
+def _listener_tls(config: LiveConfig, environment: Environment, timers: Timers) -> "TlsListeners | None":
+    if not config.has_http_tls and not any(listener.has_tls for listener in config.listeners):
+        return None
+    from barnabas.broker.network.listener_tls import TlsListeners
+
+    return TlsListeners(config, environment.threads, timers)

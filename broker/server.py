@@ -85,7 +85,9 @@ class Broker:
         self._threads = self.environment.threads
         self._on_failure = on_failure or (lambda reason: None)
         self._loop = asyncio.get_running_loop()
-        self.socket_server = SocketServer(self.config, self.environment.network, self.connections, self.timers)
+        self.socket_server = SocketServer(
+            self.config, self.environment.network, self.connections, self.timers, foundation.tls
+        )
         self.housekeeping = Housekeeping(self.timers, self.clock)
         self._network_housekeeping = (
             self.housekeeping
@@ -264,6 +266,7 @@ class Broker:
         parts.stops.later(self.configs.stop)
         await self.configs.start()
         parts.apply_dynamic_configs()
+        await self._load_tls()
         parts.stops.later(self.commands.stop)
         parts.stops.later(self.controller.stop)
         if self._foundation.may_have_others:
@@ -273,6 +276,16 @@ class Broker:
         parts.note_registered()
         self.cluster_id = self.controller.cluster_id
         self.log_manager.set_cluster_id(self.cluster_id)
+
+    async def _load_tls(self) -> None:
+        """Read the keys of the listeners, which the dynamic configuration may have replaced, and follow its changes.
+        Raises ConfigError."""
+        tls = self._foundation.tls
+        if tls is None:
+            return
+        await tls.load()
+        self._stops.later(tls.close)
+        self.config.follow_listeners(tls.follow_config)
 
     async def _listen_to_brokers(self) -> None:
         """Serve on the inter-broker listener, which is for brokers alone if a parent has given them a secret."""

@@ -121,6 +121,23 @@ ENVIRONMENT_SKIPPED_PREFIXES: Final = ("KAFKA_JMX_", "KAFKA_JVM_", "KAFKA_LOG4J_
 _INHERITED_DOCUMENTATION: Final = {row[5]: row[6] for row in TOPIC_ROWS if row[5] is not None}
 
 
+LISTENER_PREFIX: Final = "listener.name."
+"""The beginning of a key that is set for one listener: `listener.name.NAME.KEY`, or `listener.name.NAME.MECHANISM.KEY`
+for one SASL mechanism of it."""
+
+
+def broker_key(name: str) -> ConfigKey[Any] | None:
+    """The broker key of this name, with or without the prefix of a listener; None if there is none. Only keys of
+    security may have the prefix."""
+    if not name.startswith(LISTENER_PREFIX):
+        return BROKER_KEYS.get(name)
+    base = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+    for key in (base, base.partition(".")[2]):
+        if key in SECURITY_KEYS:
+            return BROKER_KEYS[key]
+    return None
+
+
 def broker_documentation(name: str) -> str:
     """The documentation of a broker key; for keys of parts of Kafka that Barnabas does not have, the name of the part.
     Errors: KeyError for unknown keys.
