@@ -46,6 +46,9 @@ logger = logging.getLogger(__name__)
 
 IDLE_CHECK_INTERVAL_MS = 2_000
 
+TLS_FILES_INTERVAL_MS = 5_000
+"""The interval at which the files of key stores and trust stores are looked at."""
+
 TOLD_NOTHING_MS = 10_000
 """The time for which a starting broker waits for the controller before it logs a warning."""
 
@@ -344,6 +347,8 @@ class Broker:
         self._stops.later(self.housekeeping.close)
         self._stops.later(self._network_housekeeping.close)
         self.housekeeping.every("closing idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
+        if (tls := self._foundation.tls) is not None:
+            self.housekeeping.every("reading changed key stores", TLS_FILES_INTERVAL_MS, tls.reload_changed_files)
         parts.log_jobs.schedule(self.housekeeping, self._network_housekeeping, self.config)
         parts.schedule_expirations(self.housekeeping)
         # A stop calls these before `housekeeping.close`, which waits for running jobs: they cancel the long ones.

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from barnabas.broker.configuration.config import BrokerConfig, ConfigError
 from barnabas.broker.configuration.listeners import HTTP, SASL_SSL
@@ -21,14 +21,12 @@ from barnabas.broker.security.tls.contexts import Tls, TlsSettings
 from barnabas.broker.security.tls.errors import TlsConfigError
 from barnabas.threads import Threads
 from barnabas.timers import Timers
+from barnabas.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.security.tls.key_stores import Stamp
 
 logger = logging.getLogger(__name__)
-
-FILES_INTERVAL_MS: Final = 5_000
-"""The interval at which the files of all stores are looked at."""
 
 
 def names_with_tls(config: BrokerConfig) -> tuple[str, ...]:
@@ -95,9 +93,12 @@ class TlsListeners:
             raise ConfigError(problems)
 
     async def check(self, config: BrokerConfig) -> None:
-        """Check that the running broker may change to this configuration. Raises TlsConfigError."""
+        """Check that the running broker may change to this configuration. Raises ApiError(INVALID_REQUEST)."""
         for name, settings in self._changed(config):
-            await self._threads.call(self._read, config, name, settings)
+            try:
+                await self._threads.call(self._read, config, name, settings)
+            except TlsConfigError as error:
+                raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
 
     def follow_config(self) -> None:
         """Apply what has changed in the configuration; a listener that has not changed stays as it is."""

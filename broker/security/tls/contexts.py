@@ -28,23 +28,6 @@ from barnabas.broker.security.tls.key_stores import (
 )
 from barnabas.broker.security.tls.principal_mapping import PrincipalMapping, subject_name
 
-RECONFIGURABLE_KEYS: Final = frozenset(
-    f"ssl.{name}"
-    for name in (
-        "key.password",
-        "keystore.certificate.chain",
-        "keystore.key",
-        "keystore.location",
-        "keystore.password",
-        "keystore.type",
-        "truststore.certificates",
-        "truststore.location",
-        "truststore.password",
-        "truststore.type",
-    )
-)
-"""The keys that may change in a running broker, with the prefix of a listener (SslConfigs.RECONFIGURABLE_CONFIGS)."""
-
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _TLS_1_3_SUITES: Final = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
