@@ -1,6 +1,7 @@
 """The foundation of a broker: the objects that exist before it starts, from which its parts are made."""
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from barnabas.broker.cluster.metadata import MetadataCache
@@ -15,6 +16,7 @@ from barnabas.broker.timers import Timers
 
 if TYPE_CHECKING:
     from barnabas.broker.network.listener_tls import TlsListeners
+    from barnabas.broker.security.tls.contexts import Tls
 
 
 class Foundation:
@@ -50,6 +52,13 @@ class Foundation:
             work_s,
             is_reserved_descriptor=environment.is_reserved_descriptor,
         )
+
+    def inter_broker_tls(self) -> "Callable[[], Tls] | None":
+        """The present TLS of the inter-broker listener, once listeners are loaded; None if it has none."""
+        tls, name = self.tls, self.config.inter_broker_listener_name
+        if tls is None or not any(listener.has_tls for listener in self.config.listeners if listener.name == name):
+            return None
+        return lambda: tls[name].tls
 
 
 def _listener_tls(config: LiveConfig, environment: Environment, timers: Timers) -> "TlsListeners | None":

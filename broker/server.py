@@ -30,7 +30,7 @@ from barnabas.broker.parts import Parts
 from barnabas.broker.stops import Stops
 from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.broker.welcome import Welcome
-from barnabas.controller.state import EndPoint
+from barnabas.controller.state import EndPoint, SecurityProtocol
 from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.recovery.opening import OpeningGivenUp
 
@@ -53,7 +53,7 @@ TOLD_NOTHING_MS = 10_000
 """The time for which a starting broker waits for the controller before it logs a warning."""
 
 _SHARED_LISTENER = (
-    "brokers show each other their secrets unencrypted on listener %s, and brokers of Apache Kafka have none: let only"
+    "brokers show each other their secrets %s on listener %s, and brokers of Apache Kafka have none: let only"
     " brokers reach it (inter.broker.listener.name), over a network that you trust. WriteTxnMarkers, which"
     " administrators send, too, is accepted from every client, on every listener"
 )
@@ -300,8 +300,9 @@ class Broker:
             await self.socket_server.listen(AuthenticatedRequests(self.dispatcher), [name], PrincipalSource.SASL)
             return
         await self.socket_server.listen(self.dispatcher, [name])
-        if not all(each.is_loopback for each in self.config.listeners if each.name == name):
-            logger.warning(_SHARED_LISTENER, name)
+        for listener in self.config.listeners:
+            if listener.name == name and not listener.is_loopback:
+                logger.warning(_SHARED_LISTENER, "encrypted" if listener.has_tls else "unencrypted", name)
 
     async def _be_told(self) -> None:
         """Wait until the controller, in this or another broker, has sent all topics. Until then, clients would
@@ -329,7 +330,12 @@ class Broker:
 
     def _endpoints(self) -> tuple[EndPoint, ...]:
         return tuple(
-            EndPoint(listener.name, listener.advertised.host, listener.advertised.port)
+            EndPoint(
+                listener.name,
+                listener.advertised.host,
+                listener.advertised.port,
+                SecurityProtocol[listener.listener.security_protocol],
+            )
             for listener in self.socket_server.advertised
         )
 

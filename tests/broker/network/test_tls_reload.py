@@ -143,11 +143,13 @@ async def described(broker: Broker, authority: Authority) -> dict[str, str | Non
 @in_loop
 async def test_passwords_are_not_stored_without_a_secret(authority: Authority) -> None:
     async with serving(authority) as broker:
-        code, message = await alter(broker, authority, ssl_key_password="open")
+        path = authority.directory / "second.p12"
+        path.write_bytes(pkcs12_of(authority.issue("localhost", "127.0.0.1"), "open"))
+        code, message = await alter(broker, authority, ssl_keystore_location=str(path), ssl_keystore_password="open")
         assert code is ErrorCode.INVALID_REQUEST
         assert message == (
-            "listener.name.ssl.ssl.key.password: passwords are stored only encrypted: set password.encoder.secret in"
-            " the broker's file"
+            "listener.name.ssl.ssl.keystore.password: passwords are stored only encrypted: set password.encoder.secret"
+            " in the broker's file"
         )
 
 
