@@ -18,6 +18,7 @@ from barnabas.broker.api.dispatch import Dispatcher
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata_store import MetadataStore, find_metadata_file
 from barnabas.broker.configuration.config import BrokerConfig
+from barnabas.broker.configuration.listeners import HTTP
 from barnabas.broker.configuration.topics import log_config
 from barnabas.broker.environment import Environment
 from barnabas.broker.foundation import Foundation
@@ -374,6 +375,8 @@ class Broker:
             address,
             self.environment.network,
             is_reserved_descriptor=self.environment.is_reserved_descriptor,
+            tls=self._foundation.tls[HTTP] if self._foundation.tls is not None and self.config.has_http_tls else None,
+            timers=self._foundation.network_timers,
         )
         self._stops.later(self._http.stop)
         await self._http.start()
