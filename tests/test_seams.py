@@ -142,6 +142,7 @@ SEAMS: Final = {
             ("barnabas/network.py", "asyncio.get_running_loop().getaddrinfo"): "OsNetwork",
             ("barnabas/network.py", "socket.has_dualstack_ipv6"): "OsNetwork",
             ("barnabas/network.py", "socket.socket"): "OsNetwork",
+            ("barnabas/network.py", "socket.fromfd"): "the last bytes of a connection, past its transport",
             ("broker/network/tls_handshakes.py", "ssl.SSLContext"): "the type of what the event loop is handed",
             ("broker/security/tls/contexts.py", "*"): "contexts of TLS, and a handshake in memory",
             ("broker/network/connection.py", "select.poll"): "whether a peer that is not read from has hung up",

@@ -17,9 +17,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from barnabas.network import NewProtocol, peer_host
+from barnabas.network import NewProtocol, peer_host, send_now
 from barnabas.timers import ScheduledCall, Timers
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Handshake(asyncio.Protocol):
         Give it to `hand_over` before anything else happens. Raises HandshakeFailed, or ConnectionAbortedError if this
         side has closed the connection meanwhile; it is closed then.
         """
-        from barnabas.broker.security.tls.contexts import reason_of
+        from barnabas.broker.security.tls.contexts import reason_of, sending_alerts
 
         if self.plain.is_closing():
             raise ConnectionAbortedError("the connection was closed")
@@ -109,7 +110,7 @@ class Handshake(asyncio.Protocol):
             transport = await loop.start_tls(
                 self.plain,
                 self,
-                context,
+                context if server_hostname is not None else sending_alerts(context, partial(send_now, self.plain)),
                 server_side=server_hostname is None,
                 server_hostname=server_hostname,
                 ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -222,8 +222,48 @@ def _shake_hands(client_context: ssl.SSLContext, server_context: ssl.SSLContext)
 # --- contexts -----------------------------------------------------------------------------------------
 
 
+class _AlertingObject(ssl.SSLObject):
+    """Sends the alert of a failed handshake, which neither asyncio nor uvloop does."""
+
+    outgoing: ssl.MemoryBIO
+    send: Callable[[bytes], None]
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            if hasattr(self, "send") and (alert := self.outgoing.read()):
+                self.send(alert)
+            raise
+
+
+class _AlertingContext:
+    """What an event loop needs of a context, for one connection; the loops ask for its class."""
+
+    __class__ = property(lambda self: ssl.SSLContext)  # type: ignore[assignment]
+
+    def __init__(self, context: ssl.SSLContext, send: Callable[[bytes], None]) -> None:
+        self._context = context
+        self._send = send
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **keywords: Any) -> ssl.SSLObject:
+        found = self._context.wrap_bio(incoming, outgoing, **keywords)
+        if isinstance(found, _AlertingObject):
+            found.outgoing, found.send = outgoing, self._send
+        return found
+
+
+def sending_alerts(context: ssl.SSLContext, send: Callable[[bytes], None]) -> ssl.SSLContext:
+    """A server's context for one connection: if its handshake fails, `send` is called with the alert, and has to send
+    it at once. Kafka's clients take an alert for final, and connect again after a connection that just ends."""
+    return cast(ssl.SSLContext, _AlertingContext(context, send))
+
+
 def _server_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = _AlertingObject
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
     return context
