@@ -44,7 +44,7 @@ class Foundation:
         self.metadata = MetadataCache(config.node_id, self.clock)
         self.metrics = RequestMetrics()
         self.unforeseen = UnforeseenErrors(self.clock)
-        self.tls = _listener_tls(self.config, environment, self.network_timers)
+        self.tls = self._listener_tls()
         self.connections = Connections(
             self.config,
             environment.threads,
@@ -52,6 +52,8 @@ class Foundation:
             work_s,
             is_reserved_descriptor=environment.is_reserved_descriptor,
         )
+        if self.tls is not None:
+            self.connections.tls_handshakes = self.tls.handshakes
 
     def inter_broker_tls(self) -> "Callable[[], Tls] | None":
         """The present TLS of the inter-broker listener, once listeners are loaded; None if it has none."""
@@ -60,10 +62,10 @@ class Foundation:
             return None
         return lambda: tls[name].tls
 
+    def _listener_tls(self) -> "TlsListeners | None":
+        config = self.config
+        if not config.has_http_tls and not any(listener.has_tls for listener in config.listeners):
+            return None
+        from barnabas.broker.network.listener_tls import TlsListeners
 
-def _listener_tls(config: LiveConfig, environment: Environment, timers: Timers) -> "TlsListeners | None":
-    if not config.has_http_tls and not any(listener.has_tls for listener in config.listeners):
-        return None
-    from barnabas.broker.network.listener_tls import TlsListeners
-
-    return TlsListeners(config, environment.threads, timers)
+        return TlsListeners(config, self.environment.threads, self.network_timers, has_others=self.may_have_others)

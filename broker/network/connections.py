@@ -8,6 +8,7 @@ client that has gone while its request waits and others wait behind it (Kafka wo
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.network.connection import Connection
@@ -17,6 +18,9 @@ from barnabas.broker.network.turns import RequestTurns
 from barnabas.clock import Clock, SystemClock, seconds_of
 from barnabas.set_aside import SetAside
 from barnabas.threads import Threads
+
+if TYPE_CHECKING:
+    from barnabas.broker.network.tls_handshakes import TlsHandshakes
 
 UNSENT_BYTES_MAX = 192 * 1024 * 1024
 """The limit of memory of all responses together that clients do not read. (Fetches return less long before:
@@ -58,6 +62,8 @@ class Connections:
         self.is_crowded = False
         self.is_over = False
         """Whether the broker has stopped: connections accepted just before are reported afterwards."""
+        self.tls_handshakes: TlsHandshakes | None = None
+        """The handshakes before connections, if a listener has TLS."""
         self.has_room = asyncio.Event()
         self.set_aside = SetAside[Connection](
             "closing the connection", clock, name=lambda found: found.session.client_host

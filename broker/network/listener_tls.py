@@ -61,10 +61,12 @@ class ListenerTls:
 
 class TlsListeners:
     """The TLS of all listeners of a broker that have it; owned by the event loop. `config` is the running broker's,
-    `timers` end `handshakes`, those of all listeners but HTTP's."""
+    `timers` end `handshakes`, those of all listeners but HTTP's. If the broker `has_others`, their listener must accept
+    its own key: all brokers have the same settings (SslEngineValidator)."""
 
-    def __init__(self, config: BrokerConfig, threads: Threads, timers: Timers) -> None:
+    def __init__(self, config: BrokerConfig, threads: Threads, timers: Timers, *, has_others: bool) -> None:
         self.handshakes = TlsHandshakes(timers)
+        self._has_others = has_others
         self._config = config
         self._threads = threads
         self._listeners: dict[str, ListenerTls] = {}
@@ -149,7 +151,7 @@ class TlsListeners:
         present = self._listeners.get(name)
         if present is not None:
             contexts.check_replacement(present.tls, tls)
-        if name == config.inter_broker_listener_name:
+        if self._has_others and name == config.inter_broker_listener_name:
             contexts.check_among_brokers(tls, tls if present is None else present.tls)
         return tls
 

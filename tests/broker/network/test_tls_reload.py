@@ -172,12 +172,3 @@ async def test_a_broker_does_not_start_with_a_bad_store(authority: Authority) ->
     with pytest.raises(ConfigError, match=r"listener\.name\.ssl\.ssl\.keystore\.location: cannot read /nowhere"):
         async with serving(authority, listener_name_ssl_ssl_keystore_location="/nowhere"):
             pass
-
-
-@in_loop
-async def test_an_untrusted_certificate_of_a_broker(authority: Authority, tmp_path: Path) -> None:
-    """The listener of brokers must trust its own key, or none could connect to another."""
-    stranger = Authority(tmp_path, "stranger")
-    with pytest.raises(ConfigError, match="brokers could not connect to each other"):
-        async with serving(authority, listener_name_ssl_ssl_truststore_location=str(stranger.trust_store)):
-            pass

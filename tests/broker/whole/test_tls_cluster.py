@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.configuration.config import ConfigError
 from barnabas.broker.network.peer_connection import PeerUnavailable
 from barnabas.controller.state import SecurityProtocol
 from barnabas.wire.errors import ErrorCode
@@ -64,3 +65,17 @@ def test_the_name_of_the_host_is_checked(tmp_path: Path) -> None:
     with pytest.raises(PeerUnavailable, match=r"cannot be reached: the certificate of the other side is not accepted"):
         asyncio.run(asked())
     asyncio.run(asked(listener_name_internal_ssl_endpoint_identification_algorithm=""))
+
+
+def test_a_listener_that_does_not_trust_its_own_key(tmp_path: Path) -> None:
+    """All brokers have the same settings: none could connect to another."""
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    configs = inter_broker_tls(authority, authority.key_store("broker"))
+    configs["listener_name_internal_ssl_truststore_location"] = str(stranger.trust_store)
+
+    async def start() -> None:
+        async with cluster(tmp_path / "data", 1, **configs):
+            pass
+
+    with pytest.raises(ConfigError, match="brokers could not connect to each other on this listener"):
+        asyncio.run(start())
