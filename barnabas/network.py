@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 NewProtocol: TypeAlias = Callable[[], asyncio.BaseProtocol]
@@ -77,6 +78,17 @@ def peer_host(transport: asyncio.BaseTransport) -> str:
     IPv4 peers as ::ffff:A.B.C.D: limits and group members name A.B.C.D."""
     peer = transport.get_extra_info("peername")
     return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) and peer else ""
+
+
+def send_now(transport: asyncio.BaseTransport, data: bytes) -> None:
+    """Send a few last bytes on a connection that is about to be cut, past its transport, which would drop them. What
+    cannot be sent at once is lost."""
+    found = transport.get_extra_info("socket")
+    if found is None or found.fileno() < 0:
+        return
+    with suppress(OSError), socket.fromfd(found.fileno(), socket.AF_INET, socket.SOCK_STREAM) as own:
+        own.setblocking(False)
+        own.send(data)
 
 
 class OsNetwork:

@@ -78,6 +78,7 @@ class OtherBrokers:
             self._node_id,
             config.request_timeout_ms,
             credentials_of_broker(self._node_id, foundation.secret),
+            foundation.inter_broker_tls(),
         )
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from barnabas.broker.cluster.producer_ids import ProducerIdBlocks, ProducerIds
 from barnabas.broker.configuration.changes import ConfigChanges
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.configuration.settings import settings_of
+from barnabas.broker.configuration.stored_passwords import StoredPasswords
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY, DEFAULTS_OF_TOPICS, TopicConfigs
 from barnabas.broker.coordinators.groups.service import GroupService
 from barnabas.broker.coordinators.groups.settings import GroupSettings
@@ -103,6 +104,7 @@ class Parts:
         config, clock, metadata = foundation.config, foundation.clock, foundation.metadata
         self.configs = ConfigRepository(session, clock, foundation.timers)
         self.topic_configs = TopicConfigs(config, self.configs)
+        self._passwords = StoredPasswords(config, foundation.environment.random_bytes)
         self.configs.subscribe(self._config_changed)
         self.acls = self._make_acls(session)
         self.internal_topics = InternalTopics(
@@ -368,7 +370,8 @@ class Parts:
 
     def apply_dynamic_configs(self) -> None:
         """Apply the dynamic configuration of this broker."""
-        self._foundation.config.change(self.topic_configs.dynamic_broker_configs())
+        dynamic = self.topic_configs.dynamic_broker_configs()
+        self._foundation.config.change(self._passwords.decoded(dynamic))
 
     def apply_quotas(self) -> None:
         """Apply the quotas that are configured when the broker starts."""
@@ -413,7 +416,7 @@ class Parts:
             config=config,
             configs=self.configs,
             topic_configs=self.topic_configs,
-            config_changes=ConfigChanges(config.node_id, self.topic_configs, self.configs, foundation.metadata),
+            config_changes=self._make_config_changes(),
             metadata=foundation.metadata,
             features=self.features,
             broker_secrets=self._broker_secrets(),
@@ -432,6 +435,18 @@ class Parts:
             transactions=self.transactions,
             transaction_markers=self.transaction_markers,
             transaction_verification=self.transaction_verification,
+        )
+
+    def _make_config_changes(self) -> ConfigChanges:
+        foundation = self._foundation
+        return ConfigChanges(
+            foundation.config.node_id,
+            self.topic_configs,
+            self.configs,
+            foundation.metadata,
+            self._passwords,
+            None if foundation.tls is None else foundation.tls.check,
+            foundation.environment.threads,
         )
 
     def _new_session_id(self) -> int:

@@ -18,6 +18,7 @@ from barnabas.broker.api.dispatch import Dispatcher
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata_store import MetadataStore, find_metadata_file
 from barnabas.broker.configuration.config import BrokerConfig
+from barnabas.broker.configuration.listeners import HTTP
 from barnabas.broker.configuration.topics import log_config
 from barnabas.broker.environment import Environment
 from barnabas.broker.foundation import Foundation
@@ -30,7 +31,7 @@ from barnabas.broker.parts import Parts
 from barnabas.broker.stops import Stops
 from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.broker.welcome import Welcome
-from barnabas.controller.state import EndPoint
+from barnabas.controller.state import EndPoint, SecurityProtocol
 from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.recovery.opening import OpeningGivenUp
 
@@ -48,11 +49,14 @@ logger = logging.getLogger(__name__)
 
 IDLE_CHECK_INTERVAL_MS = 2_000
 
+TLS_FILES_INTERVAL_MS = 5_000
+"""The interval at which the files of key stores and trust stores are looked at."""
+
 TOLD_NOTHING_MS = 10_000
 """The time for which a starting broker waits for the controller before it logs a warning."""
 
 _SHARED_LISTENER = (
-    "brokers show each other their secrets unencrypted on listener %s, and brokers of Apache Kafka have none: let only"
+    "brokers show each other their secrets %s on listener %s, and brokers of Apache Kafka have none: let only"
     " brokers reach it (inter.broker.listener.name), over a network that you trust. WriteTxnMarkers, which"
     " administrators send, too, is accepted from every client, on every listener"
 )
@@ -87,7 +91,9 @@ class Broker:
         self._threads = self.environment.threads
         self._on_failure = on_failure or (lambda reason: None)
         self._loop = asyncio.get_running_loop()
-        self.socket_server = SocketServer(self.config, self.environment.network, self.connections, self.timers)
+        self.socket_server = SocketServer(
+            self.config, self.environment.network, self.connections, self.timers, foundation.tls
+        )
         self.housekeeping = Housekeeping(self.timers, self.clock)
         self._network_housekeeping = (
             self.housekeeping
@@ -285,6 +291,7 @@ class Broker:
             parts.stops.later(parts.acls.repository.stop)
             await parts.acls.repository.start()
         parts.apply_quotas()
+        await self._load_tls()
         parts.stops.later(self.commands.stop)
         parts.stops.later(self.controller.stop)
         if self._foundation.may_have_others:
@@ -294,6 +301,16 @@ class Broker:
         parts.note_registered()
         self.cluster_id = self.controller.cluster_id
         self.log_manager.set_cluster_id(self.cluster_id)
+
+    async def _load_tls(self) -> None:
+        """Read the keys of the listeners, which the dynamic configuration may have replaced, and follow its changes.
+        Raises ConfigError."""
+        tls = self._foundation.tls
+        if tls is None:
+            return
+        await tls.load()
+        self._stops.later(tls.close)
+        self.config.follow_listeners(tls.follow_config)
 
     async def _listen_to_brokers(self) -> None:
         """Serve on the inter-broker listener, which is for brokers alone if a parent has given them a secret."""
@@ -305,8 +322,9 @@ class Broker:
             await self.socket_server.listen(AuthenticatedRequests(self.dispatcher), [name], PrincipalSource.SASL)
             return
         await self.socket_server.listen(self.dispatcher, [name])
-        if not all(each.is_loopback for each in self.config.listeners if each.name == name):
-            logger.warning(_SHARED_LISTENER, name)
+        for listener in self.config.listeners:
+            if listener.name == name and not listener.is_loopback:
+                logger.warning(_SHARED_LISTENER, "encrypted" if listener.has_tls else "unencrypted", name)
 
     async def _be_told(self) -> None:
         """Wait until the controller, in this or another broker, has sent all topics. Until then, clients would
@@ -334,7 +352,12 @@ class Broker:
 
     def _endpoints(self) -> tuple[EndPoint, ...]:
         return tuple(
-            EndPoint(listener.name, listener.advertised.host, listener.advertised.port)
+            EndPoint(
+                listener.name,
+                listener.advertised.host,
+                listener.advertised.port,
+                SecurityProtocol[listener.listener.security_protocol],
+            )
             for listener in self.socket_server.advertised
         )
 
@@ -352,6 +375,8 @@ class Broker:
         self._stops.later(self.housekeeping.close)
         self._stops.later(self._network_housekeeping.close)
         self.housekeeping.every("closing idle connections", IDLE_CHECK_INTERVAL_MS, self._close_idle_connections)
+        if (tls := self._foundation.tls) is not None:
+            self.housekeeping.every("reading changed key stores", TLS_FILES_INTERVAL_MS, tls.reload_changed_files)
         parts.log_jobs.schedule(self.housekeeping, self._network_housekeeping, self.config)
         parts.schedule_expirations(self.housekeeping)
         # A stop calls these before `housekeeping.close`, which waits for running jobs: they cancel the long ones.
@@ -371,6 +396,8 @@ class Broker:
             address,
             self.environment.network,
             is_reserved_descriptor=self.environment.is_reserved_descriptor,
+            tls=self._foundation.tls[HTTP] if self._foundation.tls is not None and self.config.has_http_tls else None,
+            timers=self._foundation.network_timers,
         )
         self._stops.later(self._http.stop)
         await self._http.start()

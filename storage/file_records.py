@@ -104,10 +104,14 @@ class FileRegion:
             raise OSError("the log was truncated while it was being sent")
         return sent
 
-    def read(self) -> Buffer:
-        """Read the records into memory, for a transport that has no socket. Blocking. Raises OSError as `send` does."""
-        data = self._cache.files.pread(self._descriptor, self._size, self._position)
-        if len(data) < self._size:
+    def read(self, start: int = 0, size: int | None = None) -> Buffer:
+        """Read `size` bytes from `start` on into memory, by default all, for a transport that encrypts them or has no
+        socket. Blocking. Raises OSError as `send` does."""
+        if self._hints is not None:
+            self._add_hint(self._hints)
+        size = self._size - start if size is None else size
+        data = self._cache.files.pread(self._descriptor, size, self._position + start)
+        if len(data) < size:
             raise OSError("the log was truncated while it was being sent")
         return data
 

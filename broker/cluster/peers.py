@@ -1,7 +1,10 @@
 """This broker's connections to the other brokers of its cluster, by broker and purpose."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.network.peer_connection import PeerConnection
@@ -10,6 +13,9 @@ from barnabas.broker.security.sasl_plain import Credentials
 from barnabas.network import Network
 from barnabas.timers import Timers
 from barnabas.wire.framing import ReceiveBuffer
+
+if TYPE_CHECKING:
+    from barnabas.broker.security.tls.contexts import Tls
 
 
 class Peers:
@@ -26,6 +32,7 @@ class Peers:
         node_id: this broker's id, which client ids contain.
         request_timeout_ms: the default timeout of a request.
         credentials: authenticate this broker to the others.
+        tls: the present TLS of the inter-broker listener, if that has any.
     """
 
     def __init__(
@@ -37,7 +44,9 @@ class Peers:
         node_id: int,
         request_timeout_ms: int,
         credentials: Credentials | None = None,
+        tls: Callable[[], Tls] | None = None,
     ) -> None:
+        self._tls = tls
         self._network = network
         self._metadata = metadata
         self._listener_name = listener_name
@@ -69,6 +78,7 @@ class Peers:
                 name=f"broker {broker_id}",
                 receive_buffer=self._receive_buffer,
                 credentials=self._credentials,
+                tls=self._tls,
             )
         return connection
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from barnabas.broker.configuration.definitions import (
@@ -21,14 +21,24 @@ from barnabas.broker.configuration.definitions import (
     parse,
     to_text,
 )
-from barnabas.broker.configuration.keys import BROKER_KEYS, SECURITY_KEYS
+from barnabas.broker.configuration.keys import (
+    BROKER_KEYS,
+    LISTENER_PREFIX,
+    SECURITY_KEYS,
+    TLS_DYNAMIC_KEYS,
+    broker_key,
+)
+from barnabas.broker.configuration.live_config import LiveConfig
+from barnabas.broker.configuration.stored_passwords import StoredPasswords, is_password
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY, TOPIC_KEYS, TopicConfigs
 from barnabas.controller.configs import stored_bytes
 from barnabas.controller.topics import check_topic_name
+from barnabas.threads import Threads
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
+    from barnabas.broker.configuration.config import BrokerConfig
     from barnabas.controller.configs import ConfigRepository
 
 TOPIC: Final = 2
@@ -58,6 +68,10 @@ RESOURCES_PER_TURN: Final = 16
 """The number of resources after which other requests have their turn."""
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
+_LISTENER_PREFIX_NEEDED: Final = (
+    "These security configs can be dynamically updated only per-listener using the listener prefix"
+)
+
 Overrides = Mapping[str, str]
 
 
@@ -74,11 +88,25 @@ ResourceType = TypeVar("ResourceType", bound=Resource)
 
 class ConfigChanges:
     """Changes the configs in the metadata store, of topics (those in `topics`) and of brokers, on behalf of broker
-    `node_id`."""
+    `node_id`.
+
+    `passwords` encodes those in configs of brokers, in `threads`; without it none are stored. `check_listeners` checks
+    whether the broker's listeners may change to a configuration, and raises ApiError.
+    """
 
     def __init__(
-        self, node_id: int, topic_configs: TopicConfigs, repository: ConfigRepository, topics: Container[str]
+        self,
+        node_id: int,
+        topic_configs: TopicConfigs,
+        repository: ConfigRepository,
+        topics: Container[str],
+        passwords: StoredPasswords | None = None,
+        check_listeners: Callable[[BrokerConfig], Awaitable[None]] | None = None,
+        threads: Threads | None = None,
     ) -> None:
+        self._passwords = passwords
+        self._check_listeners = check_listeners
+        self._threads = threads
         self._node_id = node_id
         self._topic_configs = topic_configs
         self._repository = repository
@@ -137,6 +165,8 @@ class ConfigChanges:
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
+        encoded: dict[str, str] = {}
+
         def decide(current: Overrides) -> Overrides:
             overrides = new_overrides(resource, current)
             for key, text in overrides.items():
@@ -149,13 +179,39 @@ class ConfigChanges:
                 self._check_broker_configs(overrides, per_broker=name != DEFAULT_ENTITY)
             else:
                 self._check_topic_configs(name, overrides)
-            return overrides
+            return {key: encoded.get(key, text) for key, text in overrides.items()}
 
         async with self._topic_configs.change_lock:
+            current = self._repository.overrides(entity_type, name)
+            if entity_type == "brokers":
+                decide(current)
+                if self._check_listeners is not None:
+                    await self._check_listeners(self._config_with(new_overrides(resource, self._decoded(current))))
+                encoded.update(await self._encoded(resource))
             if validate_only:
-                decide(self._repository.overrides(entity_type, name))
+                decide(current)
             else:
                 await self._repository.change(entity_type, name, decide, if_topic_exists=entity_type == "topics")
+
+    async def _encoded(self, resource: Resource) -> dict[str, str]:
+        """The passwords among a resource's new values, encoded, by their keys. Raises ApiError."""
+        values = {each.name: each.value for each in resource.configs if each.value is not None}
+        plain = {name: text for name, text in values.items() if is_password(name)}
+        if not plain:
+            return {}
+        if self._passwords is None or self._threads is None:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Passwords cannot be stored")
+        return await self._threads.call(self._passwords.encode, plain)
+
+    def _decoded(self, overrides: Overrides) -> Overrides:
+        return overrides if self._passwords is None else self._passwords.decoded(overrides)
+
+    def _config_with(self, per_broker: Overrides) -> BrokerConfig:
+        """The configuration that this broker would have with these overrides of its own."""
+        levels = self._topic_configs.levels()
+        config = LiveConfig(levels.static)
+        config.change({**self._decoded(levels.cluster_wide), **per_broker})
+        return config
 
     def _check_topic_configs(self, topic: str, overrides: Overrides) -> None:
         if not topic:
@@ -174,7 +230,8 @@ class ConfigChanges:
             if names:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{reason}: [{', '.join(sorted(names))}]")
 
-        known = {name: BROKER_KEYS[name] for name in overrides if name in BROKER_KEYS}
+        known = {name: key for name in overrides if (key := broker_key(name)) is not None}
+        refuse([name for name in overrides if name in TLS_DYNAMIC_KEYS], _LISTENER_PREFIX_NEEDED)
         refuse(
             [name for name, key in known.items() if key.mode == READ_ONLY], "Cannot update these configs dynamically"
         )
@@ -189,7 +246,7 @@ class ConfigChanges:
             raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
         if not per_broker:
             refuse(
-                [name for name, key in known.items() if key.mode != CLUSTER_WIDE],
+                [name for name, key in known.items() if key.mode != CLUSTER_WIDE or name.startswith(LISTENER_PREFIX)],
                 "These configs belong to single brokers: name one by its id",
             )
         levels = self._topic_configs.levels()
@@ -248,6 +305,8 @@ def broker_id(resource_name: str, what: str) -> int:
 def _asks_for_security(name: str) -> bool:
     prefixed = _LISTENER_OVERRIDE.fullmatch(name)
     base = name if prefixed is None else prefixed[1]
+    if prefixed is not None and base in TLS_DYNAMIC_KEYS:
+        return False
     return base in SECURITY_KEYS or (
         prefixed is not None and base.endswith(("jaas.config", "handler.class", "login.class"))
     )

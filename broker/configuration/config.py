@@ -34,7 +34,7 @@ from barnabas.broker.configuration.keys import (
     UNUSED_KEYS,
     ZOOKEEPER_REFUSED,
 )
-from barnabas.broker.configuration.listeners import PORT_MAX, ListenerResolver
+from barnabas.broker.configuration.listeners import HTTP, PORT_MAX, ListenerResolver
 from barnabas.broker.configuration.properties import Properties
 from barnabas.broker.configuration.tables.broker import BrokerKeys
 
@@ -132,6 +132,12 @@ class BrokerConfig(BrokerKeys):
     def text_of(self, name: str) -> str | None:
         """The text of a key, with or without a prefix, as it was set; None if it was not."""
         return self.raw.get(name)
+
+    @property
+    def has_http_tls(self) -> bool:
+        """Whether the HTTP port has TLS: it has a key of its own."""
+        keys = (f"listener.name.{HTTP.lower()}.ssl.keystore.{name}" for name in ("location", "key"))
+        return self.barnabas_http_address is not None and any(self.text_of(key) is not None for key in keys)
 
     def source(self, key: str) -> str:
         """The source of the value of `key`: one of OPTION, OVERRIDE, ENVIRONMENT, FILE, DEFAULT."""

@@ -66,12 +66,6 @@ REMOVED_KEYS: Final[Mapping[str, str]] = {
     "log.message.timestamp.difference.max.ms": "set log.message.timestamp.{before,after}.max.ms",
     "metadata.log.segment.min.bytes": "removed in 4.0",
     "offsets.commit.required.acks": "commits always wait for all in-sync replicas",
-    "password.encoder.cipher.algorithm": "no passwords are stored",
-    "password.encoder.iterations": "no passwords are stored",
-    "password.encoder.key.length": "no passwords are stored",
-    "password.encoder.keyfactory.algorithm": "no passwords are stored",
-    "password.encoder.old.secret": "no passwords are stored",
-    "password.encoder.secret": "no passwords are stored",
     "reserved.broker.max.id": "set node.id",
 }
 
@@ -119,6 +113,41 @@ ENVIRONMENT_SKIPPED_PREFIXES: Final = ("KAFKA_JMX_", "KAFKA_JVM_", "KAFKA_LOG4J_
 
 
 _INHERITED_DOCUMENTATION: Final = {row[5]: row[6] for row in TOPIC_ROWS if row[5] is not None}
+
+
+TLS_DYNAMIC_KEYS: Final = frozenset(
+    f"ssl.{name}"
+    for name in (
+        "key.password",
+        "keystore.certificate.chain",
+        "keystore.key",
+        "keystore.location",
+        "keystore.password",
+        "keystore.type",
+        "truststore.certificates",
+        "truststore.location",
+        "truststore.password",
+        "truststore.type",
+    )
+)
+"""The keys of security that may change in a running broker, with the prefix of a listener
+(SslConfigs.RECONFIGURABLE_CONFIGS)."""
+
+LISTENER_PREFIX: Final = "listener.name."
+"""The beginning of a key that is set for one listener: `listener.name.NAME.KEY`, or `listener.name.NAME.MECHANISM.KEY`
+for one SASL mechanism of it."""
+
+
+def broker_key(name: str) -> ConfigKey[Any] | None:
+    """The broker key of this name, with or without the prefix of a listener; None if there is none. Only keys of
+    security may have the prefix."""
+    if not name.startswith(LISTENER_PREFIX):
+        return BROKER_KEYS.get(name)
+    base = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+    for key in (base, base.partition(".")[2]):
+        if key in SECURITY_KEYS:
+            return BROKER_KEYS[key]
+    return None
 
 
 def broker_documentation(name: str) -> str:

@@ -17,6 +17,9 @@ PORT_MAX: Final = 65_535
 BROKERS_LISTENER: Final = "BARNABAS_BROKERS"
 """The listener for connections between the brokers of a parent (`serve --brokers`), besides the configured ones."""
 
+HTTP: Final = "HTTP"
+"""The name of the HTTP port among the listeners, for its keys: they begin with `listener.name.http.`"""
+
 _LISTENER: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 PLAINTEXT: Final = "PLAINTEXT"
 SSL: Final = "SSL"

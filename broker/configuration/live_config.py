@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from barnabas.broker.configuration.config import BrokerConfig, effective_value
 from barnabas.broker.configuration.definitions import READ_ONLY, ConfigKey
-from barnabas.broker.configuration.keys import OBEYED_KEYS
+from barnabas.broker.configuration.keys import LISTENER_PREFIX, OBEYED_KEYS
 
 Value = TypeVar("Value")
 
@@ -26,9 +26,10 @@ class LiveConfig(BrokerConfig):
 
     _dynamic: Mapping[str, str]
     _followers: list[tuple[frozenset[str], Callable[[], object]]]
+    _listener_followers: list[Callable[[], object]]
 
     def __init__(self, static: BrokerConfig) -> None:
-        vars(self).update(vars(static), _dynamic={}, _followers=[])
+        vars(self).update(vars(static), _dynamic={}, _followers=[], _listener_followers=[])
 
     def text_of(self, name: str) -> str | None:
         return self._dynamic[name] if name in self._dynamic else self.raw.get(name)
@@ -42,6 +43,10 @@ class LiveConfig(BrokerConfig):
     def follow_any(self, keys: Iterable[ConfigKey[Any]], follower: Callable[[], object]) -> None:
         """Call `follower` once after each change of one or more of `keys`. It must not raise, as in `follow`."""
         self._followers.append((frozenset(key.name for key in keys), follower))
+
+    def follow_listeners(self, follower: Callable[[], object]) -> None:
+        """Call `follower` after each change of keys with the prefix of a listener; it must not raise."""
+        self._listener_followers.append(follower)
 
     def followed(self) -> frozenset[str]:
         """The names of all keys with a follower."""
@@ -60,6 +65,9 @@ class LiveConfig(BrokerConfig):
             vars(self)[key.attribute] = effective_value(key.name, lambda name: self.current_value(name, dynamic))
         names = {key.name for key in changed}
         with contextlib.ExitStack() as stack:  # calls all of them, even if some raise, the last one first
+            if any(name.startswith(LISTENER_PREFIX) for name in differing):
+                for follower in reversed(self._listener_followers):
+                    stack.callback(follower)
             for followed, follower in reversed(self._followers):
                 if not names.isdisjoint(followed):
                     stack.callback(follower)

@@ -23,7 +23,7 @@ from barnabas.broker.configuration.definitions import (
     parse,
     to_text,
 )
-from barnabas.broker.configuration.keys import BROKER_KEYS, CONFIG_SYNONYMS, OBEYED_KEYS
+from barnabas.broker.configuration.keys import BROKER_KEYS, CONFIG_SYNONYMS, OBEYED_KEYS, broker_key
 from barnabas.broker.configuration.tables.topics import DELETES, TOPIC_ROWS
 from barnabas.controller.configs import KEPT_WHERE_BROKEN
 from barnabas.storage.config import LogConfig
@@ -146,7 +146,7 @@ class BrokerLevels:
     cost of a request for each topic or partition."""
 
     def __post_init__(self) -> None:
-        known = {name: text for name, text in self.dynamic().items() if name in BROKER_KEYS}
+        known = {name: text for name, text in self.dynamic().items() if broker_key(name) is not None}
         object.__setattr__(self, "known", known)
 
     def dynamic(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.broker.configuration.changes import BROKER, BROKER_LOGGER, TOPIC, broker_id
 from barnabas.broker.configuration.definitions import INTERNAL, PASSWORD, READ_ONLY, to_text
-from barnabas.broker.configuration.keys import BROKER_KEYS, broker_documentation
+from barnabas.broker.configuration.keys import BROKER_KEYS, broker_documentation, broker_key
 from barnabas.broker.configuration.topics import (
     DEFAULT_CONFIG,
     DYNAMIC_BROKER_LOGGER_CONFIG,
@@ -148,22 +148,30 @@ def _listed_names(levels: BrokerLevels, dynamic: Mapping[str, str]) -> list[str]
 def _broker_entry(
     name: str, levels: BrokerLevels, dynamic: Mapping[str, str], request: DescribeConfigsRequest, *, per_broker: bool
 ) -> ConfigEntry:
-    key = BROKER_KEYS.get(name)
+    key = broker_key(name)
     # An unknown config may be a secret: it is not shown (KafkaConfig.maybeSensitive).
     is_sensitive = key is None or key.type == PASSWORD
-    synonyms = levels.synonyms(name, broker_synonyms(name), is_sensitive=is_sensitive)
+    is_of_listener = key is not None and key.name != name
+    names = (name, key.name) if key is not None and is_of_listener else broker_synonyms(name)
+    synonyms = levels.synonyms(name, names, is_sensitive=is_sensitive)
     if not per_broker:
         synonyms = tuple(synonym for synonym in synonyms if synonym.source == DYNAMIC_DEFAULT_BROKER_CONFIG)
     return ConfigEntry(
         name=name,
-        value=None if is_sensitive else to_text(levels.static.current_value(name, dynamic)),
+        value=None if is_sensitive else _value(name, levels, dynamic, is_of_listener=is_of_listener),
         source=synonyms[0].source if synonyms else DEFAULT_CONFIG,
         is_sensitive=is_sensitive,
-        read_only=key is None or key.mode == READ_ONLY,
+        read_only=key is None or key.mode == READ_ONLY or is_of_listener,
         synonyms=synonyms if request.include_synonyms else (),
         config_type=0 if key is None else key.type,
-        documentation=broker_documentation(name) if key is not None and request.include_documentation else None,
+        documentation=broker_documentation(key.name) if key is not None and request.include_documentation else None,
     )
+
+
+def _value(name: str, levels: BrokerLevels, dynamic: Mapping[str, str], *, is_of_listener: bool) -> str | None:
+    if is_of_listener:
+        return dynamic.get(name, levels.static.raw.get(name))
+    return to_text(levels.static.current_value(name, dynamic))
 
 
 def _logger_entries(resource: DescribeConfigsResource, context: RequestContext) -> Iterator[ConfigEntry]:

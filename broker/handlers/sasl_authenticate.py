@@ -28,7 +28,7 @@ _FAILED = "Authentication failed: Invalid username or password"
 
 async def handle(request: SaslAuthenticateRequest, context: RequestContext) -> SaslAuthenticateResponse:
     session = context.session
-    if session.is_authenticated or session.sasl_mechanism is None:
+    if session.is_broker or session.sasl_mechanism is None:
         told = "SaslAuthenticate comes once, after SaslHandshake"
         return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=told)
     shown = sasl_plain.decode(request.auth_bytes)

@@ -103,6 +103,15 @@ class HttpConnections:
         """The protocol of a new connection, for the listening socket."""
         return HttpConnection(self, self._new_protocol())
 
+    def new_with_tls(self) -> HttpConnection:
+        """The same for a connection that begins with a handshake of TLS (`TlsHandshakes.before`)."""
+        return HttpConnection(self, self._new_protocol(), has_tls=True)
+
+    def replace(self, transport: asyncio.Transport, encrypted: asyncio.Transport) -> None:
+        """Count a connection by its encrypted transport, if it is still counted."""
+        if (connection := self._by_transport.pop(transport, None)) is not None:
+            self._by_transport[encrypted] = connection
+
     def admit(self, transport: asyncio.Transport, connection: HttpConnection) -> None:
         """Count a new connection; if there are too many, the oldest is cut, first those without a complete request. A
         connection whose descriptor is reserved for files is closed as well: the next one uses the freed descriptor.
@@ -188,9 +197,12 @@ class HttpConnections:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection: passes one request at a time to aiohttp's protocol, and cuts the connection at its deadline."""
+    """One connection: passes one request at a time to aiohttp's protocol, and cuts the connection at its deadline. One
+    that `has_tls` is counted before its handshake, and aiohttp gets to know it afterwards."""
 
-    def __init__(self, connections: HttpConnections, protocol: asyncio.Protocol) -> None:
+    def __init__(self, connections: HttpConnections, protocol: asyncio.Protocol, *, has_tls: bool = False) -> None:
+        self._is_known = not has_tls
+        """Whether aiohttp knows the connection."""
         self.has_asked = False
         self.holds_page = False
         self.is_unread = False
@@ -217,14 +229,23 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no subclass
         self._host = peer_host(transport)
-        self._protocol.connection_made(transport)
+        if self._is_known:
+            self._protocol.connection_made(transport)
         self._connections.admit(self._transport, self)
+
+    def encrypted(self, transport: asyncio.Transport, certificate: bytes | None) -> None:
+        """Go on with this transport, which encrypts the former one."""
+        self._connections.replace(self._transport, transport)
+        self._transport = transport
+        self._is_known = True
+        self._protocol.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
         self._connections.discard(self._transport)
         self._connections.bodies.report(self, 0)
-        self._protocol.connection_lost(exc)
+        if self._is_known:
+            self._protocol.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Buffer data until the head of a request is complete, then pass it on, and its body. What follows is kept

@@ -157,6 +157,7 @@ class Snapshot:
     cluster_id: str
     is_ready: bool
     connection_count: int
+    failed_tls_handshakes: int
     event_loop_lag_seconds: float
     apis: tuple[ApiFigures, ...]
     errors: tuple[tuple[str, str, int], ...]
@@ -197,11 +198,13 @@ def take_snapshot(sources: MetricSources, topics_max: int = TOPICS_MAX) -> Snaps
     services = sources.services
     groups, groups_left_out = services.groups.summaries(GROUPS_TEXT_BYTES_MAX)
     topics = _topics(services)
+    handshakes = services.connections.tls_handshakes
     return Snapshot(
         node_id=services.node_id,
         cluster_id=services.cluster_id,
         is_ready=sources.is_ready(),
         connection_count=len(services.connections),
+        failed_tls_handshakes=0 if handshakes is None else handshakes.failed_count,
         event_loop_lag_seconds=sources.requests.event_loop_lag_seconds,
         apis=tuple(
             ApiFigures(

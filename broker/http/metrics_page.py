@@ -75,6 +75,11 @@ def _broker_metrics(snapshot: Snapshot) -> Iterator[Metric]:
     yield info
     yield GaugeMetricFamily("barnabas_ready", "Whether clients are accepted.", value=int(snapshot.is_ready))
     yield GaugeMetricFamily("barnabas_connections", "Open client connections.", value=snapshot.connection_count)
+    yield CounterMetricFamily(
+        "barnabas_tls_failed_handshakes",
+        "Handshakes of TLS that failed, on all listeners but HTTP's.",
+        value=snapshot.failed_tls_handshakes,
+    )
     yield GaugeMetricFamily(
         "barnabas_event_loop_lag_seconds",
         "How late the event loop ran its last periodic timer: what every request waits at least.",

@@ -10,14 +10,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import HttpVersion11, web
 
 from barnabas.broker.configuration.config import parse_address
 from barnabas.broker.http.connections import BodyTooLarge, HttpBounds, HttpConnections
 from barnabas.broker.http.routes import Route
-from barnabas.network import BoundSocket, Network
+from barnabas.network import BoundSocket, Network, NewProtocol
+from barnabas.timers import Timers
+
+if TYPE_CHECKING:
+    from barnabas.broker.network.tls_handshakes import HasTls
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +39,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 class HttpServer:
     """Serves `routes` from its broker's event loop: if that hangs, a health check fails, as it should. It listens at
-    `address` of `network`; `is_reserved_descriptor` is as in `Environment`.
+    `address` of `network`; `is_reserved_descriptor` is as in `Environment`. With `tls` it serves HTTPS, and `timers`
+    end handshakes.
     """
 
     def __init__(
@@ -45,8 +50,12 @@ class HttpServer:
         network: Network,
         bounds: HttpBounds = _BOUNDS,
         is_reserved_descriptor: Callable[[int], bool] = lambda _descriptor: False,
+        tls: HasTls | None = None,
+        timers: Timers | None = None,
     ) -> None:
         self._routes = routes
+        self._tls = tls
+        self._timers = timers
         self._host, self._port = parse_address(address)
         self._network = network
         bounds = replace(bounds, takes_bodies=any(route.body_bytes_max for route in routes))
@@ -77,15 +86,27 @@ class HttpServer:
             raise OSError(error.errno, f"cannot serve HTTP on {where}: {error.strerror}. {_OTHER_ADDRESS}") from error
         self._port = self._bound[0].port
         paths = ", ".join(route.path for route in self._routes if route.path != "/")
-        logger.info("HTTP on %s:%d: %s", self._host or "*", self._port, paths)
+        scheme = "HTTP" if self._tls is None else "HTTPS"
+        logger.info("%s on %s:%d: %s", scheme, self._host or "*", self._port, paths)
 
     async def _listen(self) -> None:
         """Listen on every address of the host, or on all without a host."""
         hosts = [None] if self._host is None else await self._network.addresses(self._host)
+        new_protocol = self._new_protocol()
         for host in hosts:
             bound = self._network.bind(host, self._port)
             self._bound.append(bound)
-            await bound.listen(self.connections.new)
+            await bound.listen(new_protocol)
+
+    def _new_protocol(self) -> NewProtocol:
+        """Makes the protocol of accepted connections. Their handshakes are limited by their own number."""
+        if self._tls is None:
+            return self.connections.new
+        from barnabas.broker.network.tls_handshakes import TlsHandshakes
+
+        assert self._timers is not None, "handshakes have deadlines"
+        handshakes = TlsHandshakes(self._timers, self.connections.bounds.connections_max)
+        return handshakes.before(self.connections.new_with_tls, self._tls)
 
     async def stop(self) -> None:
         """Stop listening; responses in progress get a second."""

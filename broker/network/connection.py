@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
-from barnabas.broker.network.listener import ListenerContext
+from barnabas.broker.network.listener import ListenerContext, PrincipalSource
 from barnabas.broker.network.outcome import CloseConnection, Delayed, Outcome
 from barnabas.broker.network.reply_queue import Parts, ReplyQueue
 from barnabas.broker.network.session import Session
@@ -160,6 +160,15 @@ class Connection(asyncio.BufferedProtocol):
         refusal = self.connections.admit(self)
         if refusal is not None:
             self.close(refusal)
+
+    def encrypted(self, transport: asyncio.Transport, certificate: bytes | None) -> None:
+        """Go on with this transport, which encrypts the former one. The client has shown `certificate` (DER), if any.
+        Raises NoMatchingRule."""
+        session = self.session
+        if certificate is not None and session.listener.principal_source is PrincipalSource.CERTIFICATE:
+            session.principal = session.listener.principal_of(certificate)
+        self._transport = self._replies.transport = transport
+        self.last_active_ms = self._dispatcher.clock.monotonic_ms()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()

@@ -21,6 +21,7 @@ from barnabas.set_aside import SetAside
 from barnabas.threads import Threads
 
 if TYPE_CHECKING:
+    from barnabas.broker.network.tls_handshakes import TlsHandshakes
     from barnabas.broker.quotas.connection_quotas import ConnectionQuotas
 
 UNSENT_BYTES_MAX = 192 * 1024 * 1024
@@ -63,6 +64,8 @@ class Connections:
         self.is_crowded = False
         self.is_over = False
         """Whether the broker has stopped: connections accepted just before are reported afterwards."""
+        self.tls_handshakes: TlsHandshakes | None = None
+        """The handshakes before connections, if a listener has TLS."""
         self.has_room = asyncio.Event()
         self.set_aside = SetAside[Connection](
             "closing the connection", clock, name=lambda found: found.session.client_host

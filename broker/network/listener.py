@@ -1,10 +1,14 @@
 """The properties of a listener that its connections know: name, security protocol, source of principals."""
 
+from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.configuration.listeners import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""Kafka's principal of a client that has not authenticated."""
 
 
 class PrincipalSource(Enum):
@@ -23,7 +27,7 @@ class ListenerContext(NamedTuple):
 
     `name` selects the advertised addresses in responses, `security_protocol` is Kafka's. A listener that
     `is_inter_broker` takes requests of other brokers, one that `is_for_brokers_alone` none of clients: these have
-    another.
+    another. `principal_of(certificate)` is the principal of a client that has shown a certificate (DER).
     """
 
     name: str
@@ -31,6 +35,7 @@ class ListenerContext(NamedTuple):
     principal_source: PrincipalSource = PrincipalSource.NOTHING
     is_inter_broker: bool = False
     is_for_brokers_alone: bool = False
+    principal_of: Callable[[bytes], str] = lambda certificate: ANONYMOUS
 
     @classmethod
     def of(cls, config: BrokerConfig, name: str, principal_source: PrincipalSource | None = None) -> "ListenerContext":

@@ -15,7 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from barnabas.broker.security import sasl_plain
 from barnabas.broker.security.sasl_plain import Credentials
@@ -28,6 +28,9 @@ from barnabas.wire.headers import parse_response_header, request_header
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.schema import Message
+
+if TYPE_CHECKING:
+    from barnabas.broker.security.tls.contexts import Tls
 
 SASL_HANDSHAKE_VERSION: Final = 1
 SASL_AUTHENTICATE_VERSION: Final = 2
@@ -56,6 +59,7 @@ class PeerConnection:
         name: the broker's name in errors, as "broker 2".
         receive_buffer: buffer for small responses; connections of one loop may share it.
         credentials: authenticate this broker; None sends none.
+        tls: the present TLS of the listener, if that has any: the certificate of this broker, and whom it trusts.
     """
 
     def __init__(
@@ -70,8 +74,10 @@ class PeerConnection:
         receive_buffer: ReceiveBuffer | None = None,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
         credentials: Credentials | None = None,
+        tls: Callable[[], Tls] | None = None,
     ) -> None:
         self._network = network
+        self._tls = tls
         self._address = address
         self._timers = timers
         self._client_id = client_id
@@ -139,6 +145,7 @@ class PeerConnection:
                 self._client_id,
                 self._name,
                 FrameReader(self._receive_buffer, self._response_bytes_max),
+                self._tls,
             )
             self._link.open()
             if self._credentials is not None:
@@ -172,11 +179,13 @@ class _Link(asyncio.BufferedProtocol):
         client_id: str,
         name: str,
         reader: FrameReader,
+        tls: Callable[[], Tls] | None,
     ) -> None:
         host, port = address
         self.address = address
         self.is_over = False
         self._network = network
+        self._tls = tls
         self._timers = timers
         self._client_id = client_id
         self._peer = f"{name} at [{host}]:{port}" if ":" in host else f"{name} at {host}:{port}"
@@ -243,10 +252,26 @@ class _Link(asyncio.BufferedProtocol):
 
     async def _open(self) -> None:
         try:
-            await self._network.connect(*self.address, lambda: self)
+            if self._tls is None:
+                await self._network.connect(*self.address, lambda: self)
+            else:
+                await self._open_encrypted(self._tls())
         except (OSError, ValueError) as error:  # ValueError: a host that is no valid name
             number = getattr(error, "errno", None) or 0
             self.end(f"cannot be reached: {os.strerror(number).lower() if number > 0 else error}")
+
+    async def _open_encrypted(self, tls: Tls) -> None:
+        """Connect, and begin when the handshake is done. Raises OSError."""
+        from barnabas.broker.network.tls_handshakes import Handshake
+
+        _, handshake = await self._network.connect(*self.address, Handshake)
+        try:
+            transport = await handshake.run(tls.client, server_hostname=self.address[0])
+        except BaseException:
+            handshake.plain.abort()
+            raise
+        self.connection_made(transport)
+        handshake.hand_over(transport, self)
 
     def end(self, reason: str) -> None:
         """Cut the connection, or the attempt; requests in flight fail."""

@@ -14,6 +14,9 @@ Parts = list[bytes | bytearray | memoryview | FileRegion]
 GATHERED_BYTES_MAX: Final = 64 * 1024
 """Gathered responses of this size are sent: waiting for more gains nothing."""
 
+ENCRYPTED_BYTES_MAX: Final = 256 * 1024
+"""The bytes of a response from files that are encrypted in one turn of the event loop: a third of a millisecond."""
+
 TRANSPORT_WAIT_S_MAX: Final = 0.25
 
 
@@ -63,6 +66,7 @@ class ReplyQueue:
         "_in_order",
         "_is_closed",
         "_last_sent_bytes",
+        "_room",
         "is_gathering",
         "is_sending_files",
         "is_transport_full",
@@ -77,6 +81,7 @@ class ReplyQueue:
         self._gathered_bytes = 0
         self._last_sent_bytes = 0
         self._file_sender: FileSender | None = None
+        self._room: asyncio.Future[None] | None = None
         self._is_closed = False
         self.is_gathering = False
         self.is_sending_files = False
@@ -167,6 +172,8 @@ class ReplyQueue:
         """The client has read from the full transport."""
         self.is_transport_full = False
         self._last_sent_bytes = 0
+        if self._room is not None:
+            self._wake()
 
     # --- with parts in files ----------------------------------------------------------------------
 
@@ -179,6 +186,11 @@ class ReplyQueue:
         if self._gathered is not None:
             self._send()
         try:
+            if self.transport.get_extra_info("ssl_object") is not None:
+                self.is_sending_files = True
+                finishing = asyncio.get_running_loop().create_task(self._finish_encrypted(self.transport, parts))
+                self._connection.pause_for_files(finishing)
+                return
             if self._file_sender is None:
                 self._file_sender = FileSender.past(self.transport, self._connection.threads)
                 if self._file_sender is None:
@@ -217,6 +229,42 @@ class ReplyQueue:
         self.is_sending_files = False
         self._connection.resume_from_files()
 
+    async def _finish_encrypted(self, transport: asyncio.Transport, parts: Parts) -> None:
+        """Send a response through TLS, piece by piece: each is read in a thread, encrypted in a turn of the event loop,
+        and followed by the next when the client has read it."""
+        assert self._connection is not None
+        threads = self._connection.threads
+        try:
+            for part in parts:
+                for start in range(0, len(part), ENCRYPTED_BYTES_MAX):
+                    size = min(ENCRYPTED_BYTES_MAX, len(part) - start)
+                    is_region = isinstance(part, FileRegion)
+                    piece = await threads.call(part.read, start, size) if is_region else part[start : start + size]
+                    if self._is_closed:
+                        return
+                    transport.write(piece)
+                    await asyncio.sleep(0)  # others have their turn
+                    if self.is_transport_full and not self._is_closed:
+                        self._room = asyncio.get_running_loop().create_future()
+                        await self._room
+        except OSError as error:
+            self._cannot_send(error)
+            return
+        except BaseException:
+            if self._connection is not None:
+                self._connection.abort()
+            raise
+        if self._is_closed:
+            return
+        self.is_sending_files = False
+        self._connection.resume_from_files()
+
+    def _wake(self) -> None:
+        """Let a response go on that waits for the client to read."""
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
     def _cannot_send(self, error: OSError) -> None:
         if self._connection is not None:
             self._connection.abort(None if self._is_closed else str(error))
@@ -250,5 +298,6 @@ class ReplyQueue:
         self._is_closed = True
         self._connection = None
         self._in_order = self._gathered = None
+        self._wake()
         if self._file_sender is not None:
             self._file_sender.close()

@@ -4,10 +4,7 @@ import re
 import sys
 from typing import Final, Protocol
 
-from barnabas.broker.network.listener import ListenerContext
-
-ANONYMOUS: Final = "User:ANONYMOUS"
-"""Kafka's principal of a client that has not authenticated."""
+from barnabas.broker.network.listener import ANONYMOUS, ListenerContext
 
 _SOFTWARE_LENGTH_MAX: Final = 100
 """The length to which a client's name and version are shortened, since a connection may stay for ever."""

@@ -8,22 +8,30 @@ import asyncio
 import logging
 from collections.abc import Collection
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.configuration.config import DEFAULT, BrokerConfig
-from barnabas.broker.configuration.listeners import Endpoint, Listener
+from barnabas.broker.configuration.listeners import SASL_PLAINTEXT, SASL_SSL, SSL, Endpoint, Listener
 from barnabas.broker.network.connection import Connection, RequestServer, SharedResources
 from barnabas.broker.network.connections import Connections
 from barnabas.broker.network.listener import ListenerContext, PrincipalSource
 from barnabas.inflight_budget import InflightBudget
-from barnabas.network import BoundSocket, Network
+from barnabas.network import BoundSocket, Network, NewProtocol
 from barnabas.timers import Timers
 from barnabas.wire.framing import ReceiveBuffer
+
+if TYPE_CHECKING:
+    from barnabas.broker.network.listener_tls import TlsListeners
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_INFLIGHT_BYTES_MAX: Final = 128 * 1024 * 1024
 """The limit of unfinished requests where `queued.max.request.bytes` is Kafka's default (-1, no limit at all)."""
+
+_STRANGERS: Final = {
+    SASL_PLAINTEXT: "unencrypted: who can see the network can read passwords and records (SASL_PLAINTEXT)",
+    SSL: "encrypted, and without a certificate unauthenticated (SSL, ssl.client.auth)",
+}
 
 _OTHER_ADDRESS: Final = "Listen elsewhere (--listen, listeners; port 0 takes a free one), or stop what uses it"
 
@@ -51,11 +59,19 @@ class BoundListener:
 
 class SocketServer:
     """Listens on every listener of `config`, and keeps the accepted connections in `connections`; owned by the event
-    loop. `timers` end the throttling of clients.
+    loop. `timers` end the throttling of clients; `tls` has the settings of the listeners with TLS.
     """
 
-    def __init__(self, config: BrokerConfig, network: Network, connections: Connections, timers: Timers) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        network: Network,
+        connections: Connections,
+        timers: Timers,
+        tls: "TlsListeners | None" = None,
+    ) -> None:
         self._config = config
+        self._tls = tls
         self._network = network
         self._connections = connections
         limit_bytes = config.queued_max_request_bytes
@@ -120,16 +136,32 @@ class SocketServer:
                 continue
             listener.is_listening = True
             if not listener.listener.is_loopback:
-                logger.warning(
-                    "listener %s accepts connections from other machines, unencrypted and unauthenticated (PLAINTEXT)",
-                    listener.name,
-                )
-            context = ListenerContext.of(self._config, listener.name, principal_source)
-            new_connection = partial(self._new_connection, requests, context)
+                self._warn_of_strangers(listener.listener)
+            new_protocol = self._new_protocol(listener.listener, requests, principal_source)
             try:
-                await listener.bound.listen(new_connection, self._config.socket_listen_backlog_size)
+                await listener.bound.listen(new_protocol, self._config.socket_listen_backlog_size)
             except OSError as error:  # another process had bound the port as well, and listened first
                 raise _refused(listener.listener, error) from error
+
+    def _warn_of_strangers(self, listener: Listener) -> None:
+        """Warn of what a listener beyond this machine lacks."""
+        client_auth = self._config.value_for_listener(listener.name, "ssl.client.auth")
+        told = _STRANGERS.get(listener.security_protocol, "unencrypted and unauthenticated (PLAINTEXT)")
+        if listener.security_protocol == SASL_SSL or (listener.security_protocol == SSL and client_auth == "required"):
+            return
+        logger.warning("listener %s accepts connections from other machines, %s", listener.name, told)
+
+    def _new_protocol(
+        self, listener: Listener, requests: RequestServer, principal_source: PrincipalSource | None
+    ) -> NewProtocol:
+        """Makes the protocol of accepted connections: with TLS, that of the handshake before it."""
+        context = ListenerContext.of(self._config, listener.name, principal_source)
+        if not listener.has_tls:
+            return partial(self._new_connection, requests, context)
+        assert self._tls is not None, "a listener with TLS has no settings"
+        tls = self._tls[listener.name]
+        context = context._replace(principal_of=tls.principal_of)
+        return self._tls.handshakes.before(partial(self._new_connection, requests, context), tls)
 
     def _new_connection(self, requests: RequestServer, listener: ListenerContext) -> Connection:
         self._connection_count += 1

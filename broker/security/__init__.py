@@ -4,6 +4,8 @@
 - `authorizer.py`: what an authorizer decides; `acls/` is the one that decides by ACLs.
 - `operations.py`: the operations on each type of resource, and their bit fields in responses (KIP-430).
 
+`tls/` has keys, certificates and the contexts of TLS.
+
 `broker/network/peer_connection.py` sends the secret, SaslHandshake and SaslAuthenticate (`broker/handlers/`) check it.
 A broker's registration has the digest (`controller/operations/broker_changes.py`). `broker/cli/cluster_directory.py`
 keeps the secret that `serve --brokers` gives to its brokers.

@@ -62,6 +62,7 @@ EXAMPLE = Snapshot(
     cluster_id="cluster",
     is_ready=True,
     connection_count=1,
+    failed_tls_handshakes=0,
     event_loop_lag_seconds=0.0,
     apis=(ApiFigures("Produce", 1, 1, 1, 1, (0,) * (len(DURATION_BOUNDS_NS) + 1)),),
     errors=(("Produce", "NOT_LEADER_OR_FOLLOWER", 1),),

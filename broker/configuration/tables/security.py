@@ -52,6 +52,12 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("delegation.token.expiry.time.ms", LONG, 86_400_000, ("min", 1), MEDIUM, READ_ONLY),
     ("delegation.token.max.lifetime.ms", LONG, 604_800_000, ("min", 1), MEDIUM, READ_ONLY),
     ("delegation.token.secret.key", PASSWORD, None, None, MEDIUM, READ_ONLY),
+    ("password.encoder.cipher.algorithm", STRING, "AES/CBC/PKCS5Padding", None, LOW, READ_ONLY),
+    ("password.encoder.iterations", INT, 4096, ("min", 1024), LOW, READ_ONLY),
+    ("password.encoder.key.length", INT, 128, ("min", 8), LOW, READ_ONLY),
+    ("password.encoder.keyfactory.algorithm", STRING, None, None, LOW, READ_ONLY),
+    ("password.encoder.old.secret", PASSWORD, None, None, MEDIUM, READ_ONLY),
+    ("password.encoder.secret", PASSWORD, None, None, MEDIUM, READ_ONLY),
     (
         "principal.builder.class",
         CLASS,

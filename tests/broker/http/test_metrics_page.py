@@ -25,6 +25,7 @@ SNAPSHOT = Snapshot(
     cluster_id="cluster",
     is_ready=True,
     connection_count=2,
+    failed_tls_handshakes=0,
     event_loop_lag_seconds=0.25,
     apis=(
         ApiFigures("Produce", 2, 2_000_060_000, 300, 30, (1, *[0] * (BUCKETS - 2), 1)),

@@ -1,0 +1,191 @@
+"""The principal of a client certificate: its subject, through the rules of `ssl.principal.mapping.rules` (KIP-371).
+
+The subject is written as Java's `X500Principal.getName` does (RFC 2253): the last part first, names for nine types of
+attributes, `#` and hexadecimal digits for the values of all others. Rules apply to that text, so that those written for
+Kafka have the same results. Source: SslPrincipalMapper, DefaultKafkaPrincipalBuilder; sun.security.x509.AVA.
+
+The regular expressions are Java's, compiled by Python's engine: named groups are translated, what Python does not know
+(`\\p{L}`) is refused at the start. They are the administrator's, and are applied to subjects that a trusted authority
+has signed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from barnabas.broker.security.tls.errors import TlsConfigError
+
+KEY: Final = "ssl.principal.mapping.rules"
+
+_TYPES: Final = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+}
+
+_TEXT_ENCODINGS: Final = {
+    0x0C: "utf-8",  # UTF8String
+    0x13: "ascii",  # PrintableString
+    0x14: "latin-1",  # T61String
+    0x16: "ascii",  # IA5String
+    0x1B: "ascii",  # GeneralString
+    0x1E: "utf-16-be",  # BMPString
+}
+"""The encodings of the string types of ASN.1 that Java writes as text."""
+
+_SPECIAL: Final = re.compile(r'[,=+<>#;"\\]')
+_PART: Final = r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)"
+_SPLIT: Final = re.compile(rf"\s*((?:{_PART}).*?|.*?)\s*(?:,\s*|$)")
+_RULE: Final = re.compile(_PART)
+_NAMED_GROUP: Final = re.compile(r"(?<!\\)\(\?<(?=[A-Za-z])")
+
+
+class NoMatchingRule(Exception):
+    """No rule applies to a subject: Kafka ends the connection."""
+
+
+class PrincipalMapping:
+    """The rules of one listener, in their order."""
+
+    def __init__(self, rules: str) -> None:
+        """Errors: TlsConfigError."""
+        texts = [found[1] for found in _SPLIT.finditer(rules.strip())]
+        self._rules = [_Rule(text) for text in texts if text]
+
+    def principal_of(self, certificate: bytes) -> str:
+        """The principal of a client with this certificate (DER): "User:CN=alice,O=Example". Raises NoMatchingRule."""
+        from cryptography import x509
+
+        name = subject_name(x509.load_der_x509_certificate(certificate).subject.public_bytes())
+        return f"User:{self.apply(name)}"
+
+    def apply(self, name: str) -> str:
+        """The result of the first rule that applies. Raises NoMatchingRule."""
+        for rule in self._rules:
+            if (found := rule.apply(name)) is not None:
+                return found
+        raise NoMatchingRule(f"no rule of {KEY} applies to {name}")
+
+
+class _Rule:
+    """DEFAULT, or RULE:pattern/replacement/ with L or U."""
+
+    def __init__(self, text: str) -> None:
+        found = _RULE.fullmatch(text)
+        if found is None:
+            raise TlsConfigError(f"{KEY}: {text} is neither DEFAULT nor RULE:pattern/replacement/[LU]")
+        self._pattern: re.Pattern[str] | None = None
+        if found[1] is not None:
+            return
+        try:
+            self._pattern = re.compile(_NAMED_GROUP.sub("(?P<", found[2]))
+        except re.error as error:
+            raise TlsConfigError(f"{KEY}: {found[2]} is no regular expression: {error}") from error
+        self._replacement = list(_replacement(found[3], self._pattern))
+        self._case = found[4]
+
+    def apply(self, name: str) -> str | None:
+        """The new name; None if the pattern does not match the whole of `name`.
+
+        As in Kafka, the pattern is then replaced wherever it is found, so that `.*` without `^` is replaced once more
+        at the end.
+        """
+        if self._pattern is None:
+            return name
+        if self._pattern.fullmatch(name) is None:
+            return None
+        replaced = self._pattern.sub(self._expanded, name)
+        return {"L": replaced.lower, "U": replaced.upper}.get(self._case, lambda: replaced)()
+
+    def _expanded(self, found: re.Match[str]) -> str:
+        return "".join(part if isinstance(part, str) else found[part] or "" for part in self._replacement)
+
+
+def _replacement(text: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
+    """The parts of a replacement: texts, and numbers of groups. `\\` makes the next character literal; a number that is
+    larger than that of the groups loses digits at its end, and is literal if one digit is too large, too."""
+    position = 0
+    while position < len(text):
+        character = text[position]
+        digits = re.compile(r"\$(\d+)", re.ASCII).match(text, position)
+        named = re.compile(r"\$\{(\w+)\}", re.ASCII).match(text, position)
+        if character == "\\" and position + 1 < len(text):
+            yield text[position + 1]
+            position += 2
+        elif digits is not None:
+            number = digits[1]
+            while len(number) > 1 and int(number) > pattern.groups:
+                number = number[:-1]
+            yield int(number) if int(number) <= pattern.groups else f"${number}"
+            position += 1 + len(number)
+        elif named is not None and named[1] in pattern.groupindex:
+            yield pattern.groupindex[named[1]]
+            position = named.end()
+        elif character == "$":
+            raise TlsConfigError(f"{KEY}: in the replacement {text}, $ must be followed by the number of a group")
+        else:
+            yield character
+            position += 1
+
+
+# --- names of subjects --------------------------------------------------------------------------------
+
+
+def subject_name(name: bytes) -> str:
+    """An X.501 name (DER) as text, as `X500Principal.getName` writes it. Errors: ValueError, if it is no name."""
+    [(_, sequence, _)] = _elements(name)
+    parts = []
+    for _, relative, _ in _elements(sequence):
+        attributes = []
+        for _, attribute, _ in _elements(relative):
+            (_, type_content, _), (tag, content, whole) = _elements(attribute)
+            attributes.append(_attribute(_dotted(type_content), tag, content, whole))
+        parts.append("+".join(attributes))
+    return ",".join(reversed(parts))
+
+
+def _attribute(dotted: str, tag: int, content: bytes, whole: bytes) -> str:
+    if dotted not in _TYPES or tag not in _TEXT_ENCODINGS:
+        return f"{_TYPES.get(dotted, dotted)}=#{whole.hex()}"
+    text = content.decode(_TEXT_ENCODINGS[tag], "replace")
+    escaped = _SPECIAL.sub(r"\\\g<0>", text).replace("\0", "\\00")
+    kept = escaped.lstrip(" \r")
+    lead = escaped[: len(escaped) - len(kept)]
+    inner = kept.rstrip(" \r")
+    outer = [re.sub("[ \r]", r"\\\g<0>", spaces) for spaces in (lead, kept[len(inner) :])]
+    return f"{_TYPES[dotted]}={outer[0]}{inner}{outer[1]}"
+
+
+def _elements(data: bytes) -> list[tuple[int, bytes, bytes]]:
+    """The elements of DER: tag, content, and all bytes of each."""
+    found, position = [], 0
+    while position < len(data):
+        start, tag, length = position, data[position], data[position + 1]
+        position += 2
+        if length & 0x80:
+            count = length & 0x7F
+            length = int.from_bytes(data[position : position + count], "big")
+            position += count
+        found.append((tag, data[position : position + length], data[start : position + length]))
+        position += length
+    return found
+
+
+def _dotted(content: bytes) -> str:
+    """An object identifier as text."""
+    numbers, number = [], 0
+    for byte in content:
+        number = number << 7 | byte & 0x7F
+        if not byte & 0x80:
+            numbers.append(number)
+            number = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, [first, numbers[0] - 40 * first, *numbers[1:]]))

@@ -1,0 +1,41 @@
+"""The properties in docs/security.md, section TLS: a broker starts with each of them."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.broker.running import running
+from tests.support.certificates import Authority, pkcs12_of
+
+PAGE = Path(__file__).parents[3] / "docs/security.md"
+SECTION = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
+SNIPPETS = [
+    snippet
+    for section in SECTION
+    if section.startswith("TLS\n")
+    for snippet in re.findall(r"^```properties\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+]
+
+
+def test_there_are_some() -> None:
+    assert len(SNIPPETS) == 4
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.splitlines()[0])
+def test_a_broker_starts_with_it(snippet: str, tmp_path: Path) -> None:
+    """With other paths, and on free ports."""
+    authority = Authority(tmp_path)
+    authority.key_store("broker")
+    (tmp_path / "broker.p12").write_bytes(pkcs12_of(authority.issue("localhost"), "secret"))
+    assert authority.trust_store == tmp_path / "authority.pem"
+    keys = dict(line.split("=", 1) for line in snippet.replace("/etc/barnabas", str(tmp_path)).splitlines())
+    configs = {key: re.sub(r"(127\.0\.0\.1):\d+", r"\1:0", value) for key, value in keys.items()}
+
+    async def start() -> None:
+        async with running(tmp_path / "data", **configs) as broker:
+            assert broker.is_ready
+            assert broker._foundation.tls is not None
+
+    asyncio.run(start())

@@ -1,0 +1,131 @@
+"""Key stores and trust stores: each format, and a line that names the key for each that cannot be used."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+from barnabas.broker.security.tls.errors import TlsConfigError
+from barnabas.broker.security.tls.key_stores import StoreSettings, load_key_store, load_trust_store
+from tests.support.certificates import Authority, chain_of, encrypted_key, pkcs12_of
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def key_settings(**settings: Any) -> StoreSettings:
+    given: dict[str, Any] = {"type": "JKS", "location": None, "password": None, **settings}
+    return StoreSettings("keystore", "", **given)
+
+
+def trust_settings(**settings: Any) -> StoreSettings:
+    return key_settings(**settings)._replace(kind="truststore")
+
+
+def subject(certificate: x509.Certificate) -> str:
+    return certificate.subject.rfc4514_string()
+
+
+def test_pem_from_a_file_and_from_the_configuration(authority: Authority) -> None:
+    leaf = authority.issue("localhost", common_name="broker")
+    path = authority.directory / "key.pem"
+    path.write_bytes(leaf.private_key_and_cert_chain_pem.bytes())
+    from_file = load_key_store(key_settings(location=str(path)))
+    inline = key_settings(type="PEM", private_key=leaf.private_key_pem.bytes().decode(), certificates=chain_of(leaf))
+    from_configuration = load_key_store(inline)
+    assert from_file is not None
+    assert from_file == from_configuration
+    assert subject(from_file.certificate).startswith("CN=broker")
+
+
+def test_pem_on_a_single_line(authority: Authority) -> None:
+    """As in a properties file, where spaces stand for the ends of lines."""
+    leaf = authority.issue("localhost", common_name="broker")
+    key, chain = (text.replace("\n", " ") for text in (leaf.private_key_pem.bytes().decode(), chain_of(leaf)))
+    store = load_key_store(key_settings(private_key=key, certificates=chain))
+    assert store is not None
+    assert subject(store.certificate).startswith("CN=broker")
+
+
+def test_an_encrypted_key(authority: Authority) -> None:
+    leaf = authority.issue("localhost")
+    settings = key_settings(private_key=encrypted_key(leaf, "open"), certificates=chain_of(leaf), key_password="open")
+    assert load_key_store(settings) is not None
+
+
+def test_pkcs12_whatever_type_is_set(authority: Authority) -> None:
+    """JKS is Kafka's default, where Java reads PKCS12, too."""
+    path = authority.directory / "key.p12"
+    path.write_bytes(pkcs12_of(authority.issue("localhost", common_name="broker"), "secret"))
+    for type in ("JKS", "PKCS12"):
+        store = load_key_store(key_settings(type=type, location=str(path), password="secret"))
+        assert store is not None
+        assert subject(store.certificate).startswith("CN=broker")
+
+
+def test_a_pkcs12_trust_store(authority: Authority) -> None:
+    path = authority.directory / "trust.p12"
+    certificate = x509.load_pem_x509_certificate(authority.pem.encode())
+    path.write_bytes(
+        pkcs12.serialize_key_and_certificates(None, None, None, [certificate], BestAvailableEncryption(b"secret"))
+    )
+    assert load_trust_store(trust_settings(location=str(path), password="secret")) == (certificate,)
+
+
+def test_nothing_is_set() -> None:
+    assert load_key_store(key_settings()) is None
+    assert load_trust_store(trust_settings()) is None
+
+
+def test_a_jks_store_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    path = tmp_path / "key.jks"
+    path.write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
+    with pytest.raises(TlsConfigError) as error:
+        load_key_store(key_settings(location=str(path), password="secret"))
+    assert str(error.value) == (
+        f"ssl.keystore.location: {path} is a JKS store, which only Java reads; convert it: keytool -importkeystore"
+        f" -srckeystore {path} -destkeystore {path}.p12 -deststoretype PKCS12"
+    )
+
+
+def test_refusals_name_the_key(authority: Authority) -> None:
+    leaf, other = authority.issue("localhost"), authority.issue("localhost")
+    key, chain = leaf.private_key_pem.bytes().decode(), chain_of(leaf)
+    pem, p12, text = (authority.directory / name for name in ("key.pem", "key.p12", "text"))
+    pem.write_text(key + chain)
+    p12.write_bytes(pkcs12_of(leaf, "secret"))
+    text.write_text("no store")
+    for settings, told in (
+        ({"location": "/nowhere"}, "ssl.keystore.location: cannot read /nowhere: No such file"),
+        ({"location": str(text)}, "neither PEM nor PKCS12"),
+        ({"location": str(pem), "type": "PKCS12"}, "is PEM, not PKCS12"),
+        ({"location": str(pem), "type": "BKS"}, "ssl.keystore.type: BKS is not supported"),
+        ({"location": str(pem), "password": "secret"}, "ssl.keystore.password is set, but a PEM store has no password"),
+        ({"location": str(pem), "key_password": "x"}, "is not encrypted: leave out ssl.key.password"),
+        ({"location": str(p12)}, "ssl.keystore.location is set, but ssl.keystore.password is not"),
+        ({"location": str(p12), "password": "wrong"}, "cannot be read with ssl.keystore.password"),
+        ({"password": "secret"}, "ssl.keystore.password is set, but ssl.keystore.location is not"),
+        ({"private_key": key}, "ssl.keystore.key is set, but ssl.keystore.certificate.chain is not"),
+        ({"private_key": key, "certificates": chain_of(other)}, "does not belong to the private key"),
+        ({"private_key": encrypted_key(leaf, "open"), "certificates": chain}, "is encrypted: set ssl.key.password"),
+        (
+            {"private_key": encrypted_key(leaf, "open"), "certificates": chain, "key_password": "wrong"},
+            "cannot be read with ssl.key.password",
+        ),
+        ({"private_key": key, "certificates": "none"}, "ssl.keystore.certificate.chain: no CERTIFICATE in PEM"),
+    ):
+        with pytest.raises(TlsConfigError) as error:
+            load_key_store(key_settings(**settings))
+        assert told in str(error.value)
+        assert "\n" not in str(error.value)
+        for secret in ("secret", "wrong", key):
+            assert secret not in str(error.value).replace("/secret", "")
+
+
+def test_settings_show_no_secret() -> None:
+    settings = key_settings(password="hidden", private_key="hidden", key_password="hidden")
+    assert "hidden" not in repr(settings)
