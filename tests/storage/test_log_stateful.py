@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from barnabas.storage.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE
 from barnabas.storage.segment_removal import delete_old_segments
@@ -242,6 +249,5 @@ class LogMachine(RuleBasedStateMachine):
     ("examples", "steps"), [(40, 25), pytest.param(1000, 30, marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
 )
 def test_any_sequence_of_operations(examples, steps):
-    case = LogMachine.TestCase
-    case.settings = settings(max_examples=examples, stateful_step_count=steps, deadline=None)
-    case().runTest()
+    run = settings(max_examples=examples, stateful_step_count=steps, deadline=None)
+    run_state_machine_as_test(LogMachine, settings=run)
