@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 IDLE_CHECK_INTERVAL_MS = 2_000
 
-TOLD_NOTHING_MS = 10_000
+SILENCE_WARNING_MS = 10_000
 """The time for which a starting broker waits for the controller before it logs a warning."""
 
 _SHARED_LISTENER = (
@@ -119,7 +119,7 @@ class Broker:
             parts = self._make_parts(await self._open_session())
             await self._join_cluster(parts)
             if self._foundation.may_have_others:
-                await self._be_told()
+                await self._await_first_metadata()
             self.replicas.configure_unclaimed()
             await self._start_coordinators(parts)
             self._start_housekeeping(parts)
@@ -287,11 +287,11 @@ class Broker:
         if not all(each.is_loopback for each in self.config.listeners if each.name == name):
             logger.warning(_SHARED_LISTENER, name)
 
-    async def _be_told(self) -> None:
-        """Wait until the controller, in this or another broker, has sent all topics. Until then, clients would
-        take topics that this broker does not know yet for missing ones."""
+    async def _await_first_metadata(self) -> None:
+        """Wait until the controller, in this or another broker, has sent all topics. Until then, clients would take
+        topics that this broker does not know yet for missing ones."""
         self._opening = asyncio.create_task(self.commands.knows_everything.wait(), name="first metadata")
-        silence = self.timers.call_later(TOLD_NOTHING_MS, self._warn_of_silence)
+        silence = self.timers.call_later(SILENCE_WARNING_MS, self._warn_of_silence)
         try:
             await self._opening
         finally:
@@ -307,7 +307,7 @@ class Broker:
         logger.warning(
             "the controller has sent this broker nothing for %d s, and the broker serves no clients before: other"
             " brokers must be able to reach it at %s (advertised.listeners)",
-            TOLD_NOTHING_MS // 1000,
+            SILENCE_WARNING_MS // 1000,
             ", ".join(addresses),
         )
 
