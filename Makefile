@@ -110,7 +110,7 @@ bench: prepare ## Measure Barnabas and Apache Kafka side by side (ARGS="--only W
 	$(BIN)/python -m benchmarks $(ARGS)
 
 prepare: $(INSTALLED_FOR_TESTS) # Java, Kafka's jars, Debian's tools: what tests need beyond Python packages
-	@$(BIN)/python -m tools.foreign.prepare
+	@$(BIN)/python -m tools.prepare
 
 clean: ## Delete what these targets made in this folder (downloads stay in the cache folder)
 	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*

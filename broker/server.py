@@ -52,7 +52,7 @@ IDLE_CHECK_INTERVAL_MS = 2_000
 TLS_FILES_INTERVAL_MS = 5_000
 """The interval at which the files of key stores and trust stores are looked at."""
 
-TOLD_NOTHING_MS = 10_000
+SILENCE_WARNING_MS = 10_000
 """The time for which a starting broker waits for the controller before it logs a warning."""
 
 _SHARED_LISTENER = (
@@ -131,7 +131,7 @@ class Broker:
             parts = self._make_parts(await self._open_session())
             await self._join_cluster(parts)
             if self._foundation.may_have_others:
-                await self._be_told()
+                await self._await_first_metadata()
             self.replicas.configure_unclaimed()
             await self._start_coordinators(parts)
             self._start_housekeeping(parts)
@@ -326,11 +326,11 @@ class Broker:
             if listener.name == name and not listener.is_loopback:
                 logger.warning(_SHARED_LISTENER, "encrypted" if listener.has_tls else "unencrypted", name)
 
-    async def _be_told(self) -> None:
-        """Wait until the controller, in this or another broker, has sent all topics. Until then, clients would
-        take topics that this broker does not know yet for missing ones."""
+    async def _await_first_metadata(self) -> None:
+        """Wait until the controller, in this or another broker, has sent all topics. Until then, clients would take
+        topics that this broker does not know yet for missing ones."""
         self._opening = asyncio.create_task(self.commands.knows_everything.wait(), name="first metadata")
-        silence = self.timers.call_later(TOLD_NOTHING_MS, self._warn_of_silence)
+        silence = self.timers.call_later(SILENCE_WARNING_MS, self._warn_of_silence)
         try:
             await self._opening
         finally:
@@ -346,7 +346,7 @@ class Broker:
         logger.warning(
             "the controller has sent this broker nothing for %d s, and the broker serves no clients before: other"
             " brokers must be able to reach it at %s (advertised.listeners)",
-            TOLD_NOTHING_MS // 1000,
+            SILENCE_WARNING_MS // 1000,
             ", ".join(addresses),
         )
 

@@ -22,7 +22,7 @@ def test_it_fails_where_everything_is_required(monkeypatch):
 
 def test_each_program_of_debian_is_put_in_place_by_make_prepare():
     """But what comes with the system itself, and a Python package that not every release of Python has."""
-    from tools.foreign.prepare import DEBIAN_PROGRAMS  # and PySpark, which each worker would wait for
+    from tools.prepare import DEBIAN_PROGRAMS  # and PySpark, which each worker would wait for
 
     root = Path(__file__).resolve().parent.parent
     text = "".join(path.read_text() for folder in ("tests", "compat_tests") for path in root.glob(f"{folder}/**/*.py"))

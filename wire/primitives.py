@@ -1,8 +1,9 @@
-"""Kafka's variable-length integers: readers `(buffer, position) -> (value, position)` and writers `value -> bytes`.
+"""The unsigned variable-length integers of messages: a reader `(buffer, position) -> (value, position)` and a writer
+`value -> bytes`.
 
-Unsigned varints are little-endian groups of seven bits, lowest first; the top bit of a byte says that another
-follows. Signed ones (varint: 32 bits, varlong: 64 bits) are zig-zag coded first. Fixed-width integers are
-big-endian and need only `struct`. Source: org.apache.kafka.common.utils.ByteUtils.
+They are little-endian groups of seven bits, lowest first; the top bit of a byte says that another follows. The signed
+ones of records are in `varint.py`. Fixed-width integers are big-endian and need only `struct`. Source:
+org.apache.kafka.common.utils.ByteUtils.
 """
 
 from __future__ import annotations
@@ -12,11 +13,6 @@ from typing import TypeAlias
 from barnabas.wire.errors import ProtocolError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-
-INT32_MAX = 0x7FFF_FFFF
-INT32_MIN = -0x8000_0000
-INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
-INT64_MIN = -0x8000_0000_0000_0000
 
 TAGGED_FIELDS_MAX = 127
 """The maximum number of tagged fields of one struct; no message of Kafka has ten. Skipping one takes a microsecond, for
@@ -30,9 +26,9 @@ new_tuple = tuple.__new__
 _ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
-def read_unsigned_varint(buffer: Buffer, position: int, bits: int = 32) -> tuple[int, int]:
-    """Read an integer with this number of bits, for 32 up to 5 bytes. Errors: ProtocolError when it is longer, larger,
-    or the buffer ends inside it.
+def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read a 32-bit integer of up to 5 bytes. Errors: ProtocolError when it is longer or larger, or the buffer ends
+    inside it.
     """
     value = shift = 0
     try:
@@ -43,25 +39,13 @@ def read_unsigned_varint(buffer: Buffer, position: int, bits: int = 32) -> tuple
             if byte < 128:
                 break
             shift += 7
-            if shift >= bits:
-                raise ProtocolError(f"a variable-length integer has more than {bits} bits")
+            if shift >= 32:
+                raise ProtocolError("a variable-length integer has more than 32 bits")
     except IndexError:
         raise ProtocolError("the message ends inside a variable-length integer") from None
-    if value >> bits:
-        raise ProtocolError(f"a variable-length integer has more than {bits} bits")
+    if value >> 32:
+        raise ProtocolError("a variable-length integer has more than 32 bits")
     return value, position
-
-
-def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read a zig-zag coded 32-bit integer of up to 5 bytes. Errors: ProtocolError as in read_unsigned_varint."""
-    value, position = read_unsigned_varint(buffer, position)
-    return (value >> 1) ^ -(value & 1), position
-
-
-def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read a zig-zag coded 64-bit integer of up to 10 bytes. Errors: ProtocolError as in read_unsigned_varint."""
-    value, position = read_unsigned_varint(buffer, position, 64)
-    return (value >> 1) ^ -(value & 1), position
 
 
 def unsigned_varint(value: int) -> bytes:
@@ -76,20 +60,6 @@ def unsigned_varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def varint(value: int) -> bytes:
-    """The zig-zag bytes of a 32-bit integer. Errors: ValueError outside of 32 bits."""
-    if not INT32_MIN <= value <= INT32_MAX:
-        raise ValueError(f"{value} is no 32-bit integer")
-    return unsigned_varint(value << 1 ^ value >> 31)
-
-
-def varlong(value: int) -> bytes:
-    """The zig-zag bytes of a 64-bit integer. Errors: ValueError outside of 64 bits."""
-    if not INT64_MIN <= value <= INT64_MAX:
-        raise ValueError(f"{value} is no 64-bit integer")
-    return unsigned_varint(value << 1 ^ value >> 63)
 
 
 def skip_tagged_fields(buffer: Buffer, position: int) -> int:

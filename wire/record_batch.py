@@ -278,8 +278,3 @@ def set_max_timestamp(
     crc = compute_crc(buffer, header)
     _UINT32.pack_into(buffer, header.position + 17, crc)
     return header._replace(attributes=attributes, max_timestamp=max_timestamp, crc=crc)
-
-
-def set_log_append_time(buffer: WriteBuffer, header: RecordBatchHeader, append_time_ms: int) -> RecordBatchHeader:
-    """Set the timestamp of a batch of a LogAppendTime topic: one timestamp for all its records."""
-    return set_max_timestamp(buffer, header, TimestampType.LOG_APPEND_TIME, append_time_ms)

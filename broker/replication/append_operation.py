@@ -5,8 +5,7 @@ The handler's call appends batches at once, on the event loop. It leaves the rem
 cases: the records of a batch have to be opened in a thread; `APPENDS_AT_ONCE` batches are appended; the transaction
 coordinator has to respond first. Meanwhile the connection serves no other request. The remaining batches are copied
 first, because they are views of the receive buffer, which the next read overwrites; those of a request with its own
-buffer stay where they are. Each topic is looked up when its
-batch is appended, because it may have changed meanwhile.
+buffer stay where they are. Each topic is looked up when its batch is appended, because it may have changed meanwhile.
 """
 
 import asyncio

@@ -1,36 +1,6 @@
 """The differences that are known and explained: each points to an item of docs/deviations.md."""
 
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from compat_tests.differential.run import Finding
-
-
-class KnownDifference(NamedTuple):
-    """Where a difference may be found; patterns are those of `fnmatch`.
-
-    `row` is a phrase of the item of docs/deviations.md that explains it. `kafka_fails` asks for an answer in which
-    Kafka says UNKNOWN_SERVER_ERROR somewhere.
-    """
-
-    row: str
-    api: str
-    path: str
-    scenario: str = "*"
-    request: str = "*"
-    kafka_fails: bool = False
-
-    def covers(self, finding: "Finding") -> bool:
-        """Whether this explains a difference."""
-        return (
-            fnmatchcase(finding.api, self.api)
-            and fnmatchcase(finding.difference.path, self.path)
-            and fnmatchcase(finding.scenario, self.scenario)
-            and fnmatchcase(finding.request, self.request)
-            and (finding.kafka_fails or not self.kafka_fails)
-        )
-
+from compat_tests.differential.findings import Finding, KnownDifference
 
 UNFORESEEN = "Where Kafka answers UNKNOWN_SERVER_ERROR"
 _FETCHED = "responses/fetch_limits-t/partitions/?/"
@@ -191,6 +161,6 @@ KNOWN: tuple[KnownDifference, ...] = (
 )
 
 
-def explain(finding: "Finding") -> KnownDifference | None:
+def explain(finding: Finding) -> KnownDifference | None:
     """The known difference that covers a finding."""
     return next((known for known in KNOWN if known.covers(finding)), None)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from barnabas.broker.handlers import served_apis
 from barnabas.wire.messages import API_NAMES
-from compat_tests.differential.known import KNOWN, KnownDifference
+from compat_tests.differential.findings import Finding, KnownDifference
+from compat_tests.differential.known import KNOWN
 from compat_tests.differential.report import check_rows, page
-from compat_tests.differential.run import Finding, Run, Side, versions_of
+from compat_tests.differential.run import Run, Side, versions_of
 from compat_tests.differential.scenarios import SCENARIOS
 from compat_tests.differential.values import as_text
 from tools.foreign.kafka import KafkaServer

@@ -7,7 +7,8 @@ from pathlib import Path
 from barnabas.broker.handlers import load_handler, served_apis
 from barnabas.wire.messages import API_NAMES
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
-from compat_tests.differential.known import KNOWN, KnownDifference
+from compat_tests.differential.findings import KnownDifference
+from compat_tests.differential.known import KNOWN
 from compat_tests.differential.run import Run
 from tools.markdown import wrapped
 

@@ -20,8 +20,9 @@ from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from barnabas.wire.schema import Message
-from compat_tests.differential.known import KnownDifference, explain
-from compat_tests.differential.values import Difference, Names, as_text, differences, plain
+from compat_tests.differential.findings import Finding
+from compat_tests.differential.known import explain
+from compat_tests.differential.values import Names, as_text, differences, plain
 from compat_tests.semantics.client import Connection, ConnectionClosed, fetch_request, topic_metadata
 from tools.waiting import wait_until
 
@@ -69,19 +70,6 @@ class Side:
 
     def topic_id(self, name: str) -> bytes:
         return bytes(self.ids[name])
-
-
-class Finding(NamedTuple):
-    """A difference and where it was found."""
-
-    scenario: str
-    api: str
-    version: int
-    request: str
-    difference: Difference
-    kafka_fails: bool
-    """Kafka's answer says UNKNOWN_SERVER_ERROR."""
-    known: KnownDifference | None = None
 
 
 class Run:

@@ -214,11 +214,6 @@ class ZooKeeperSession:
         return self._handler.session_timeout_ms
 
     @property
-    def is_connected(self) -> bool:
-        """Whether the session is connected now."""
-        return bool(self._client.connected)
-
-    @property
     def credentials(self) -> SessionCredentials | None:
         """The id and password of this session; None before the server has granted one."""
         client_id = self._client.client_id

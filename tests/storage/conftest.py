@@ -176,7 +176,7 @@ def read_all(log: PartitionLog) -> list[int]:
 
 
 class Toolbox:
-    """The functions above, for tests: conftest cannot be imported."""
+    """The functions and classes above, for tests that ask for them as a fixture."""
 
     batch = staticmethod(batch)
     read = staticmethod(read)

@@ -19,7 +19,6 @@ from barnabas.wire.record_batch import (
     iter_headers,
     parse_header,
     patch,
-    set_log_append_time,
     set_max_timestamp,
 )
 from barnabas.wire.records import Record, build_batch
@@ -143,7 +142,7 @@ def test_patching_changes_offset_and_epoch_only() -> None:
 def test_append_time_is_stamped_with_a_new_crc() -> None:
     batch = a_batch(compression=CompressionType.LZ4, transactional=True)
     old = parse_header(batch)
-    new = set_log_append_time(memoryview(batch), old, 5000)
+    new = set_max_timestamp(memoryview(batch), old, TimestampType.LOG_APPEND_TIME, 5000)
     assert new == parse_header(batch)
     assert crc_is_valid(batch, new)
     assert new.timestamp_type is TimestampType.LOG_APPEND_TIME

@@ -379,6 +379,24 @@ def test_varlongs(value: int) -> None:
     assert read_varlong(encoded, 0) == (value, len(encoded))
 
 
+@pytest.mark.parametrize(
+    ("value", "encoded"),
+    [
+        (0, "00"),
+        (-1, "01"),
+        (1, "02"),
+        (-64, "7f"),
+        (64, "8001"),
+        (2**31 - 1, "feffffff0f"),
+        (-(2**31), "ffffffff0f"),
+        (2**63 - 1, "feffffffffffffffff01"),
+        (-(2**63), "ffffffffffffffffff01"),
+    ],
+)
+def test_the_bytes_of_varints(value: int, encoded: str) -> None:
+    assert encode_varint(value).hex() == encoded
+
+
 def test_varints_end_and_have_an_end() -> None:
     with pytest.raises(VarintTooLong):
         read_varint(b"\xff" * 5 + b"\0", 0)

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 import crc32c
 
 from barnabas.broker.configuration.definitions import BOOLEAN, DOUBLE, INT, LONG, SHORT, ConfigKey
-from barnabas.wire.primitives import varint, varlong
 from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD
 from barnabas.wire.schema import Array, Message
+from barnabas.wire.varint import encode_varint
 
 DOUBLE_MAX: Final = 1.7976931348623157e308
 
@@ -197,9 +197,10 @@ def crafted_records() -> Iterator[tuple[str, int, int, bytes]]:
 def _record(
     timestamp_delta: int = 0, offset_delta: int = 0, key_length: int = 1, value_length: int = 1, header_count: int = 0
 ) -> bytes:
-    fields = (varlong(timestamp_delta), varint(offset_delta), varint(key_length), b"k", varint(value_length), b"v")
-    body = b"\x00" + b"".join(fields) + varint(header_count)
-    return varint(len(body)) + body
+    key, value = encode_varint(key_length) + b"k", encode_varint(value_length) + b"v"
+    deltas = encode_varint(timestamp_delta) + encode_varint(offset_delta)
+    body = b"\x00" + deltas + key + value + encode_varint(header_count)
+    return encode_varint(len(body)) + body
 
 
 def with_record(batch: bytearray, base_timestamp: int, max_timestamp: int, record: bytes) -> bytearray:

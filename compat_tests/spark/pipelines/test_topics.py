@@ -311,7 +311,7 @@ def test_what_is_installed_is_what_is_imported() -> None:
     for text in plan.values():
         assert "install --no-cache-dir -e '.[spark]'" in text
         assert "test]" not in text
-        assert "tools.foreign.prepare" not in text
+        assert "tools.prepare" not in text
 
 
 def test_the_connector_brings_what_spark_lacks_and_no_more() -> None:

@@ -276,7 +276,7 @@ class SimulatedDisk:
 
     def _forget(self) -> None:
         """Make everything that is certainly on the disk the new initial state, and drop unreachable nodes."""
-        unsynced = self.unsynced(len(self.operations))
+        unsynced = self._unsynced(len(self.operations))
         certain: dict[int, bytearray | dict[str, int]] = {}
         for number, operation in enumerate(self.operations):
             if number not in unsynced and not isinstance(operation, Sync):
@@ -316,7 +316,7 @@ class SimulatedDisk:
 
     # --- crashes
 
-    def unsynced(self, count: int) -> dict[int, Change]:
+    def _unsynced(self, count: int) -> dict[int, Change]:
         """By number, those of the first `count` operations that a crash may undo."""
         found: dict[int, Change] = {}
         synced: set[int] = set()
@@ -333,7 +333,7 @@ class SimulatedDisk:
         data, data without names, names up to each point with and without data; then `samples` mixtures drawn by
         `chance`.
         """
-        unsynced = self.unsynced(count)
+        unsynced = self._unsynced(count)
         names = [number for number, change in unsynced.items() if isinstance(change, Name)]
         lives = self._lives(count, unsynced)
         lost = {node: found[0][0] for node, found in lives.items()}
@@ -384,7 +384,7 @@ class SimulatedDisk:
 
     def crash(self, count: int, outcome: Outcome) -> SimulatedDisk:
         """The disk after the first `count` operations and a power cut with this outcome."""
-        unsynced = self.unsynced(count)
+        unsynced = self._unsynced(count)
         nodes: dict[int, bytearray | dict[str, int]] = {
             node: bytearray(content) if isinstance(content, bytes) else dict(content)
             for node, content in self._initial.items()
@@ -407,7 +407,7 @@ class SimulatedDisk:
     def power_cut(self, chance: random.Random) -> SimulatedDisk:
         """The disk after a power cut now, with an outcome drawn by `chance`."""
         count = len(self.operations)
-        unsynced = self.unsynced(count)
+        unsynced = self._unsynced(count)
         names = [number for number, change in unsynced.items() if isinstance(change, Name)]
         contents = {node: _mixture(found, chance) for node, found in self._lives(count, unsynced).items()}
         return self.crash(count, Outcome(frozenset(self._some_names(names, chance)), contents))

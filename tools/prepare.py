@@ -22,7 +22,7 @@ from tools.wiregen import jars
 
 DEBIAN_PROGRAMS = {"curl": "curl", "jq": "jq", "kcat": "kcat", "fiu-ctrl": "fiu-utils", "strace": "strace"}
 """Other programs for the tests, and the Debian package of each; fiu-ctrl and strace make system calls fail."""
-COMPAT_TESTS = Path(__file__).resolve().parents[2] / "compat_tests"
+COMPAT_TESTS = Path(__file__).resolve().parents[1] / "compat_tests"
 
 
 def main() -> None:
