@@ -5,8 +5,8 @@ each ACL of it, any other one those that this broker has heard of. On return thi
 hear of it at once.
 Authorization: ALTER on the cluster.
 Errors, per filter: CLUSTER_AUTHORIZATION_FAILED; SECURITY_DISABLED without an authorizer; INVALID_REQUEST for codes
-that are not known. Per ACL: REQUEST_TIMED_OUT and KAFKA_STORAGE_ERROR if the metadata store cannot be written. A code
-of 0, UNKNOWN, closes the connection, as in Kafka.
+that are not known, and for all filters if they are, or match, too many. Per ACL: REQUEST_TIMED_OUT and
+KAFKA_STORAGE_ERROR if the metadata store cannot be written. A code of 0, UNKNOWN, closes the connection, as in Kafka.
 Versions: 1 pattern types (KIP-290); 2 flexible; 3 resource type USER (KIP-373).
 """
 
@@ -19,7 +19,7 @@ from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.security.acls.bindings import UNKNOWN, AclBindingFilter, ResourcePatternFilter
 from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
-from barnabas.wire.errors import ErrorCode
+from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_acls import (
     DeleteAclsFilter,
     DeleteAclsFilterResult,
@@ -45,7 +45,10 @@ async def handle(request: DeleteAclsRequest, context: RequestContext) -> DeleteA
         failures = [_failure(ErrorCode.SECURITY_DISABLED, message) for _ in request.filters]
         return DeleteAclsResponse(filter_results=failures)
     filters = [_filter(each) for each in request.filters]
-    deletions = iter(await acls.delete([wanted for wanted in filters if not wanted.is_unknown]))
+    try:
+        deletions = iter(await acls.delete([wanted for wanted in filters if not wanted.is_unknown]))
+    except ApiError as error:
+        return DeleteAclsResponse(filter_results=[_failure(error.error, error.message) for _ in filters])
     response = DeleteAclsResponse()
     for wanted in filters:
         if wanted.is_unknown:

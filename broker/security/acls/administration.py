@@ -46,12 +46,14 @@ _PATTERNS_PER_TURN: Final = 2_000
 class AclLimits(NamedTuple):
     """What can be created: the number of ACLs and the memory that they may take, the number of those of one resource
     pattern and the size of its znode (ZooKeeper accepts a megabyte). What other programs write to ZooKeeper is not
-    refused."""
+    refused. One deletion has a number of `filters`, and lists a number of ACLs."""
 
     acls: int = 50_000
     bytes: int = 48 * 1024 * 1024
     acls_of_pattern: int = 2_000
     payload_bytes: int = 512 * 1024
+    filters: int = 1_000
+    listed: int = 100_000
 
 
 LIMITS: Final = AclLimits()
@@ -145,12 +147,11 @@ class AclAdministration:
         is listed for each of them.
 
         A resource pattern that a filter names is read again: its ACLs may have been created at another broker.
+
+        Raises: ApiError if there are too many filters, or if the ACLs of the patterns that they match are too many:
+        nothing is deleted.
         """
-        by_pattern: dict[ResourcePattern, list[int]] = {}
-        turns = Turns(_PATTERNS_PER_TURN)
-        for index, each in enumerate(filters):
-            for pattern in await self._matching(each, turns):
-                by_pattern.setdefault(pattern, []).append(index)
+        by_pattern = await self._by_pattern(filters)
         deletions: list[list[Deletion]] = [[] for _ in filters]
         failure = None
         for pattern in sorted(by_pattern):
@@ -164,6 +165,22 @@ class AclAdministration:
                 matching = sorted(each for each in entries if _is_shown(each) and filters[index].matches_entry(each))
                 deletions[index] += [Deletion(AclBinding(pattern, entry), failure) for entry in matching]
         return deletions
+
+    async def _by_pattern(self, filters: Sequence[AclBindingFilter]) -> dict[ResourcePattern, list[int]]:
+        """The indexes of the filters that match each resource pattern. Raises: ApiError, as `delete`."""
+        limits = self._limits
+        if len(filters) > limits.filters:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"A request has at most {limits.filters} filters.")
+        by_pattern: dict[ResourcePattern, list[int]] = {}
+        listed, turns = 0, Turns(_PATTERNS_PER_TURN)
+        for index, each in enumerate(filters):
+            for pattern in await self._matching(each, turns):
+                by_pattern.setdefault(pattern, []).append(index)
+                listed += len(self._known(pattern))
+            if listed > limits.listed:
+                message = f"The filters match resources with more than {limits.listed} ACLs: delete fewer at once."
+                raise ApiError(ErrorCode.INVALID_REQUEST, message)
+        return by_pattern
 
     async def _delete_of(
         self, pattern: ResourcePattern, filters: Sequence[AclBindingFilter]

@@ -87,7 +87,7 @@ class AclBinding(NamedTuple):
 
 
 class AclCodes(NamedTuple):
-    """The codes of an ACL or of a filter in a request."""
+    """The codes of an ACL that a request creates."""
 
     resource_type: int
     pattern_type: int
@@ -96,7 +96,7 @@ class AclCodes(NamedTuple):
 
     @property
     def unknown(self) -> str:
-        """The name of the first code that cannot be that of an ACL, with the code: "resourceType ANY"; or empty."""
+        """The first code that no ACL can have, as Kafka's messages name it: "resourceType ANY"; or empty."""
         for name, code, known in (
             ("resourceType", self.resource_type, ResourceType),
             ("patternType", self.pattern_type, (PatternType.LITERAL, PatternType.PREFIXED)),

@@ -2,8 +2,9 @@
 
 An ACL applies if it names the principal or all of them, the host or all of them, the operation or all of them, and a
 pattern of the resource: its name, a prefix of it, or "*". One that denies has precedence. Being allowed to read, write,
-delete or alter includes to describe, and to alter configs includes to describe them; being denied does not. A resource
-without any ACL, also of others, is for super users only, or for everybody.
+delete or alter includes to describe, and to alter configs includes to describe them; being denied does not. If a
+resource has no ACL at all, also none of other principals, only super users may use it, or everybody
+(`allow.everyone.if.no.acl.found`).
 
 Source: `AclAuthorizer.scala` of 3.9.1; `StandardAuthorizerData.java` of 4.3.0 decides the same.
 """

@@ -24,7 +24,7 @@ from barnabas.controller.acl_znodes import ALLOW, StoredAcl, encode_acls
 from barnabas.controller.acls import AclRepository
 from barnabas.controller.coordination.embedded import EmbeddedSession, EmbeddedStore
 from barnabas.controller.coordination.interface import ConnectionLost, StoreUnavailable
-from barnabas.wire.errors import ErrorCode
+from barnabas.wire.errors import ApiError, ErrorCode
 from tests.support.manual_timers import ManualTimers
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +97,17 @@ async def test_too_many_acls_are_refused(clock: ManualClock, limits: AclLimits, 
         assert await errors_of(acls, acl(1), acl(2)) == [None, None], "they exist"
         await acls.delete([EVERYTHING])
         assert await errors_of(acls, acl(3)) == [None]
+
+
+@pytest.mark.parametrize("limits", [AclLimits(filters=2), AclLimits(listed=5)])
+async def test_too_large_deletions_delete_nothing(clock: ManualClock, limits: AclLimits) -> None:
+    async with administration(clock, limits) as (acls, _):
+        assert await errors_of(acls, acl(1), acl(2)) == [None, None]
+        with pytest.raises(ApiError, match="INVALID_REQUEST"):
+            await acls.delete([EVERYTHING] * 3)
+        assert is_allowed(acls, "User:1")
+        assert [len(each) for each in await acls.delete([EVERYTHING] * 2)] == [2, 2]
+        assert not is_allowed(acls, "User:1")
 
 
 async def test_a_full_disk_refuses_changes(clock: ManualClock) -> None:
