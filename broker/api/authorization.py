@@ -5,12 +5,26 @@ docs/authorization.md has all of them.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from barnabas.broker.api.context import RequestContext
+from barnabas.broker.configuration.changes import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages import API_NAMES
+
+_OF_CLUSTER: Final = (ResourceType.CLUSTER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+_OF_CONFIGS: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = MappingProxyType(
+    {
+        TOPIC: (ResourceType.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        BROKER: _OF_CLUSTER,
+        BROKER_LOGGER: _OF_CLUSTER,
+        CLIENT_METRICS: _OF_CLUSTER,
+        GROUP: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    }
+)
+"""The resources to which configs belong, by Kafka's ConfigResource.Type, and the errors."""
 
 
 class Decisions:
@@ -64,22 +78,12 @@ def check_on_configs(context: RequestContext, operation: Operation, config_type:
     ConfigResource.Type. Those of brokers, loggers and client metrics belong to the cluster; unknown types to nothing.
     Errors: TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED.
     """
-    found = _OF_CONFIG_TYPE.get(config_type)
+    found = _OF_CONFIGS.get(config_type)
     if found is None:
         return
     resource_type, error = found
     if not context.authorize(operation, resource_type, CLUSTER_NAME if resource_type is ResourceType.CLUSTER else name):
         raise ApiError(error)
-
-
-_OF_CLUSTER: Final = (ResourceType.CLUSTER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-_OF_CONFIG_TYPE: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = {
-    2: (ResourceType.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
-    4: _OF_CLUSTER,
-    8: _OF_CLUSTER,
-    16: _OF_CLUSTER,
-    32: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
-}
 
 
 def operations_on_cluster(context: RequestContext) -> int:

@@ -119,12 +119,12 @@ def _divided(
     for topic in asked:
         topic_id = TopicId(topic.topic_id)
         name = context.services.metadata.topic_name(topic_id) if uses_ids else topic.name or ""
-        if name is not None and not may_describe(name):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            told = (None, topic_id) if uses_ids else (name, ZERO_TOPIC_ID)
-            hidden[told] = MetadataResponseTopic(error_code=error, name=told[0], topic_id=told[1])
-        elif not uses_ids or topic_id != ZERO_TOPIC_ID:
+        if name is not None and may_describe(name):
             allowed.append(topic)
+        elif not uses_ids or topic_id != ZERO_TOPIC_ID:
+            told = (None, topic_id) if uses_ids else (name, ZERO_TOPIC_ID)
+            error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            hidden[told] = MetadataResponseTopic(error_code=error, name=told[0], topic_id=told[1])
         if turns.is_over():
             yield
     return allowed, list(hidden.values())
