@@ -49,7 +49,7 @@ async def handle(request: DescribeClientQuotasRequest, context: RequestContext) 
             )
         )
         await turns.after_one()
-    return DescribeClientQuotasResponse(error_message=None, entries=entries)
+    return DescribeClientQuotasResponse(entries=entries)
 
 
 def _entities(context: RequestContext) -> Iterator[tuple[str, str, Mapping[str, str]]]:

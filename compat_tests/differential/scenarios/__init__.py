@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from compat_tests.differential.run import Run
-from compat_tests.differential.scenarios import cluster, configs, groups, logs, topics, transactions
+from compat_tests.differential.scenarios import cluster, configs, groups, logs, quotas, topics, transactions
 
 SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *cluster.FIRST,
@@ -12,6 +12,7 @@ SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *topics.SCENARIOS,
     *configs.SCENARIOS,
     *groups.SCENARIOS,
+    *quotas.SCENARIOS,
     *cluster.LAST,
     *transactions.SCENARIOS,
 )
