@@ -292,8 +292,9 @@ class Dispatcher:
                 route.encode(response, parts)
             elif response is not None:
                 return self._answer_later(route, context, started_ns, request_bytes, response)
-            size = 0
-            if parts is not None:
+            if parts is None:
+                size = 0
+            else:
                 header = route.pack_header(context.correlation_id)
                 size = len(header) + sum(map(len, parts))
                 parts[0] = _REPLY_LENGTH.pack(size) + header

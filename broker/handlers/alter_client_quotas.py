@@ -12,10 +12,11 @@ twice the first changes are made, as in Kafka, but the error says so for each.
 Versions: 1 flexible.
 """
 
+from typing import TYPE_CHECKING
+
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.configuration.changes import check_room
-from barnabas.broker.quotas.alterations import ConfigEntity, QuotaChange, config_entity, merged, new_values
 from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -26,6 +27,9 @@ from barnabas.wire.messages.alter_client_quotas import (
     ResponseEntityData,
     ResponseEntryData,
 )
+
+if TYPE_CHECKING:
+    from barnabas.broker.quotas.alterations import ConfigEntity
 
 
 async def handle(request: AlterClientQuotasRequest, context: RequestContext) -> AlterClientQuotasResponse:
@@ -47,9 +51,11 @@ async def handle(request: AlterClientQuotasRequest, context: RequestContext) -> 
 
 
 async def _alter(
-    entry: RequestEntryData, seen: set[ConfigEntity], context: RequestContext, *, is_only_validated: bool
+    entry: RequestEntryData, seen: "set[ConfigEntity]", context: RequestContext, *, is_only_validated: bool
 ) -> None:
     """Change the quotas of one entity. Raises ApiError."""
+    from barnabas.broker.quotas.alterations import QuotaChange, config_entity, merged, new_values
+
     entity = config_entity([(part.entity_type, part.entity_name) for part in entry.entity])
     if entity in seen:
         raise ApiError(ErrorCode.INVALID_REQUEST, "The entity is given more than once in the request.")

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.quotas.filters import Component, QuotaFilter, found
 from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
@@ -33,6 +32,8 @@ ENTITY_TYPES = ("users", "clients", "ips")
 async def handle(request: DescribeClientQuotasRequest, context: RequestContext) -> DescribeClientQuotasResponse:
     if not context.authorize(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME):
         return _refusal(ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    from barnabas.broker.quotas.filters import Component, QuotaFilter, found
+
     components = [Component(each.entity_type, each.match_type, each.match) for each in request.components]
     try:
         quota_filter = QuotaFilter(components, is_strict=request.strict)
@@ -48,7 +49,7 @@ async def handle(request: DescribeClientQuotasRequest, context: RequestContext) 
             )
         )
         await turns.after_one()
-    return DescribeClientQuotasResponse(error_message=None, entries=entries)
+    return DescribeClientQuotasResponse(entries=entries)
 
 
 def _entities(context: RequestContext) -> Iterator[tuple[str, str, Mapping[str, str]]]:

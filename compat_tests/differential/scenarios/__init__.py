@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from compat_tests.differential.run import Run
-from compat_tests.differential.scenarios import acls, cluster, configs, groups, logs, topics, transactions
+from compat_tests.differential.scenarios import acls, cluster, configs, groups, logs, quotas, topics, transactions
 
 SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *cluster.FIRST,
@@ -13,6 +13,7 @@ SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *configs.SCENARIOS,
     *acls.SCENARIOS,
     *groups.SCENARIOS,
+    *quotas.SCENARIOS,
     *cluster.LAST,
     *transactions.SCENARIOS,
 )
