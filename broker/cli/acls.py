@@ -259,12 +259,14 @@ def list_rules(
       barnabas acls list --user alice
       barnabas acls list --topic orders-eu --json | jq -r '.[].principal'
     """
+    whose: list[str | None] = [*principals(user, False)]
+    named: list[tuple[int, str | None]] = [*resources(topic, group, transactional_id, cluster)]
     filters = [
         AclFilter(
             principal=principal, resource_type=resource_type, name=name, pattern=ANY if name is None else Pattern.MATCH
         )
-        for principal in principals(user, False) or [None]
-        for resource_type, name in resources(topic, group, transactional_id, cluster) or [(ANY, None)]
+        for principal in whose or [None]
+        for resource_type, name in named or [(ANY, None)]
     ]
 
     async def work(client: KafkaClient) -> list[Acl]:
@@ -320,7 +322,7 @@ def remove(
       barnabas acls remove --user loader
       barnabas acls remove --user mallory --deny
     """
-    who = principals(user, everybody)
+    who: list[str | None] = [*principals(user, everybody)]
     named: list[tuple[Any, str | None]] = [*resources(topic, group, transactional_id, cluster)]
     flags = (read, write, create, delete, alter, describe, cluster_action)
     wanted = operations(*flags, describe_configs, alter_configs, idempotent_write, everything)

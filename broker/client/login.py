@@ -61,7 +61,8 @@ async def log_in(exchange: Exchange, login: UserLogin | TokenLogin, address: str
         response = await _run(authenticate, login, mechanism)
     except ScramError as error:
         raise ClientError(f"the broker at {address} cannot be believed: {error}") from error
-    return max(0, response.session_lifetime_ms)
+    lifetime_ms: int = response.session_lifetime_ms
+    return max(0, lifetime_ms)
 
 
 async def _run(authenticate: Callable[[bytes], Awaitable[Any]], login: UserLogin | TokenLogin, mechanism: str) -> Any:

@@ -151,7 +151,8 @@ def _entries(entry: Message, around: list[Message], depth: int) -> Iterator[tupl
     if (code := getattr(entry, "error_code", 0)) in _TYPES:
         yield code, around
     if depth:
-        for field in entry.__slots__:
+        fields: tuple[str, ...] = entry.__slots__
+        for field in fields:
             value = getattr(entry, field)
             for inner in value if isinstance(value, list) else ():
                 if isinstance(inner, Message):

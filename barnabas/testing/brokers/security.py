@@ -42,12 +42,12 @@ class Security:
     def secure(self, options: Mapping[str, str], data_dir: object) -> dict[str, str]:
         """The options of a secured broker. The files are in the data directory that was given, else in a temporary
         one. Errors: ConfigError, OSError."""
-        from barnabas.broker.cli.secure import secure
-
-        found = secure(self._directory(data_dir), broker_config.load(options=options), machine_names=())
         if self._secured is None:
-            self._secured = found
-        return {**options, **found.configs}
+            from barnabas.broker.cli.secure import secure
+
+            self._secured = secure(self._directory(data_dir), broker_config.load(options=options), machine_names=())
+            return {**options, **self._secured.configs}
+        return {**self._secured.configs, **options}  # whose listener is the one of the first run, with its port
 
     def _directory(self, data_dir: object) -> Path:
         if data_dir is not None:
