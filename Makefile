@@ -95,10 +95,11 @@ differential: prepare ## Ask Barnabas and Apache Kafka the same requests; write 
 client-behaviour: prepare ## Have clients meet faults of all kinds; write docs/client-behaviour.md (ARGS="-k OffsetCommit --client java")
 	$(BIN)/python -m compat_tests.client_behaviour $(ARGS)
 
-docs: $(INSTALLED_FOR_TESTS) ## Write the pages that are made from the code: configuration keys, metrics, commands
+docs: $(INSTALLED_FOR_TESTS) ## Write the pages that are made from the code: configuration keys, metrics, commands, authorization
 	$(BIN)/python -m tools.references.configuration
 	$(BIN)/python -m tools.references.metrics
 	$(BIN)/python -m tools.references.command_line
+	$(BIN)/python -m tools.references.authorization
 
 lint: $(INSTALLED_FOR_TESTS) ## Check style and formatting
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ commands to its own broker, and `ControllerCommands` asks the controller for the
 producer ids, and the controller allocates ids beyond those that transactions use.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,10 +53,18 @@ if TYPE_CHECKING:
     from barnabas.broker.coordinators.transactions.coordinator_sender import CoordinatorSender
     from barnabas.broker.coordinators.transactions.markers import MarkerWriter
     from barnabas.broker.other_brokers import OtherBrokers
+    from barnabas.broker.quotas.client_quotas import ClientQuotas
+    from barnabas.broker.security.acls.administration import AclAdministration
 
 REPLICA_FETCH_SESSIONS_MAX: Final = 1_000
 """The limit of the fetch sessions of other brokers, each of which has a few. Consumers' sessions have a separate
 limit."""
+
+ENTITIES_WITH_QUOTAS: Final = ("users", "clients", "ips")
+"""The types of entities that may have quotas."""
+
+CREDENTIALS: Final = frozenset(("SCRAM-SHA-256", "SCRAM-SHA-512"))
+"""The configs of users that are no quotas."""
 
 
 class Parts:
@@ -84,6 +93,10 @@ class Parts:
         self._log_manager = log_manager
         self._others: OtherBrokers | None = None
         self._is_store_newer = False
+        self.quotas: ClientQuotas | None = None
+        """The quotas of clients; None as long as none was configured."""
+        self.on_quotas: Callable[[ClientQuotas], None] = lambda quotas: None
+        """Called with the quotas when the first of them is configured."""
         self.stops = Stops()
         """The functions that stop those parts that survive the loss of a metadata session. A stop calls them after
         `MetadataStore.stay_out`, although some of these parts start later: a part that is stopping must not receive a
@@ -93,6 +106,7 @@ class Parts:
         self.topic_configs = TopicConfigs(config, self.configs)
         self._passwords = StoredPasswords(config, foundation.environment.random_bytes)
         self.configs.subscribe(self._config_changed)
+        self.acls = self._make_acls(session)
         self.internal_topics = InternalTopics(
             config, self.topic_configs, metadata, is_alone=not foundation.may_have_others
         )
@@ -122,7 +136,8 @@ class Parts:
         self.services = self._make_services()
         config.follow_any(DEFAULTS_OF_TOPICS, self.replicas.reconfigure_all)
         config.follow(BrokerConfig.unclean_leader_election_enable, self.controller.set_unclean_leader_election_enable)
-        store.follow(self.configs, self.controller)
+        acls = () if self.acls is None else (self.acls.repository,)
+        store.follow(self.configs, *acls, self.controller)
 
     # --- partitions and their logs ----------------------------------------------------------------
 
@@ -326,6 +341,23 @@ class Parts:
             self._foundation.config.node_id, lambda: self.controller.secret_digests, self.controller.look_up
         )
 
+    # --- what clients may do ----------------------------------------------------------------------
+
+    def _make_acls(self, session: CoordinationStore) -> "AclAdministration | None":
+        """The ACLs and the authorizer; None if none is configured."""
+        foundation, config = self._foundation, self._foundation.config
+        if not config.value("authorizer.class.name"):
+            return None
+        from barnabas.broker.security.acls.administration import AclAdministration
+        from barnabas.broker.security.acls.authorizer import AclAuthorizer, super_users_in
+        from barnabas.controller.acls import AclRepository
+
+        authorizer = AclAuthorizer(
+            super_users_in(str(config.value("super.users"))),
+            allows_everyone=config.value("allow.everyone.if.no.acl.found") is True,
+        )
+        return AclAdministration(AclRepository(session, foundation.clock, foundation.timers), authorizer)
+
     # --- changes of the configuration -------------------------------------------------------------
 
     def _config_changed(self, entity_type: str, name: str) -> None:
@@ -333,11 +365,40 @@ class Parts:
             self.replicas.reconfigure(name)
         elif entity_type == "brokers" and name in (DEFAULT_ENTITY, str(self._foundation.config.node_id)):
             self.apply_dynamic_configs()
+        elif entity_type in ENTITIES_WITH_QUOTAS:
+            self._apply_quotas(entity_type, name)
 
     def apply_dynamic_configs(self) -> None:
         """Apply the dynamic configuration of this broker."""
         dynamic = self.topic_configs.dynamic_broker_configs()
         self._foundation.config.change(self._passwords.decoded(dynamic))
+
+    def apply_quotas(self) -> None:
+        """Apply the quotas that are configured when the broker starts."""
+        for entity in self.configs.entities(*ENTITIES_WITH_QUOTAS):
+            self._apply_quotas(*entity)
+
+    def _apply_quotas(self, entity_type: str, name: str) -> None:
+        """Obey the quotas of an entity, whose other configs are credentials."""
+        overrides = self.configs.overrides(entity_type, name)
+        if self.quotas is None:
+            if overrides.keys() <= CREDENTIALS:
+                return
+            self.quotas = self._make_quotas()
+            self.on_quotas(self.quotas)
+        self.quotas.change(entity_type, name, overrides)
+
+    def _make_quotas(self) -> "ClientQuotas":
+        from barnabas.broker.quotas.client_quotas import ClientQuotas
+        from barnabas.broker.quotas.rates import QuotaWindow
+
+        foundation, config = self._foundation, self._foundation.config
+        return ClientQuotas(
+            QuotaWindow(config.quota_window_num, config.quota_window_size_seconds * 1000),
+            QuotaWindow(config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000),
+            foundation.clock,
+            foundation.network_clock,
+        )
 
     # --- all of them ------------------------------------------------------------------------------
 
@@ -359,7 +420,8 @@ class Parts:
             metadata=foundation.metadata,
             features=self.features,
             broker_secrets=self._broker_secrets(),
-            authorizer=None,
+            authorizer=None if self.acls is None else self.acls.authorizer,
+            acls=self.acls,
             commands=self.commands,
             controller=self.controller,
             auto_topics=self.auto_topics,
@@ -415,6 +477,7 @@ class Parts:
             *self.transactions.set_asides,
             *self.controller.set_asides,
             self.configs.set_aside,
+            *([] if self.acls is None else [self.acls.repository.set_aside]),
             self.auto_topics.set_aside,
             self._foundation.metadata.set_aside,
             self._foundation.connections.set_aside,

@@ -11,7 +11,7 @@ Before it stops, it transfers its leaderships.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.dispatch import Dispatcher
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from barnabas.broker.cluster.former_session import SessionNote
     from barnabas.broker.http.figures import MetricSources
     from barnabas.broker.http.joining import Joining
+    from barnabas.broker.http.routes import Route
     from barnabas.broker.http.server import HttpServer
     from barnabas.broker.other_brokers import OtherBrokers
+    from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.controller.coordination.interface import CoordinationStore
 
 logger = logging.getLogger(__name__)
@@ -101,6 +103,10 @@ class Broker:
         self.welcome = Welcome(self.timers)
         self.handlers_instead: dict[int, Handler[Any, Any]] = {}
         """For tests: handlers that replace those of some APIs, by key. Set before the start."""
+        self.before_clients: Callable[[], Awaitable[None]] | None = None
+        """Awaited before clients can connect; what it raises ends the start. Set before the start."""
+        self.more_routes: Callable[[], Sequence[Route]] = tuple
+        """Further routes of the HTTP port. Set before the start."""
         self.dispatcher: Dispatcher | None = None
         """Made with the parts, while the broker starts."""
         self._interceptor: Interceptor | None = None
@@ -129,6 +135,8 @@ class Broker:
             self.replicas.configure_unclaimed()
             await self._start_coordinators(parts)
             self._start_housekeeping(parts)
+            if self.before_clients is not None:
+                await self.before_clients()
             if self.config.barnabas_http_address is not None:
                 await self._start_http(self.config.barnabas_http_address)
             self._stops.push_async_callback(self._end_connections)
@@ -249,7 +257,16 @@ class Broker:
         self.services = parts.services
         self.dispatcher = Dispatcher(parts.services, self._find_handler, foundation.network_clock, self.metrics)
         self.dispatcher.intercept(self._interceptor)
+        parts.on_quotas = self._enforce
         return parts
+
+    def _enforce(self, quotas: "ClientQuotas") -> None:
+        """Hold clients to their quotas from now on."""
+        from barnabas.broker.api.metering import Metering
+
+        assert self.dispatcher is not None
+        self.dispatcher.meter(Metering(quotas, self.environment.work_s))
+        self.connections.quotas = quotas.connections
 
     def _may_lack_records(self) -> bool:
         """Whether records that this broker acknowledged may be lost."""
@@ -270,6 +287,10 @@ class Broker:
         parts.stops.later(self.configs.stop)
         await self.configs.start()
         parts.apply_dynamic_configs()
+        if parts.acls is not None:
+            parts.stops.later(parts.acls.repository.stop)
+            await parts.acls.repository.start()
+        parts.apply_quotas()
         await self._load_tls()
         parts.stops.later(self.commands.stop)
         parts.stops.later(self.controller.stop)
@@ -371,7 +392,7 @@ class Broker:
 
         pages = Pages(self.metric_sources(), self._threads)
         self._http = HttpServer(
-            pages.routes(),
+            [*pages.routes(), *self.more_routes()],
             address,
             self.environment.network,
             is_reserved_descriptor=self.environment.is_reserved_descriptor,
@@ -383,6 +404,11 @@ class Broker:
         self._joining = pages.joining
         self._stops.later(self._joining.stop)
         self._joining.start()
+
+    @property
+    def http_port(self) -> int | None:
+        """The port of HTTP; None without one."""
+        return None if self._http is None else self._http.port
 
     # --- stopping ---------------------------------------------------------------------------------
 
@@ -454,6 +480,11 @@ class Broker:
                 return
             await asyncio.wait(work)
 
+    @property
+    def quotas(self) -> "ClientQuotas | None":
+        """The quotas of clients; None as long as none was configured."""
+        return None if self._parts is None else self._parts.quotas
+
     def metric_sources(self) -> "MetricSources":
         """The parts whose figures are in /metrics."""
         from barnabas.broker.http.figures import MetricSources
@@ -467,4 +498,5 @@ class Broker:
             lambda: [*parts.set_asides, *dict.fromkeys(each.set_aside for each in housekeepings)],
             is_ready=lambda: self.is_ready,
             peers=lambda: parts.peers,
+            quotas=lambda: parts.quotas,
         )

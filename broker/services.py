@@ -1,7 +1,7 @@
 """The parts of a broker that handlers may use: each by its own name and type, and nothing else of the broker."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.cluster.auto_topics import AutoTopicCreation
 from barnabas.broker.cluster.controller_commands import ControllerCommands
@@ -28,6 +28,9 @@ from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.controller import Controller
 from barnabas.storage.log_manager import LogManager
 from barnabas.timers import Timers
+
+if TYPE_CHECKING:
+    from barnabas.broker.security.acls.administration import AclAdministration
 
 REPLY_BYTES_MAX: Final = 32 * 1024 * 1024
 """The approximate limit of one response's size. Fetches have their own limit."""
@@ -59,6 +62,8 @@ class Services:
     features: ClusterFeatures
     broker_secrets: BrokerSecrets
     authorizer: Authorizer | None
+    acls: "AclAdministration | None"
+    """Lists and changes the ACLs by which `authorizer` decides; None where there is none."""
     commands: ControllerCommands
     controller: Controller
     auto_topics: AutoTopicCreation

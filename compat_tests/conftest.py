@@ -30,7 +30,7 @@ MakeTopic = Callable[..., str]
 
 
 class Cluster(Protocol):
-    """What the tests may know of the cluster under test."""
+    """The facts about the cluster under test that tests may use."""
 
     target: str
     """`barnabas` or `kafka`."""

@@ -2,12 +2,11 @@
 and followed.
 
 Every broker has one repository. A change is two writes in one transaction: the entity's znode, if it has the version
-that was read, and a sequential notification under /config/changes, which all brokers watch. Notifications older than 15
-minutes are deleted. The overrides of a new topic are written with the topic and without a notification: `refresh` has
-to be called before the topic's log is created, as Kafka reads the znode then.
+that was read, and a sequential notification under /config/changes, which all brokers follow (`notifications.py`). The
+overrides of a new topic are written with the topic and without a notification: `refresh` has to be called before the
+topic's log is created, as Kafka reads the znode then.
 
-*Source*: kafka 3.9.1 `ZkConfigManager.scala`, `ZkNodeChangeNotificationListener.scala`,
-`AdminZkClient.changeEntityConfig`.
+*Source*: kafka 3.9.1 `ZkConfigManager.scala`, `AdminZkClient.changeEntityConfig`.
 """
 
 import asyncio
@@ -22,20 +21,18 @@ from barnabas.controller.coordination.interface import (
     ANY_VERSION,
     BadVersion,
     Check,
-    ConnectionLost,
     CoordinationStore,
     Create,
+    Delete,
     NodeExists,
     NoNode,
     NotEmpty,
-    SessionExpired,
     SetData,
     Stat,
-    StoreUnavailable,
-    WatchedEvent,
 )
+from barnabas.controller.notifications import CHANGE_TIMEOUT_MS, ChangeNotifications, answered_in_time
 from barnabas.set_aside import SetAside
-from barnabas.timers import Timers, pause, time_limit
+from barnabas.timers import Timers
 from barnabas.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -45,19 +42,8 @@ ENTITY_TYPES = ("topics", "brokers", "users", "clients", "ips")
 quotas of users, clients and addresses. The entity of a client of a user has the type "users", and the name
 "USER/clients/CLIENT"."""
 
-CHANGE_EXPIRATION_MS = 15 * 60 * 1000
-"""Older notifications are deleted (`ZkNodeChangeNotificationListener`'s `changeExpirationMs`)."""
-
-CHANGE_TIMEOUT_MS = 30_000
-"""The time that a change waits for an unreachable store: Kafka's default `request.timeout.ms`, after which its client
-times out.
-"""
-
-FOLLOWING_RETRY_DELAY_MS = 1_000
-"""The delay before changes are read again after a failure."""
-
-_PURGED_AT_ONCE = 100
-"""The number of notifications that are read together in the search for old ones."""
+_DELETED_IF_EMPTY = ("users", "clients", "ips")
+"""The types of entities whose znodes are deleted with their last override, as there is no end of names."""
 
 _RESTORED_AT_ONCE = 100
 """The number of entities whose overrides are written in one transaction: ZooKeeper accepts a megabyte."""
@@ -102,7 +88,6 @@ class ConfigRepository:
         self, store: CoordinationStore, clock: Clock, timers: Timers, *, change_timeout_ms: int = CHANGE_TIMEOUT_MS
     ) -> None:
         self._store = store
-        self._clock = clock
         self._timers = timers
         self._change_timeout_ms = change_timeout_ms
         self.held_bytes = 0
@@ -115,13 +100,18 @@ class ConfigRepository:
         """Entities that existed at the last full load, with or without overrides."""
         self._unseen: list[tuple[str, str]] = []
         """Entities that had another value between two reads; listeners have not been called for them yet."""
-        self._last_change = -1
-        self._unread: dict[tuple[str, str], None] = {}
-        """Entities with a notification that has not been processed yet, in the order of notifications."""
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._restoring = asyncio.Lock()
         self.set_aside = SetAside[str]("following changes of configs", clock, first_delay_ms=0)
+        self.notifications = ChangeNotifications[tuple[str, str]](
+            znodes.CONFIG_CHANGES,
+            znodes.CONFIG_CHANGE_PREFIX,
+            _changed_entity,
+            lambda entity: self.refresh(entity[0], [entity[1]]),
+            self.restore,
+            clock=clock,
+            timers=timers,
+            set_aside=self.set_aside,
+        )
 
     async def start(self) -> None:
         """Load everything, and follow changes from then on. Damaged overrides are logged and do not count as missing (a
@@ -130,7 +120,7 @@ class ConfigRepository:
         Raises: CoordinationError.
         """
         await self._load()
-        self._follow_from_now_on()
+        self.notifications.follow()
 
     async def rejoin(self, store: CoordinationStore) -> None:
         """Continue in a new session after the last one has expired; listeners are called for changes in between.
@@ -142,7 +132,7 @@ class ConfigRepository:
         await self.stop()
         self._store = store
         self._tell(await self._load())
-        self._follow_from_now_on()
+        self.notifications.follow()
 
     async def restore(self) -> list[str]:
         """Create the fixed znodes that were deleted, and below them the cached overrides; returns the paths of the
@@ -153,7 +143,7 @@ class ConfigRepository:
         async with self._restoring:
             created = await create_missing(self._store, dict.fromkeys(znodes.PERSISTENT_PATHS, b""))
             if znodes.CONFIG_CHANGES in created:
-                self._last_change = -1  # their numbers restart
+                self.notifications.were_deleted()
             lost = [entity for entity in self._overrides if f"{znodes.CONFIG}/{entity[0]}" in created]
             for start in range(0, len(lost), _RESTORED_AT_ONCE):
                 entities = lost[start : start + _RESTORED_AT_ONCE]
@@ -164,8 +154,7 @@ class ConfigRepository:
     async def _load(self) -> list[tuple[str, str]]:
         """Read everything; returns the entities that have changed."""
         await self.restore()
-        await self._watch_changes()
-        self._unread.clear()  # the full load covers them
+        await self.notifications.watch(self._store)
         found = {
             (entity_type, name)
             for entity_type in ENTITY_TYPES
@@ -185,24 +174,17 @@ class ConfigRepository:
             return []
         return [("users", f"{user}/clients/{client}") for client in clients]
 
-    async def _watch_changes(self) -> None:
-        changes = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
-        self._last_change = max(map(_change_number, changes), default=-1)
-
-    def _follow_from_now_on(self) -> None:
-        self._changed.set()  # the first round only deletes old notifications
-        self._task = asyncio.create_task(self._follow(), name="config-changes")
-
     async def stop(self) -> None:
         """Stop following changes; the cache stays."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self.notifications.stop()
 
     def overrides(self, entity_type: str, name: str) -> Mapping[str, str]:
         """The entity's overrides, read-only; empty if it has none. `name` may be "<default>"."""
         return self._overrides.get((entity_type, name), _NOTHING)
+
+    def entities(self, *entity_types: str) -> list[tuple[str, str]]:
+        """The entities of some types that have overrides, as (type, name)."""
+        return [entity for entity in self._overrides if entity[0] in entity_types]
 
     def was_found(self, entity_type: str, name: str) -> bool:
         """Whether the entity existed at the last full load: later changes of it come with a notification. The overrides
@@ -234,20 +216,14 @@ class ConfigRepository:
         ApiError(KAFKA_STORAGE_ERROR) if it could not be written (a full disk): nothing has changed.
         """
         held_by = [Check(znodes.topic_path(name), ANY_VERSION)] if if_topic_exists else []
-        try:
-            async with time_limit(self._timers, self._change_timeout_ms):
-                while True:
-                    current = self.overrides(entity_type, name)
-                    configs = decide(current)
-                    is_written = await self._write((entity_type, name), current, configs, held_by)
-                    await self.refresh(entity_type, [name])
-                    if is_written:
-                        return
-        except (ConnectionLost, SessionExpired, TimeoutError) as error:
-            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "The metadata store is out of reach.") from error
-        except StoreUnavailable as error:
-            logger.error("a change of configuration could not be written: %s", error)
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The metadata store could not be written.") from error
+        async with answered_in_time(self._timers, self._change_timeout_ms, "a change of configuration"):
+            while True:
+                current = self.overrides(entity_type, name)
+                configs = decide(current)
+                is_written = await self._write((entity_type, name), current, configs, held_by)
+                await self.refresh(entity_type, [name])
+                if is_written:
+                    return
 
     async def _write(
         self, entity: tuple[str, str], current: Mapping[str, str], configs: Mapping[str, str], held_by: list[Check]
@@ -257,17 +233,17 @@ class ConfigRepository:
         [found] = await self._store.get_many([path])
         if self._decoded(entity, found)[0] != current:
             return False
+        if not configs and entity[0] in _DELETED_IF_EMPTY:
+            if found is None:
+                return True
+            if not found[1].num_children:
+                return await self._delete(entity, found[1].version)
         payload = znodes.encode_config(configs)
         if found is None and "/" in entity[1]:  # the client of a user, who may have no znode yet
             await create_missing(self._store, {path.rpartition("/")[0]: b""})
         write = Create(path, payload) if found is None else SetData(path, payload, found[1].version)
-        notification = Create(
-            f"{znodes.CONFIG_CHANGES}/{znodes.CONFIG_CHANGE_PREFIX}",
-            znodes.encode_config_change(*entity),
-            sequence=True,
-        )
         try:
-            await self._store.multi([*held_by, write, notification])
+            await self._store.multi([*held_by, write, _notification(entity)])
         except (NoNode, NodeExists, BadVersion) as error:
             if held_by and error.operation_index == 0:
                 message = f"The topic '{entity[1]}' does not exist."
@@ -276,6 +252,31 @@ class ConfigRepository:
                 raise
             return False
         return True
+
+    async def _delete(self, entity: tuple[str, str], version: int) -> bool:
+        """Delete an entity's znode, if it has that version and no children; returns whether it had. Source: kafka 3.9.1
+        AdminZkClient.tryCleanQuotaNodes."""
+        try:
+            await self._store.multi([Delete(znodes.config_path(*entity), version), _notification(entity)])
+        except (NoNode, BadVersion, NotEmpty) as error:
+            if error.operation_index != 0:
+                raise
+            return False
+        user, separator, _ = entity[1].partition("/clients/")
+        if separator:
+            await self._delete_empty_user(user)
+        return True
+
+    async def _delete_empty_user(self, user: str) -> None:
+        """Delete the znodes of a user without clients, and without overrides."""
+        path = znodes.config_path("users", user)
+        try:
+            await self._store.delete(f"{path}/clients")
+            payload, stat = await self._store.get(path)
+            if self._decoded(("users", user), (payload, stat)) == ({}, None):
+                await self._store.delete(path, stat.version)
+        except (NoNode, BadVersion, NotEmpty):
+            return  # another broker changes the same user
 
     async def refresh(self, entity_type: str, names: Iterable[str]) -> None:
         """Read entities again and call the listeners for changed ones."""
@@ -334,94 +335,17 @@ class ConfigRepository:
         except znodes.DamagedZnode as error:
             return self._overrides.get(entity, KEPT_WHERE_BROKEN[entity[0]]), error
 
-    def _on_change(self, _event: WatchedEvent) -> None:
-        self._changed.set()
 
-    async def _follow(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self._process_changes()
-            except ConnectionLost:
-                self._changed.set()  # the next round waits for a connection
-            except SessionExpired:
-                return  # until there is another session
-            except Exception as error:  # noqa: BLE001 - an error must not end the following of changes
-                self.set_aside.put(znodes.CONFIG_CHANGES, error, reason=str(error) or repr(error))
-                await pause(self._timers, FOLLOWING_RETRY_DELAY_MS)
-                self._changed.set()
-            else:
-                self.set_aside.release(znodes.CONFIG_CHANGES)
-
-    async def _process_changes(self) -> None:
-        # The watch is set again by the very read whose result is processed: no change falls between the two.
-        try:
-            children = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
-        except NoNode:
-            logger.error("another program has deleted %s", ", ".join(await self.restore()) or znodes.CONFIG_CHANGES)
-            children = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_change)
-        names = sorted(children, key=_change_number)
-        new = [name for name in names if _change_number(name) > self._last_change]
-        paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in new]
-        for name, path, answer in zip(new, paths, await self._store.get_many(paths), strict=True):
-            if answer is None:
-                continue
-            self._note_change(path, answer[0])
-            self._last_change = _change_number(name)
-        failure = await self._read_changed()
-        await self._purge(names)
-        if failure is not None:
-            raise failure
-
-    async def _purge(self, names: list[str]) -> None:
-        """Delete old notifications, the oldest first. The search ends at the first slice without an old one, or each
-        change would cost as much as all changes of the last 15 minutes.
-        """
-        for start in range(0, len(names), _PURGED_AT_ONCE):
-            paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in names[start : start + _PURGED_AT_ONCE]]
-            expired = [
-                path
-                for path, answer in zip(paths, await self._store.get_many(paths), strict=True)
-                if answer is not None and self._clock.now_ms() - answer[1].ctime_ms > CHANGE_EXPIRATION_MS
-            ]
-            for path in expired:
-                try:
-                    await self._store.delete(path)
-                except (NoNode, NotEmpty):
-                    continue  # another broker purges too; or it is nothing that a broker has made
-            if not expired:
-                return
-
-    def _note_change(self, path: str, payload: bytes) -> None:
-        try:
-            entity = znodes.decode_config_change(path, payload)
-        except znodes.DamagedZnode as error:
-            logger.error("a configuration change is ignored: %s", error)
-        else:
-            if entity[0] in ENTITY_TYPES:
-                self._unread[entity] = None
-
-    async def _read_changed(self) -> StoreUnavailable | None:
-        """Read changed entities. An entity that cannot be read is retried in the next round, without delaying the
-        others; returns the error of the first of them. (Kafka's listener logs the error and skips the entity.)
-
-        Raises: ConnectionLost, SessionExpired; unread entities remain for the next round.
-        """
-        failure = None
-        for entity_type, name in list(self._unread):
-            try:
-                await self.refresh(entity_type, [name])
-            except ConnectionLost:
-                raise
-            except StoreUnavailable as error:
-                failure = failure or error
-            else:
-                self._unread.pop((entity_type, name), None)
-        return failure
+def _notification(entity: tuple[str, str]) -> Create:
+    """The write that notifies all brokers of an entity's change."""
+    return Create(
+        f"{znodes.CONFIG_CHANGES}/{znodes.CONFIG_CHANGE_PREFIX}",
+        znodes.encode_config_change(*entity),
+        sequence=True,
+    )
 
 
-def _change_number(name: str) -> int:
-    """The sequence number at the end of a notification's name; -1 for another name."""
-    digits = name.removeprefix(znodes.CONFIG_CHANGE_PREFIX)
-    return int(digits) if digits.isdecimal() and digits.isascii() else -1
+def _changed_entity(path: str, payload: bytes) -> tuple[str, str] | None:
+    """Entity type and name in a notification; None for a type whose overrides are not kept here."""
+    entity = znodes.decode_config_change(path, payload)
+    return entity if entity[0] in ENTITY_TYPES else None

@@ -190,8 +190,8 @@ class Controller:
 
     @property
     def set_asides(self) -> tuple[SetAside[Any], ...]:
-        """What is set aside, by activity: the cluster, brokers that cannot be informed, what no message can carry, and
-        answers."""
+        """The members that are set aside, by activity: the cluster, brokers that cannot be informed, subjects that no
+        message can carry, and answers."""
         brokers = self._context.brokers
         return (self.set_aside, brokers.set_aside, brokers.unsendable, self.set_aside_answers)
 

@@ -83,11 +83,11 @@ class DamagedZnode(Exception):
 T = TypeVar("T")
 
 
-def _encode(value: object) -> bytes:
+def encode_object(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _decode(path: str, payload: bytes, read: Callable[[dict[str, Any]], T]) -> T:
+def decode_object(path: str, payload: bytes, read: Callable[[dict[str, Any]], T]) -> T:
     """Parse a JSON object and pass it to `read`; every error becomes `DamagedZnode`."""
     try:
         value = json.loads(payload)
@@ -113,7 +113,7 @@ def _integers(value: object) -> tuple[int, ...]:
     return tuple(_integer(item) for item in value)
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """A string that messages can carry to brokers and clients; no client could have set another one."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a string")
@@ -163,7 +163,7 @@ def encode_broker(broker: BrokerRegistration, now_ms: int) -> bytes:
         fields["min_insync_replicas"] = broker.min_insync_replicas  # ours, too
     if broker.secret_digest:
         fields["secret_digest"] = broker.secret_digest  # ours, too
-    return _encode(fields)
+    return encode_object(fields)
 
 
 def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistration:
@@ -177,23 +177,23 @@ def decode_broker(broker_id: int, payload: bytes, czxid: int) -> BrokerRegistrat
         return BrokerRegistration(
             broker_id=broker_id,
             endpoints=_endpoints(fields) if version > 1 else (_endpoint_of_version_1(fields),),
-            rack=None if rack is None else _text(rack),
+            rack=None if rack is None else text_of(rack),
             epoch=czxid,
             features=tuple(
-                SupportedFeature(_text(name), _integer(levels["min_version"]), _integer(levels["max_version"]))
+                SupportedFeature(text_of(name), _integer(levels["min_version"]), _integer(levels["max_version"]))
                 for name, levels in (fields.get("features") or {}).items()
             ),
             may_lack_records=fields.get("may_lack_records") is True,
-            damaged=frozenset((_text(topic), _integer(index)) for topic, index in fields.get("damaged") or ()),
+            damaged=frozenset((text_of(topic), _integer(index)) for topic, index in fields.get("damaged") or ()),
             min_insync_replicas=_integer(fields.get("min_insync_replicas", 1)),
-            secret_digest=_text(fields.get("secret_digest", "")),
+            secret_digest=text_of(fields.get("secret_digest", "")),
         )
 
-    return _decode(broker_path(broker_id), payload, read)
+    return decode_object(broker_path(broker_id), payload, read)
 
 
 def _endpoint_of_version_1(fields: dict[str, Any]) -> EndPoint:
-    return EndPoint("PLAINTEXT", _text(fields["host"]), _port(_integer(fields["port"])), SecurityProtocol.PLAINTEXT)
+    return EndPoint("PLAINTEXT", text_of(fields["host"]), _port(_integer(fields["port"])), SecurityProtocol.PLAINTEXT)
 
 
 def _port(number: int) -> int:
@@ -206,7 +206,7 @@ def _endpoints(fields: dict[str, Any]) -> tuple[EndPoint, ...]:
     protocols = fields.get("listener_security_protocol_map")
     endpoints = []
     for text in fields["endpoints"]:
-        listener, _, address = _text(text).partition("://")
+        listener, _, address = text_of(text).partition("://")
         host, _, port = address.rpartition(":")
         protocol = listener if protocols is None else protocols[listener]
         if protocol not in SecurityProtocol.__members__:
@@ -220,12 +220,12 @@ def _endpoints(fields: dict[str, Any]) -> tuple[EndPoint, ...]:
 
 def encode_controller(broker_id: int, now_ms: int) -> bytes:
     """The payload of the controller's znode, version 2."""
-    return _encode({"version": 2, "brokerid": broker_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
+    return encode_object({"version": 2, "brokerid": broker_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
 
 
 def decode_controller(payload: bytes) -> int:
     """The controller's broker id."""
-    return _decode(CONTROLLER, payload, lambda fields: _integer(fields["brokerid"]))
+    return decode_object(CONTROLLER, payload, lambda fields: _integer(fields["brokerid"]))
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
@@ -292,7 +292,7 @@ def encode_topic(topic_id: bytes | None, partitions: Mapping[int, ReplicaAssignm
     }
     if topic_id is not None:
         fields["topic_id"] = topic_id_to_text(topic_id)
-    return _encode(fields)
+    return encode_object(fields)
 
 
 def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
@@ -316,14 +316,14 @@ def decode_topic(topic: str, payload: bytes) -> TopicAssignment:
             _check_replicas(index, assignment)
         text = fields.get("topic_id")
         return TopicAssignment(
-            None if text is None else topic_id_from_text(_text(text)), dict(sorted(partitions.items()))
+            None if text is None else topic_id_from_text(text_of(text)), dict(sorted(partitions.items()))
         )
 
     try:
         check_topic_name(topic)
     except ApiError as error:
         raise DamagedZnode(topic_path(topic), payload, error.message) from error
-    return _decode(topic_path(topic), payload, read)
+    return decode_object(topic_path(topic), payload, read)
 
 
 def _check_replicas(index: int, assignment: ReplicaAssignment) -> None:
@@ -349,7 +349,7 @@ def encode_partition_state(state: PartitionState) -> bytes:
         fields["leader_recovery_state"] = state.recovery_state.value
     if state.left_isr:
         fields["left_isr"] = list(state.left_isr)  # ours: Kafka ignores it
-    return _encode(fields)
+    return encode_object(fields)
 
 
 def decode_partition_state(topic: str, partition: int, payload: bytes, version: int) -> PartitionState:
@@ -372,7 +372,7 @@ def decode_partition_state(topic: str, partition: int, payload: bytes, version: 
             left_isr=_integers(fields.get("left_isr", [])),
         )
 
-    return _decode(partition_state_path(topic, partition), payload, read)
+    return decode_object(partition_state_path(topic, partition), payload, read)
 
 
 def marked(operation: Operation, registrations_zxid: int) -> Operation:
@@ -413,7 +413,7 @@ def config_path(entity_type: str, name: str) -> str:
 
 def encode_config(configs: Mapping[str, str]) -> bytes:
     """The payload of an entity's overrides, version 1."""
-    return _encode({"version": 1, "config": dict(configs)})
+    return encode_object({"version": 1, "config": dict(configs)})
 
 
 def decode_config(entity_type: str, name: str, payload: bytes) -> dict[str, str]:
@@ -422,14 +422,14 @@ def decode_config(entity_type: str, name: str, payload: bytes) -> dict[str, str]
         return {}
 
     def read(fields: dict[str, Any]) -> dict[str, str]:
-        return {_text(key): _text(value) for key, value in (fields.get("config") or {}).items()}
+        return {text_of(key): text_of(value) for key, value in (fields.get("config") or {}).items()}
 
-    return _decode(config_path(entity_type, name), payload, read)
+    return decode_object(config_path(entity_type, name), payload, read)
 
 
 def encode_config_change(entity_type: str, name: str) -> bytes:
     """The payload of a notification that an entity's overrides have changed, version 2."""
-    return _encode({"version": 2, "entity_path": f"{entity_type}/{name}"})
+    return encode_object({"version": 2, "entity_path": f"{entity_type}/{name}"})
 
 
 def decode_config_change(path: str, payload: bytes) -> tuple[str, str]:
@@ -438,15 +438,15 @@ def decode_config_change(path: str, payload: bytes) -> tuple[str, str]:
     def read(fields: dict[str, Any]) -> tuple[str, str]:
         version = _integer(fields["version"])
         if version == 1:
-            return _text(fields["entity_type"]), _text(fields["entity_name"])
+            return text_of(fields["entity_type"]), text_of(fields["entity_name"])
         if version != 2:
             raise ValueError(f"unsupported version {version}")
-        entity_type, separator, name = _text(fields["entity_path"]).partition("/")
+        entity_type, separator, name = text_of(fields["entity_path"]).partition("/")
         if not separator:
             raise ValueError("entity_path has no name")
         return entity_type, name
 
-    return _decode(path, payload, read)
+    return decode_object(path, payload, read)
 
 
 # -- /admin
@@ -461,9 +461,9 @@ def decode_preferred_replica_election(payload: bytes) -> list[TopicPartition]:
     """The partitions in a request for preferred leaders, of version 1."""
 
     def read(fields: dict[str, Any]) -> list[TopicPartition]:
-        return [(_text(each["topic"]), _integer(each["partition"])) for each in fields["partitions"]]
+        return [(text_of(each["topic"]), _integer(each["partition"])) for each in fields["partitions"]]
 
-    return _decode(PREFERRED_REPLICA_ELECTION, payload, read)
+    return decode_object(PREFERRED_REPLICA_ELECTION, payload, read)
 
 
 def encode_reassign_partitions(targets: Mapping[TopicPartition, Sequence[int]]) -> bytes:
@@ -471,7 +471,7 @@ def encode_reassign_partitions(targets: Mapping[TopicPartition, Sequence[int]]) 
     partitions = [
         {"topic": name, "partition": index, "replicas": list(replicas)} for (name, index), replicas in targets.items()
     ]
-    return _encode({"version": 1, "partitions": partitions})
+    return encode_object({"version": 1, "partitions": partitions})
 
 
 def decode_reassign_partitions(payload: bytes) -> dict[TopicPartition, tuple[int, ...]]:
@@ -479,11 +479,11 @@ def decode_reassign_partitions(payload: bytes) -> dict[TopicPartition, tuple[int
 
     def read(fields: dict[str, Any]) -> dict[TopicPartition, tuple[int, ...]]:
         return {
-            (_text(each["topic"]), _integer(each["partition"])): _integers(each["replicas"])
+            (text_of(each["topic"]), _integer(each["partition"])): _integers(each["replicas"])
             for each in fields["partitions"]
         }
 
-    return _decode(REASSIGN_PARTITIONS, payload, read)
+    return decode_object(REASSIGN_PARTITIONS, payload, read)
 
 
 # -- /cluster/id, /feature, /latest_producer_id_block
@@ -491,17 +491,17 @@ def decode_reassign_partitions(payload: bytes) -> dict[TopicPartition, tuple[int
 
 def encode_cluster_id(cluster_id: str) -> bytes:
     """The payload with the cluster's id, version 1, which only here is a string."""
-    return _encode({"version": "1", "id": cluster_id})
+    return encode_object({"version": "1", "id": cluster_id})
 
 
 def decode_cluster_id(payload: bytes) -> str:
     """The cluster id."""
-    return _decode(CLUSTER_ID, payload, lambda fields: _text(fields["id"]))
+    return decode_object(CLUSTER_ID, payload, lambda fields: text_of(fields["id"]))
 
 
 def encode_feature() -> bytes:
     """The payload of the znode for features, version 2: feature versioning enabled, no feature finalised."""
-    return _encode({"version": 2, "status": 1, "features": {}})
+    return encode_object({"version": 2, "status": 1, "features": {}})
 
 
 class ProducerIdBlock(NamedTuple):
@@ -514,7 +514,7 @@ class ProducerIdBlock(NamedTuple):
 
 def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
     """The payload with the last allocated block of producer ids, version 1; the ids are strings."""
-    return _encode(
+    return encode_object(
         {"version": 1, "broker": block.broker_id, "block_start": str(block.first), "block_end": str(block.last)}
     )
 
@@ -523,12 +523,12 @@ def decode_producer_id_block(payload: bytes) -> ProducerIdBlock:
     """The last allocated block."""
 
     def read(fields: dict[str, Any]) -> ProducerIdBlock:
-        first, last = int(_text(fields["block_start"])), int(_text(fields["block_end"]))
+        first, last = int(text_of(fields["block_start"])), int(text_of(fields["block_end"]))
         if not 0 <= first <= last < 2**63:
             raise ValueError("not a block of producer ids")
         return ProducerIdBlock(_integer(fields["broker"]), first, last)
 
-    return _decode(PRODUCER_ID_BLOCK, payload, read)
+    return decode_object(PRODUCER_ID_BLOCK, payload, read)
 
 
 def with_ancestors(paths: Iterable[str]) -> list[str]:

@@ -51,7 +51,7 @@ accept a smaller `segment.bytes`: KIP-1030.) Each segment costs 1 KB of memory, 
 
 @dataclass(frozen=True, slots=True)
 class LogEnvironment:
-    """What the logs of a broker take from outside.
+    """The parts that the logs of a broker get from outside.
 
     Attributes:
         files: the disk.

@@ -1,4 +1,4 @@
-"""What all tests of our own share."""
+"""The parts that all tests of our own share."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""What a child that hangs leaves in the failure."""
+"""The output of a child that hangs is in the failure."""
 
 import os
 import subprocess

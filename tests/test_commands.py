@@ -379,6 +379,10 @@ ELSEWHERE = {
         "compat_tests/java_tools/test_console.py::test_lines_go_through",
         "kafka-console-consumer",
     ),
+    r"kafka-configs.sh ": (
+        "compat_tests/java_tools/test_quotas.py::test_commands_of_the_page",
+        "docs/quotas.md",
+    ),
     r"pip install path/to/barnabas": ("tests/test_commands.py::test_installing_from_a_clone", "pip install ."),
     r"docker build": ("tests/test_image.py::image", "DockerImage(path=ROOT"),
     r"docker run": ("tests/test_image.py::run", "containers.run("),
@@ -471,7 +475,7 @@ def in_docstrings() -> Iterator[tuple[str, str]]:
 
 @cache
 def problem_of(command: str) -> str | None:
-    """What keeps a command from being one, as far as that can be seen without running it."""
+    """The reason why a text is no valid command, as far as that can be seen without running it."""
     command = re.sub(r"^(?:[A-Z_]+=\S+ )+", "", command)
     if command.startswith("make"):
         return problem_of_make(command)

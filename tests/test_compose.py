@@ -1,5 +1,5 @@
-"""What compose.yaml and compose.cluster.yaml say: their parts fit each other and the image, and brokers that are told
-what stands there serve. They run as processes here, without a container engine; tests/test_image.py has containers.
+"""compose.yaml and compose.cluster.yaml: their parts fit each other and the image, and brokers with these settings
+serve. They run as processes here, without a container engine; tests/test_image.py has containers.
 """
 
 import re
@@ -73,7 +73,7 @@ def test_the_parts_of_a_file_fit_each_other_and_the_image(file: str, count: int)
 
 
 class Composed(ServerProcess):
-    """What the image starts, with a service's variables."""
+    """The process that the image starts, with a service's variables."""
 
     title = "composed broker"
 

@@ -1,4 +1,4 @@
-"""What `python -m tools.foreign.container_engine` decides; `make test-image` is its real use."""
+"""The decisions of `python -m tools.foreign.container_engine`; `make test-image` is its real use."""
 
 import os
 import subprocess

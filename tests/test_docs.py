@@ -1,4 +1,4 @@
-"""What the documents say about themselves and the code is true."""
+"""The statements of the documents about themselves and the code are true."""
 
 import ast
 import fnmatch
@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.controller import znodes
 from tools.markdown import WIDTH
-from tools.references import command_line, configuration, metrics
+from tools.references import authorization, command_line, configuration, metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -32,6 +32,10 @@ def test_the_page_of_the_command_line_is_current() -> None:
 
 def test_the_metrics_page_is_current() -> None:
     assert metrics.TARGET.read_text() == metrics.reference(), "run make docs"
+
+
+def test_the_page_of_authorization_is_current() -> None:
+    assert authorization.TARGET.read_text() == authorization.reference(), "run make docs"
 
 
 def test_each_znode_that_means_something_is_told_of() -> None:
@@ -96,7 +100,7 @@ LISTENERS = {
     "controller/coordination/zookeeper_server/server.py": 1,
     "barnabas/testing/brokers/kept_network.py": 0,  # hands on what it is asked for
 }
-"""What listens, and how many headings `docs/limits.md` has for it."""
+"""The files that listen, and the number of headings in `docs/limits.md` for each."""
 
 
 def test_each_listener_has_its_bounds_and_each_of_them_is_tried() -> None:

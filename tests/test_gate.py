@@ -131,6 +131,16 @@ def test_a_part_that_breaks_off_fails_and_names_what_it_ran(tmp_path: Path, said
     assert any("BROKE OFF one: pytest ended with status 7" in line for line in report(run, tmp_path))
 
 
+def test_the_tests_of_a_crashed_worker_are_run_by_another_one(tmp_path: Path, said: list[str]) -> None:
+    """The replacement collects the same tests, also those that are recorded by then."""
+    tests = "import os\ndef test_before(): pass\ndef test_ends_its_worker(): os._exit(7)\ndef test_after(): pass\n"
+    (tmp_path / "test_others.py").write_text("def test_beside(): pass\n")
+    run = run_of(tmp_path, tests, said, (Part("beside", "", (str(tmp_path),), 2),))
+    (part,) = run.parts
+    assert short(part.failed) == ["test_ends_its_worker"]
+    assert sorted(short(list(part.outcomes))) == ["test_after", "test_before", "test_beside", "test_ends_its_worker"]
+
+
 def test_a_run_goes_on_where_it_was_interrupted_and_keeps_what_failed(tmp_path: Path, said: list[str]) -> None:
     paths = (str(tmp_path),)
     part = Part("one", "", paths)

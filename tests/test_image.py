@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BASE = os.environ.get("BARNABAS_IMAGE_BASE", "python:3.13-slim")
 IS_ON_HOST_NETWORK = os.environ.get("BARNABAS_IMAGE_NETWORK") == "host"
 GRACE_S = 10
-"""What `docker stop` gives a container before it kills it."""
+"""The time that `docker stop` gives a container before it kills it."""
 MOST_BYTES_ABOVE_BASE = 90_000_000
 
 pytestmark = [
@@ -144,7 +144,7 @@ def numbers_in(bootstrap_servers: str, topic: str, count: int) -> list[int]:
 
 
 def last_line(container: Any, status: int) -> str:
-    """What a container said last; it has to have ended with this status."""
+    """The last line of a container; it has to have ended with this status."""
     assert container.wait(timeout=PATIENCE_S)["StatusCode"] == status
     lines = container.logs().decode().splitlines()
     assert not any("Traceback" in line for line in lines), lines
@@ -294,8 +294,8 @@ def test_testcontainers_starts_it_as_it_starts_kafka(image: str) -> None:
 
 
 def test_three_brokers_of_the_compose_file(image: str, engine: Any) -> None:
-    """What `compose.cluster.yaml` tells each broker, with names and ports of this machine, beside a real ZooKeeper: one
-    of them may be lost."""
+    """Three brokers with the settings of `compose.cluster.yaml`, with names and ports of this machine, beside a real
+    ZooKeeper: one of them may be lost."""
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     services = yaml.safe_load((ROOT / "compose.cluster.yaml").read_text())["services"]

@@ -84,7 +84,7 @@ def numbers_of(tree: ast.Module) -> dict[str, float]:
 
 
 def number_of(node: ast.expr | None, numbers: Mapping[str, float]) -> float | None:
-    """What an expression of constants is worth."""
+    """The value of an expression of constants."""
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return value

@@ -55,7 +55,7 @@ class Judgement(NamedTuple):
 
 
 class File:
-    """What a file's functions do with readings of clocks."""
+    """The uses of readings of clocks in a file's functions."""
 
     def __init__(self, tree: ast.Module, path: str = "") -> None:
         self._path = path

@@ -77,7 +77,7 @@ class Operator:
         return ",".join(broker.bootstrap_servers for broker in self.brokers)
 
     def run(self, command: str) -> str:
-        """What a command prints."""
+        """The output of a command."""
         done = in_shell(command, self.folder, BARNABAS_BOOTSTRAP_SERVER=self.bootstrap_servers)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -312,7 +312,7 @@ class OneCommand:
         self.cluster.close()
 
     def run(self, command: str) -> str:
-        """What a command prints."""
+        """The output of a command."""
         done = in_shell(command, self.folder, BARNABAS_BOOTSTRAP_SERVER=self.cluster.bootstrap_servers)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

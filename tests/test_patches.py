@@ -109,7 +109,7 @@ def is_tool(node: ast.AST) -> bool:
 
 
 def is_everybodys(changed: ast.expr, imported: Set[str]) -> bool:
-    """What is not imported may be a test's own object, unless it takes `type` to get it."""
+    """An object that is not imported may be a test's own, unless the expression takes `type` to get it."""
     while isinstance(changed, ast.Attribute | ast.Subscript):
         changed = changed.value
     if isinstance(changed, ast.Call):

@@ -1,6 +1,6 @@
-"""What a broker takes from outside of itself is handed in (`broker/environment.py`): nothing under wire/, storage/,
-controller/ and broker/ reaches for the machine's own time (the event loop's included), randomness, files, network,
-threads, processes or surroundings, but for the edges below.
+"""A broker gets its surroundings as arguments (`broker/environment.py`): nothing under wire/, storage/, controller/ and
+broker/ uses the machine's own time (the event loop's included), randomness, files, network, threads, processes or
+surroundings, except for the edges below.
 
 A seam is a row of SEAMS; an edge is a file and a name in it, with the reason.
 
@@ -36,7 +36,7 @@ TOLD_THE_TIME: Final = {"time.strftime": 2, "time.gmtime": 1, "time.ctime": 1, "
 
 @dataclass(frozen=True)
 class Seam:
-    """What only edges may reach for.
+    """A part of the machine that only edges may use.
 
     `names` are regular expressions of full names, as an import resolves them; `methods` of calls on something that no
     import names, as they are written. Both end with "(timeout)" where a call says how long it waits. `edges` has

@@ -9,7 +9,7 @@ from barnabas.set_aside import SetAside
 
 
 def one_pass(aside: SetAside[str], members: list[str], bad: set[str]) -> list[str]:
-    """Who was tried and did well."""
+    """The members that were tried without an error."""
     done = []
     for member in aside.ready(members):
         with aside.attempt(member):

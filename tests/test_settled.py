@@ -1,4 +1,4 @@
-"""What brokers that are processes have not heard, by what they tell."""
+"""The news that brokers in processes have not received, by their own metadata."""
 
 from collections.abc import Mapping
 from typing import Any

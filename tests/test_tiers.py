@@ -1,4 +1,4 @@
-"""What is promised is shown by the gate (`make test`), not only at length (`make test-full`).
+"""The gate (`make test`) proves each promise, not only the longer runs (`make test-full`).
 
 Each promise of `docs/durability.md`, each client of `compat_tests/README.md` and each pipeline of `spark_examples/` has
 a test that is marked neither `full` nor `alone`. Markers are read from the syntax tree, so that nothing is collected.
@@ -113,7 +113,7 @@ class Source:
         return False
 
     def _values_of(self, name: str) -> Iterator[tuple["Source", ast.expr]]:
-        """What a name of the module stands for, or what its function returns, with the file that says so."""
+        """The value of a name of the module, or the result of its function, with the file of the definition."""
         for node in self._tree.body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 for each in ast.walk(node):
@@ -541,7 +541,7 @@ LIVE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "the container image": ("tests/test_image.py::test_clients_outside_produce_and_consume",),
 }
-"""What is shown on real processes besides."""
+"""Further promises that are shown on real processes."""
 
 
 def page() -> str:
@@ -617,7 +617,7 @@ SHOWN: Final = {**SURVIVES, **REACHES_THE_DISK, **FAULT, **BETWEEN_THE_LISTS, **
 
 
 def problem_of(test: str) -> str:
-    """What keeps a test from being a proof, or nothing."""
+    """The reason why a test is no proof, or nothing."""
     try:
         return "" if in_gate(test) else "only `make test-full` runs it"
     except (KeyError, FileNotFoundError):
@@ -706,7 +706,8 @@ def pipelines() -> list[str]:
 
 
 def names_run_by(source: Source, test: str) -> set[str]:
-    """What a test starts: `run_once(NAME, ...)`, `start_program("NAME", ...)`, `NAME.start(...)` or `NAME.NAME(...)`.
+    """The names that a test starts: `run_once(NAME, ...)`, `start_program("NAME", ...)`, `NAME.start(...)` or
+    `NAME.NAME(...)`.
 
     A function, a class or a fixture of its file may do it for the test.
     """

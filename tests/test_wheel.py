@@ -16,7 +16,7 @@ from tools.processes.barnabas import BarnabasProcess
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BUILDERS: Final = ("hatchling", "hatch_fancy_pypi_readme")
-"""What pyproject.toml builds with: without isolation, pip downloads nothing."""
+"""The build dependencies of pyproject.toml: without isolation, pip downloads nothing."""
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,12 @@
 - `dispatch.py` decodes a frame, calls the handler, encodes the response, and is the boundary for unexpected errors.
 - `registry.py` is the declaration of an API, `HANDLER` in its file of `broker/handlers/`.
 - `context.py` is what a handler is given: the session, the services, and what the client may do.
+- `authorization.py` asks the authorizer about the many resources of one request, and about the cluster.
 - `authentication.py` refuses requests before authentication, on the brokers' own listener of `serve --brokers`.
-- `local.py` is a client in the broker's own process, with the limits of others.
+- `local.py` is a client in the broker's own process, with the limits of others; `first_users.py` adds users by it.
+- `metering.py` counts requests for the quotas of their clients, once there is a quota.
 - `large_requests.py` limits how many large requests are served at the same time.
 
 For handlers: `reply_room.py` limits the size of a response; `current_leader.py` names the leader in responses to
 Produce and Fetch. `response_errors.py` finds error codes for the metrics.
-
-There are no quotas yet: one of bytes belongs in the handlers of Produce and Fetch, one of requests in dispatch.
 """

@@ -18,7 +18,8 @@ from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 if TYPE_CHECKING:
     from barnabas.broker.network.connection import Connection, RequestServer
 
-_BEFORE: Final = (ApiVersionsRequest.API_KEY, SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY)
+AUTHENTICATION_APIS: Final = (SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY)
+_BEFORE: Final = (ApiVersionsRequest.API_KEY, *AUTHENTICATION_APIS)
 
 _API_KEY: Final = struct.Struct(">h")
 

@@ -1,21 +1,30 @@
 """A request's context for its handler."""
 
+from typing import TYPE_CHECKING
+
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.session import Session, broker_of_client_id
-from barnabas.broker.security.operations import SUPPORTED_OPERATIONS, Operation, ResourceType, bits
+from barnabas.broker.security.authorizer import Authorizer
+from barnabas.broker.security.operations import CLUSTER_NAME, SUPPORTED_OPERATIONS, Operation, ResourceType, bits
 from barnabas.broker.services import Services
 from barnabas.controller.coordination.interface import CoordinationError
+
+if TYPE_CHECKING:
+    from barnabas.broker.quotas.meter import Meter
 
 
 class RequestContext:
     """The context of one request; lives until its response is written.
 
-    `services` are the parts of the broker that serve it, `session` is its client's connection state. `authorizer` is
-    None where the client may do everything: without an authorizer, and for another broker of the cluster. The other
-    attributes come from its header.
+    `services` are the parts of the broker that serve it, `session` is its client's connection state. The other
+    attributes come from its header. `request_bytes` is for contexts with a `meter` (`MeteredContext`), which exist once
+    there is a quota.
     """
 
-    __slots__ = ("api_key", "api_version", "authorizer", "client_id", "correlation_id", "services", "session")
+    __slots__ = ("api_key", "api_version", "client_id", "correlation_id", "services", "session")
+
+    meter: "Meter | None" = None
+    """Counts the request for the quotas of its client; None where there is none."""
 
     def __init__(
         self,
@@ -25,14 +34,20 @@ class RequestContext:
         api_version: int,
         correlation_id: int,
         client_id: str | None,
+        request_bytes: int = 0,
     ) -> None:
         self.services = services
         self.session = session
-        self.authorizer = None if session.is_broker else services.authorizer
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """The authorizer that decides what the client may do; None where it may do everything: without an authorizer,
+        and for another broker of the cluster."""
+        return None if self.session.is_broker else self.services.authorizer
 
     @property
     def is_on_inter_broker_listener(self) -> bool:
@@ -45,25 +60,38 @@ class RequestContext:
         all."""
         if operation is Operation.CLUSTER_ACTION and not self.session.listener.is_inter_broker:
             return False
-        return self.authorizer is None or self.authorizer.authorize(
+        authorizer = self.authorizer
+        return authorizer is None or authorizer.authorize(
             self.session.principal, self.session.client_host, operation, resource_type, name
         )
 
     def authorized_operations(self, resource_type: ResourceType, name: str) -> int:
         """The bit field of what the client may do with a resource (KIP-430)."""
-        operations = SUPPORTED_OPERATIONS[resource_type]
-        if self.authorizer is None:
+        operations, authorizer = SUPPORTED_OPERATIONS[resource_type], self.authorizer
+        if authorizer is None:
             return bits(operations)
-        return bits(operation for operation in operations if self.authorize(operation, resource_type, name))
+        principal, host = self.session.principal, self.session.client_host
+        return bits(each for each in operations if authorizer.authorize(principal, host, each, resource_type, name))
+
+    @property
+    def _may_be_broker(self) -> bool:
+        """Whether a client that has shown no secret may be a broker: on the inter-broker listener, and with an
+        authorizer only if it may act for the cluster."""
+        return self.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def comes_from(self, broker_id: int) -> bool:
         """Whether the request comes from a broker, as far as this one knows the registrations: its connection has sent
-        that broker's secret, or is on the inter-broker listener and the broker has no secret (`BrokerSecrets`). If so,
-        the limits of clients do not apply to that connection (`Session.belongs_to_broker`)."""
+        that broker's secret, or is on the inter-broker listener and the broker has no secret (`BrokerSecrets`); with an
+        authorizer it must be allowed ClusterAction, too. If so, the limits of clients and the authorizer do not apply
+        to that connection (`Session.belongs_to_broker`)."""
         session = self.session
         if session.is_broker:
             return session.broker_id == broker_id
-        if not (self.is_on_inter_broker_listener and self.services.broker_secrets.believes(broker_id)):
+        if not (
+            self.is_on_inter_broker_listener
+            and self.services.broker_secrets.believes(broker_id)
+            and self._may_be_broker
+        ):
             return False
         if broker_id != self.services.node_id:
             session.belongs_to_broker(broker_id)
@@ -87,7 +115,9 @@ class RequestContext:
         brokers without a secret, any connection on the inter-broker listener may be one of them."""
         if self.session.is_broker or self.comes_from(broker_of_client_id(self.client_id)):
             return True
-        return self.is_on_inter_broker_listener and self.services.broker_secrets.believes_anybody()
+        return (
+            self.is_on_inter_broker_listener and self.services.broker_secrets.believes_anybody() and self._may_be_broker
+        )
 
     def comes_from_another_broker(self) -> bool:
         """Like `comes_from_some_broker`, but not in this broker's own name, which any client may use if this broker is
@@ -95,4 +125,6 @@ class RequestContext:
         broker_id = broker_of_client_id(self.client_id)
         if self.session.is_broker or (broker_id != self.services.node_id and self.comes_from(broker_id)):
             return True
-        return self.is_on_inter_broker_listener and self.services.broker_secrets.believes_another()
+        return (
+            self.is_on_inter_broker_listener and self.services.broker_secrets.believes_another() and self._may_be_broker
+        )

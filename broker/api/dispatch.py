@@ -9,12 +9,13 @@ logged and closes the connection, too: the client retries, whereas UNKNOWN_SERVE
 import asyncio
 import logging
 import struct
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from time import perf_counter_ns
 from types import CoroutineType
 from typing import Any, Protocol, cast
 
+from barnabas.broker.api.authentication import AUTHENTICATION_APIS
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.large_requests import LARGE_REQUEST_BYTES, MANY_ELEMENTS_BYTES_MAX, LargeRequests
 from barnabas.broker.api.registry import Handler, WaitsFor
@@ -57,15 +58,31 @@ class Requester(Protocol):
         ...
 
 
+class Metering(Protocol):
+    """Counts requests for the quotas of clients (`metering.py`)."""
+
+    def context(self, *arguments: Any, **named: Any) -> RequestContext:
+        """The context of a request; the arguments are those of `RequestContext`."""
+        ...
+
+    def metered(self, handler: Handler[Any, Any], handle: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of an API with its requests counted."""
+        ...
+
+
 class _Route:
     """The compiled functions for one (API, version), created by its first request."""
 
     __slots__ = ("decode", "decode_large", "encode", "handle", "handler", "pack_header")
 
-    def __init__(self, handler: Handler[Any, Any], version: int, metrics: RequestMetrics) -> None:
+    def __init__(
+        self, handler: Handler[Any, Any], version: int, metrics: RequestMetrics, *, has_authorizer: bool
+    ) -> None:
         api = messages.api(handler.key)
         self.handler = handler
         self.handle: Callable[..., Any] = handler.handle
+        if handler.handle_unasked is not None and not has_authorizer:
+            self.handle = handler.handle_unasked
         self.decode: Callable[..., tuple[Any, int]] = codec.decoder(api.request_class, version)
         self.decode_large = self.decode
         if handler.elements_at_once is not None:
@@ -82,8 +99,14 @@ class _Route:
 def _handle_of_broker(
     handle: Callable[..., Any], response_class: type[Any], request: Message, context: RequestContext
 ) -> Any:
-    """Handle a request that only brokers may send: it requires ClusterAction on the cluster, as in Kafka."""
-    if not context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+    """Handle a request that only brokers may send: it requires ClusterAction on the cluster, as in Kafka, once the
+    connection has shown who it is."""
+    is_allowed = (
+        context.is_on_inter_broker_listener
+        if context.api_key in AUTHENTICATION_APIS
+        else context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+    )
+    if not is_allowed:
         return response_class(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return handle(request, context)
 
@@ -132,10 +155,18 @@ class Dispatcher:
         self._large_replies = asyncio.Lock()
         self.dispatch: Serve = self.serve
         """Called by connections: `serve` itself, unless there is an interceptor."""
+        self._new_context: Callable[..., RequestContext] = RequestContext
+        self._metering: Metering | None = None
 
     def intercept(self, interceptor: Interceptor | None) -> None:
         """Pass requests from now on through `interceptor`; with None they are served directly again."""
         self.dispatch = self.serve if interceptor is None else partial(interceptor, self.serve)
+
+    def meter(self, metering: Metering) -> None:
+        """Count requests from now on for the quotas of their clients."""
+        self._metering = metering
+        self._new_context = metering.context
+        self._routes.clear()
 
     def serve(self, frame: memoryview | bytearray, connection: Requester, *, is_let_in: bool = False) -> Outcome:
         """Serve one request; a large one waits until others are done, unless it `is_let_in`.
@@ -144,12 +175,15 @@ class Dispatcher:
         one of these) where the connection must wait, or a future where it need not (the ordered stage is done). Raises
         ProtocolError or CloseConnection when the connection must be closed. Views of `frame` are not kept.
         """
-        started_ns = time.perf_counter_ns()
+        started_ns = perf_counter_ns()
         header = headers.parse_request_header(frame)
-        key, version = header.api_key, header.api_version
-        route = self._routes.get((key, version)) or self._route(key, version)
+        key = header.api_key
+        version = header.api_version
+        route = self._routes.get((key, version))
         if route is None:
-            return self._unsupported_version(key, header.correlation_id)
+            route = self._route(key, version)
+            if route is None:
+                return self._unsupported_version(key, header.correlation_id)
         size = len(frame)
         is_large = size > LARGE_REQUEST_BYTES
         if is_large and route.handler.elements_at_once is None and not connection.session.is_broker:
@@ -157,13 +191,14 @@ class Dispatcher:
                 raise ProtocolError(f"a request of {size} bytes with API key {key}; {REQUEST_BYTES_MAX} are allowed")
             if not is_let_in and route.handler.waits_for != WaitsFor.OTHER_CLIENTS:
                 return self._let_in(self._room_for(route.handler, connection), kept(frame), connection)
-        context = RequestContext(
+        context = self._new_context(
             self._services,
             connection.session,
             key,
             version,
             header.correlation_id,
             header.client_id,
+            size,
         )
         try:
             request, _ = route.decode(frame, header.body_position)
@@ -224,9 +259,12 @@ class Dispatcher:
             raise ProtocolError(
                 f"version {version} of API key {key} is not served ({handler.min_version} to {handler.max_version} are)"
             )
-        route = self._routes[key, version] = _Route(handler, version, self.metrics)
+        has_authorizer = self._services.authorizer is not None
+        route = self._routes[key, version] = _Route(handler, version, self.metrics, has_authorizer=has_authorizer)
         if route.handler.has_large_replies:
             route.handle = partial(self._handle_in_turn, route.handle)
+        if self._metering is not None:
+            route.handle = self._metering.metered(handler, route.handle)
         return route
 
     async def _handle_in_turn(self, handle: Callable[..., Any], request: Message, context: RequestContext) -> Any:
@@ -259,7 +297,7 @@ class Dispatcher:
                 header = route.pack_header(context.correlation_id)
                 size = len(header) + sum(map(len, parts))
                 parts[0] = _REPLY_LENGTH.pack(size) + header
-            self.metrics.record(context.api_key, time.perf_counter_ns() - started_ns, request_bytes, size)
+            self.metrics.record(context.api_key, perf_counter_ns() - started_ns, request_bytes, size)
         except CloseConnection as error:
             _encode_last(error, partial(self._answer, route, context, started_ns, request_bytes))
             raise

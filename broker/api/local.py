@@ -40,7 +40,7 @@ class FrameServer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalResources:
-    """What local clients share with the connections of their broker.
+    """The resources that local clients share with the connections of their broker.
 
     `requests` serves them. Those that wait count for `budget`, and each may have `request_bytes_max` bytes. `timers`
     end the throttling of clients; `threads` read records that a response has in files.

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from barnabas.broker.network.outcome import Delayed
 from barnabas.wire.reader_source import ELEMENTS_MAX
@@ -49,12 +49,16 @@ class Handler(Generic[Request, Response]):
     requests on other listeners fail with CLUSTER_AUTHORIZATION_FAILED. From a broker a request may have any size, as
     the first one to a new broker names all partitions; large ones that may be from a broker without a secret have a
     limit of their own.
+
+    `handle` asks the authorizer, if there is one. `handle_unasked` serves the requests of a broker without one instead,
+    for the APIs of which each call counts (Produce, Fetch).
     """
 
     key: int
     min_version: int
     max_version: int
     handle: "Callable[[Request, RequestContext], Response | Awaitable[Response | None] | Delayed | None]"
+    handle_unasked: Callable[..., Any] | None = None
     advertised_min: int | None = None
     unsupported_version: Callable[[], Response] | None = None
     has_large_replies: bool = False

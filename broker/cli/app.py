@@ -11,7 +11,9 @@ import typer
 
 import barnabas
 from barnabas.broker.cli import (
+    acls,
     brokers,
+    certificates,
     check,
     cluster,
     completion,
@@ -19,9 +21,11 @@ from barnabas.broker.cli import (
     consume,
     groups,
     produce,
+    quotas,
     serve_help,
     topics,
     transactions,
+    users,
     zookeeper,
 )
 from barnabas.broker.cli.command import Application, Group
@@ -42,6 +46,10 @@ class Commands(Group):
         "configs",
         "cluster",
         "brokers",
+        "users",
+        "acls",
+        "quotas",
+        "certificates",
         "check",
         "zookeeper",
         "version",
@@ -72,6 +80,10 @@ app.add_typer(transactions.app, name="transactions")
 app.add_typer(configs.app, name="configs")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(users.app, name="users")
+app.add_typer(acls.app, name="acls")
+app.add_typer(quotas.app, name="quotas")
+app.add_typer(certificates.app, name="certificates")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("check")(check.check)

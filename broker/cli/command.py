@@ -14,6 +14,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from barnabas.broker.cli.connection_options import SERVERS, connection_options, given_to
+
 UNSEEN = "[dim][/dim]"
 """Markup that prints nothing."""
 PLAIN: Final = {
@@ -28,12 +30,20 @@ PLAIN: Final = {
 class Command(TyperCommand):
     """A command whose help is reflowed, and whose usage line consists of the metavars as they are.
 
-    Its arguments are available while the value of an option is being completed: click would drop them.
+    Its arguments are available while the value of an option is being completed: click would drop them. A command that
+    connects to brokers has the options for that.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.help = flowing(self.help or "")
+        if any(each.name == SERVERS for each in self.params):
+            self.params += connection_options([name for each in self.params for name in each.opts])
+
+    def invoke(self, context: Any) -> Any:
+        """Run the command."""
+        with given_to(context):
+            return super().invoke(context)
 
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
         """The remaining arguments; for completion parsed without an option at the end that lacks its value."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 
+from barnabas.broker.cli import connection_options
 from barnabas.broker.cli.output import DEFAULT_BOOTSTRAP_SERVERS, counted
 from barnabas.broker.client.client import ClientError, KafkaClient
 
@@ -238,10 +239,11 @@ def _values(kind: str, incomplete: str) -> Proposals:
 
 
 def _asked(context: typer.Context, work: Callable[[KafkaClient], Coroutine[Any, Any, Proposals]]) -> Proposals:
-    servers = context.params.get("bootstrap_servers") or DEFAULT_BOOTSTRAP_SERVERS
-
     async def connected() -> Proposals:
-        async with asyncio.timeout(ANSWER_TIMEOUT_S), KafkaClient(servers) as client:
+        connection = connection_options.connection(context, ask=connection_options.ask_nobody)
+        servers = context.params.get("bootstrap_servers") or DEFAULT_BOOTSTRAP_SERVERS
+        client = KafkaClient(servers, security=connection.security())
+        async with asyncio.timeout(ANSWER_TIMEOUT_S), client:
             return sorted(await work(client))
 
     with contextlib.suppress(ClientError, TimeoutError):

@@ -36,7 +36,7 @@ from barnabas.broker.client.configs import (
     resource_text,
 )
 from barnabas.broker.configuration.config import ConfigError, resolve
-from barnabas.broker.configuration.listeners import Listener
+from barnabas.broker.configuration.listeners import PLAINTEXT, SASL_PLAINTEXT, Listener
 
 app = Application(help="Show and change configs of topics, brokers and loggers; check files.")
 
@@ -244,7 +244,18 @@ def _listener_text(listener: Listener) -> str:
     if not listener.advertised:
         return f"listener {listener.name} on {bound}, not advertised"
     port = listener.advertised_port or listener.port or "the port it gets"
-    open_to = "" if listener.is_loopback else "; open to other machines, without encryption or authentication"
     return (
-        f"listener {listener.name} on {bound}, advertised as {listener.advertised_host or 'this host'}:{port}{open_to}"
+        f"listener {listener.name} on {bound}, advertised as {listener.advertised_host or 'this host'}:{port}"
+        f"{_open_to(listener)}"
     )
+
+
+def _open_to(listener: Listener) -> str:
+    """Whether others reach a listener, and what it lacks then."""
+    if listener.is_loopback:
+        return ""
+    lacking = {
+        PLAINTEXT: ", without encryption or authentication",
+        SASL_PLAINTEXT: ", without encryption",
+    }
+    return f"; open to other machines{lacking.get(listener.security_protocol, '')}"

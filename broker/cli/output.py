@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from barnabas.broker.cli import interrupts
-from barnabas.broker.client.client import ClientError, KafkaClient
+from barnabas.broker.cli import connection_options, interrupts
+from barnabas.broker.client.client import ClientError, KafkaClient, ResponseError
 from barnabas.broker.observability.logs import escape
 
 if TYPE_CHECKING:
@@ -43,15 +43,27 @@ DEFAULT_BOOTSTRAP_SERVERS = "127.0.0.1:9092"
 
 
 def with_client(bootstrap_servers: str, work: Callable[[KafkaClient], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` with a connected client. Errors: ClientError, also if a response lacks a requested item.
+    """Run `work` with a client that is connected as the command's options say. Errors: ClientError, also if a response
+    lacks a requested item.
 
-    Ctrl-C and SIGTERM cancel it, so that a member leaves its group; a second one ends the process. The signal handler
-    itself raises nothing.
+    What brokers did not permit is printed with the command that grants it. Ctrl-C and SIGTERM cancel the work, so that
+    a member leaves its group; a second one ends the process. The signal handler itself raises nothing.
     """
 
+    servers, security = connection_options.servers(bootstrap_servers), connection_options.connection().security()
+
     async def connected() -> T:
-        async with KafkaClient(bootstrap_servers) as client:
-            return await work(client)
+        client = KafkaClient(servers, security=security)
+        try:
+            async with client:
+                result = await work(client)
+        except ResponseError as error:
+            if (refusal := client.refusals.of(error.error)) is not None:
+                raise ClientError(f"{error}; {refusal.advice(security.username)}") from error
+            raise
+        for refusal in client.refusals:
+            complain(refusal.advice(security.username))
+        return result
 
     try:
         return interrupts.run(connected)

@@ -28,13 +28,20 @@ _GARBAGE_THRESHOLD: Final = 10_000
 """The number of additional objects between two collections (Python: 700); connections that end leave none."""
 
 
-async def run(config: BrokerConfig, environment: Environment | None = None) -> int:
+async def run(
+    config: BrokerConfig,
+    environment: Environment | None = None,
+    *,
+    prepare: Callable[[Broker], None] = lambda _broker: None,
+    on_ready: Callable[[Broker], None] = lambda _broker: None,
+) -> int:
     """Run a broker until SIGTERM or SIGINT; returns the process's exit status (1 after a failure that ended it).
-    `environment` as in `Broker`.
+    `environment` as in `Broker`. `prepare` is called before it starts, `on_ready` after the ready line.
     """
     end = End()
     started = time.perf_counter()
     broker = Broker(config, environment, on_failure=end.fail)
+    prepare(broker)
     asyncio.get_running_loop().call_later(_START_S_MAX, gc.enable)
     telling = asyncio.create_task(tell_what_is_due(broker.clock), name="log")
     end.on_begin = broker.give_up_start
@@ -47,6 +54,7 @@ async def run(config: BrokerConfig, environment: Environment | None = None) -> i
         return end.status
     look_for_garbage()
     print_ready(ready_line(broker))
+    on_ready(broker)
     logger.info("started in %.0f ms", (time.perf_counter() - started) * 1000)
     end.is_up = True
     await end.begun.wait()

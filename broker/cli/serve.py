@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--http", metavar="HOST:PORT")
     result.add_argument("--brokers", metavar="N")
     result.add_argument("--control", metavar="HOST:PORT")
+    result.add_argument("--secure", metavar="DIR", nargs="?", const="")
     result.add_argument("--log-level", metavar="LEVEL")
     result.add_argument("--log-format", metavar="FORMAT")
     return result
@@ -57,6 +58,12 @@ def main(
     environ = os.environ if environ is None else environ
     if options.control is not None:  # `__main__` handles it
         return refuse(["--control: expected after `barnabas serve`, and nowhere else"])
+    if options.secure is not None:
+        if options.brokers is not None:
+            return refuse(["--secure: one broker alone can be secured this way, so leave --brokers out"])
+        from barnabas.broker.cli.secure import main as serve_secured
+
+        return serve_secured(options, environ, environment)
     if options.brokers is not None:
         from barnabas.broker.cli.several_brokers import main as serve_several
 

@@ -71,6 +71,14 @@ def serve(
             help="For tests: serve faults, other brokers and the clock as HTTP and JSON; loopback only.",
         ),
     ] = None,
+    secure: Annotated[
+        Path | None,
+        typer.Option(
+            "--secure",
+            metavar="[DIR]",
+            help="TLS, users and permissions, set up in DIR (default: secure in the data directory).",
+        ),
+    ] = None,
     log_level: Annotated[
         LogLevel, typer.Option("--log-level", metavar="LEVEL", help=f"How much is logged: {', '.join(LogLevel)}.")
     ] = LogLevel.INFO,
@@ -97,6 +105,10 @@ def serve(
     its clock, and start other brokers: docs/testing-other-languages.md. The ready line ends with control=URL. Without
     --data-dir the data is temporary. With BARNABAS_CONTROL_TOKEN in the environment, requests need that token.
 
+    With --secure, clients need TLS and a password: it makes a certificate authority, a certificate, and the users
+    admin and client, keeps them in DIR, and prints what to paste into clients. docs/security.md says what that
+    protects.
+
     [bold]Examples[/bold]
 
       barnabas serve
@@ -106,6 +118,7 @@ def serve(
       barnabas serve --override log.retention.ms=3600000 --override auto.create.topics.enable=false
       barnabas serve --zookeeper 127.0.0.1:2181/kafka
       barnabas serve --listen :9092 --http :8080
+      barnabas serve --secure --data-dir /tmp/secured
       barnabas serve --listen 127.0.0.1:0 --control 127.0.0.1:8099
       KAFKA_NUM_PARTITIONS=3 barnabas serve
     """

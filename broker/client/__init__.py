@@ -1,8 +1,16 @@
 """A small Kafka client for the command line.
 
-- `client.py`: connections, versions, metadata, routing; `patience.py`: retries; `errors.py`: what ends a command.
+- `client.py`: metadata, routing; `connection.py`: versions, requests; `patience.py`: retries; `errors.py`: what ends a
+  command.
 - `producer.py` and `consumer.py`: records; `places.py`: positions as users name them, and their offsets.
 - `group.py`: a member of a consumer group; `configs.py`: describe and alter configs.
+
+Security:
+
+- `security.py` is how a client connects; `security_properties.py` reads that from Kafka's properties, with `jaas.py`
+  and `key_stores.py` (PEM, PKCS12); `permissions.py` says what a refused client lacks.
+- `users.py`, `acls.py` and `quotas.py` describe and change these.
+- `tls.py` is TLS; `login.py` is SASL, with `scram.py` and `tokens.py` (OAUTHBEARER).
 
 Moves of partitions:
 

@@ -1,4 +1,4 @@
-"""A small Kafka client for the command line: connections, version negotiation, metadata, and routing of requests.
+"""A small Kafka client for the command line: metadata, and routing of requests to connections.
 
 It works with any Kafka-compatible broker. Everything is bounded: response sizes, waiting times, retries. Errors are
 `ClientError`s with a text for the user at the terminal.
@@ -8,28 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import struct
-from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
-import barnabas
-from barnabas.broker.client.errors import BrokerUnavailable, ClientError, ResponseError, check
+from barnabas.broker.client.connection import ANSWER_S, BrokerConnection
+from barnabas.broker.client.errors import BrokerUnavailable, ClientError, OtherMechanism, ResponseError, check
 from barnabas.broker.client.patience import Patience
+from barnabas.broker.client.permissions import Refusals
+from barnabas.broker.client.security import PLAINTEXT, Security, UserLogin
 from barnabas.broker.configuration.config import parse_address
-from barnabas.wire import codec, messages
-from barnabas.wire.errors import ErrorCode, ProtocolError
-from barnabas.wire.headers import parse_response_header, request_header
-from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.wire.schema import Message
 
-RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
+if TYPE_CHECKING:
+    import ssl
+
 RETRY_BACKOFF_S: Final = 0.1
-ANSWER_S: Final = 5.0
-"""The additional time for the response that a request was not completed within its own timeout."""
 SETUP_S: Final = 10.0
 """The timeout of connecting to one address, and then of its first response, while there are others to be tried; Kafka's
 socket.connection.setup.timeout.ms."""
@@ -38,16 +35,6 @@ DEFAULT_PORT: Final = 9092
 
 GROUP_COORDINATOR: Final = 0
 TRANSACTION_COORDINATOR: Final = 1
-
-_API_VERSIONS: Final = 18
-_LENGTH: Final = struct.Struct(">i")
-_HTTP: Final = int.from_bytes(b"HTTP")
-_TLS_ALERT: Final = 0x1503
-"""An alert (21) of TLS, or of SSL 3: the response to a request that is no handshake. The next byte is the minor
-version, which differs between them."""
-"""The first four bytes of a web server's response, read as the length of a response."""
-
-R = TypeVar("R", bound=Message)
 
 
 def no_partition(topic: str, missing: Iterable[int], count: int) -> str:
@@ -78,186 +65,9 @@ def parse_bootstrap_servers(text: str) -> list[tuple[str, int]]:
     return addresses
 
 
-class BrokerConnection:
-    """One connection. Requests may overlap; responses come in their order. Owned by the task that opened it."""
-
-    def __init__(self, host: str, port: int, client_id: str, request_timeout_s: float) -> None:
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._host, self._port = host, port
-        self._client_id = client_id
-        self._timeout_s = request_timeout_s
-        self._versions: dict[int, tuple[int, int]] = {}
-        self._correlation_id = 0
-        self._waiting: deque[tuple[int, int, int, asyncio.Future[tuple[memoryview, int]]]] = deque()
-        self._writer: asyncio.StreamWriter | None = None
-        self._receiving: asyncio.Task[None] | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether requests can be sent."""
-        return self._writer is not None and not self._writer.is_closing()
-
-    async def open(self, limit_s: float | None = None) -> None:
-        """Connect and negotiate versions, each within `limit_s`, by default within the timeout of requests. Errors:
-        BrokerUnavailable.
-        """
-        limit_s = self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)
-        try:
-            async with asyncio.timeout(limit_s):
-                reader, self._writer = await asyncio.open_connection(self._host, self._port)
-        except TimeoutError as error:
-            raise BrokerUnavailable(f"no broker answers at {self.address} (waited {limit_s:g} s)") from error
-        except OSError as error:
-            # asyncio's messages are for programmers; unknown hosts have no errno of the system's.
-            number = error.errno or 0
-            reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
-            raise BrokerUnavailable(f"no broker answers at {self.address} ({reason})") from error
-        except (OverflowError, UnicodeError) as error:  # the address of another broker in a response may be anything
-            raise BrokerUnavailable(f"no broker can be at {self.address:.300}: that is no address") from error
-        self._receiving = asyncio.create_task(self._receive(reader), name=f"responses of {self.address}")
-        await self._negotiate(limit_s)
-
-    async def _negotiate(self, limit_s: float) -> None:
-        request = ApiVersionsRequest(
-            client_software_name="barnabas", client_software_version=barnabas.__version__.replace("+", "-")
-        )
-        for version in (3, 0):
-            body, position = await self._exchange(request, version, limit_s)
-            # A broker without version 3 responds in version 0, with this error (KIP-511).
-            if version and _error_code(body, position) == ErrorCode.UNSUPPORTED_VERSION:
-                continue
-            response: ApiVersionsResponse = await self._decode(request, version, body, position)
-            check(response.error_code, f"{self.address} does not report its API versions")
-            self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
-            return
-
-    def version_of(self, request_class: type[Message], max_version: int | None = None) -> int:
-        """The highest version that both sides support. Errors: ClientError if there is none."""
-        ours, name = request_class.VALID_VERSIONS, request_class.__name__.removesuffix("Request")
-        theirs = self._versions.get(request_class.API_KEY)
-        if theirs is None:
-            raise ClientError(f"the broker at {self.address} does not serve {name}")
-        lowest, highest = max(ours[0], theirs[0]), min(ours[1], theirs[1])
-        if max_version is not None:
-            highest = min(highest, max_version)
-        if lowest > highest:
-            raise ClientError(
-                f"the broker at {self.address} serves {name} in versions {theirs[0]} to {theirs[1]},"
-                " and this program knows none of them"
-            )
-        return highest
-
-    async def send(self, request: Message, *, max_version: int | None = None, wait_s: float = 0.0) -> Any:
-        """The response to `request`. `wait_s` is how long the broker may delay it on purpose (fetches, joins); a
-        request with its own timeout may be answered after that.
-
-        Errors: BrokerUnavailable (closed, no response), ClientError (no common version, an invalid response).
-        """
-        version = self.version_of(type(request), max_version)
-        limit_s = max(self._timeout_s + wait_s, getattr(request, "timeout_ms", 0) / 1000 + ANSWER_S)
-        body, position = await self._exchange(request, version, limit_s)
-        return await self._decode(request, version, body, position)
-
-    async def _decode(self, request: Message, version: int, body: memoryview, position: int) -> Any:
-        try:
-            return codec.decode(messages.api(request.API_KEY).response_class, version, body, position)
-        except ProtocolError as error:
-            await self.close()
-            raise self._not_kafka(error) from error
-
-    async def _exchange(self, request: Message, version: int, limit_s: float) -> tuple[memoryview, int]:
-        if self._writer is None:
-            raise BrokerUnavailable(f"the connection to {self.address} is closed")
-        self._correlation_id += 1
-        parts: list[Any] = [request_header(request.API_KEY, version, self._correlation_id, self._client_id)]
-        codec.encoder(type(request), version)(request, parts)
-        answer: asyncio.Future[tuple[memoryview, int]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((self._correlation_id, request.API_KEY, version, answer))
-        self._writer.writelines([_LENGTH.pack(sum(map(len, parts))), *parts])
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._writer.drain()
-                return await answer
-        except TimeoutError as error:
-            await self.close()
-            name = messages.API_NAMES[request.API_KEY]
-            raise BrokerUnavailable(
-                f"the broker at {self.address} did not answer {name} within {limit_s:g} s"
-            ) from error
-        except OSError as error:
-            await self.close()
-            raise BrokerUnavailable(f"the broker at {self.address} closed the connection") from error
-        finally:
-            # If the wait ended without the response, its exception has to be retrieved, or asyncio would complain.
-            if not answer.cancel() and not answer.cancelled():
-                answer.exception()
-
-    async def _receive(self, reader: asyncio.StreamReader) -> None:
-        reason: Exception = BrokerUnavailable(f"the connection to {self.address} is closed")
-        try:
-            while True:
-                (size,) = _LENGTH.unpack(await reader.readexactly(4))
-                if size >> 16 == _TLS_ALERT:
-                    raise ProtocolError(
-                        "TLS, which these commands do not speak: name a listener without it (PLAINTEXT)"
-                    )
-                if not 4 <= size <= RESPONSE_BYTES_MAX:
-                    raise ProtocolError("HTTP" if size == _HTTP else f"a response of {size} bytes")
-                self._hand_over(memoryview(await reader.readexactly(size)))
-        except ProtocolError as error:
-            reason = self._not_kafka(error)
-        except (OSError, asyncio.IncompleteReadError):
-            reason = self._closed()
-        finally:
-            if self._writer is not None:
-                self._writer.close()
-            for *_, answer in self._waiting:
-                if not answer.done():
-                    answer.set_exception(reason)
-            self._waiting.clear()
-
-    def _closed(self) -> BrokerUnavailable:
-        if self._versions:
-            return BrokerUnavailable(f"the broker at {self.address} closed the connection")
-        return BrokerUnavailable(
-            f"the broker at {self.address} closed the connection before it answered anything "
-            "(as listeners with TLS may do, which these commands do not speak)"
-        )
-
-    def _not_kafka(self, error: ProtocolError) -> ClientError:
-        return ClientError(f"{self.address} answered with something that is not Kafka's protocol: {error}")
-
-    def _hand_over(self, frame: memoryview) -> None:
-        if not self._waiting:
-            raise ProtocolError("a response without a request")
-        expected, api_key, version, answer = self._waiting[0]
-        correlation_id, position = parse_response_header(frame, api_key, version)
-        if correlation_id != expected:
-            raise ProtocolError(f"the response to request {correlation_id} instead of {expected}")
-        self._waiting.popleft()
-        if not answer.done():
-            answer.set_result((frame, position))
-
-    async def close(self) -> None:
-        """Close the connection; requests in flight fail, including those that the broker has not
-        received completely."""
-        if self._writer is not None:
-            self._writer.transport.abort()
-        if self._receiving is not None and self._receiving is not asyncio.current_task():
-            self._receiving.cancel()
-            await asyncio.gather(self._receiving, return_exceptions=True)
-        if self._writer is not None:
-            with contextlib.suppress(OSError):
-                await self._writer.wait_closed()
-
-
 def _is_of_no_controller(response: Any) -> bool:
     entries = [entry for name in ("topics", "results", "responses") for entry in getattr(response, name, ())]
     return any(getattr(each, "error_code", 0) == ErrorCode.NOT_CONTROLLER for each in (response, *entries))
-
-
-def _error_code(body: memoryview, position: int) -> int:
-    return int.from_bytes(body[position : position + 2], "big", signed=True)
 
 
 class KafkaClient:
@@ -274,12 +84,18 @@ class KafkaClient:
         client_id: str = "barnabas-cli",
         request_timeout_s: float = 30.0,
         setup_timeout_s: float = SETUP_S,
+        security: Security = PLAINTEXT,
     ) -> None:
         self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
         self._client_id = client_id
         self._timeout_s = request_timeout_s
         self._setup_timeout_s = setup_timeout_s
+        self._security = security
+        self._tls_context = _context(security)
+        self.refusals = Refusals()
         self._connections: dict[int | None, BrokerConnection] = {}
+        self._stale: list[BrokerConnection] = []
+        """Replaced connections with requests in flight."""
         self._opening: dict[int | None, asyncio.Lock] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
         self.cluster_id: str | None = None
@@ -298,7 +114,7 @@ class KafkaClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        for connection in list(self._connections.values()):
+        for connection in [*self._connections.values(), *self._stale]:
             await connection.close()
 
     async def send(
@@ -395,7 +211,9 @@ class KafkaClient:
         async with self._opening.setdefault(node_id, asyncio.Lock()):
             connection = self._connections.get(node_id)
             if connection is not None and connection.is_open:
-                return connection
+                if not connection.is_stale:
+                    return connection
+                await self._retire(connection)
             addresses = self._bootstrap + list(self._addresses.values())
             if node_id is not None:
                 if node_id not in self._addresses:
@@ -405,14 +223,27 @@ class KafkaClient:
             self._connections[node_id] = connection
             return connection
 
+    async def _retire(self, connection: BrokerConnection) -> None:
+        """Keep a replaced connection until the responses of its requests have come."""
+        self._stale.append(connection)
+        for each in [each for each in self._stale if each.is_idle]:
+            self._stale.remove(each)
+            await each.close()
+
     async def _open_one_of(self, addresses: Sequence[tuple[str, int]]) -> BrokerConnection:
         failures = []
         different = dict.fromkeys(addresses)
         limit_s = self._setup_timeout_s if len(different) > 1 else None
         for host, port in different:
-            connection = BrokerConnection(host, port, self._client_id, self._timeout_s)
+            connection = self._new_connection(host, port)
             try:
                 await connection.open(limit_s)
+            except OtherMechanism as other:
+                await connection.close()
+                assert isinstance(self._security.login, UserLogin)
+                login = replace(self._security.login, mechanism=other.mechanism, may_weaken=True)
+                self._security = replace(self._security, login=login)
+                return await self._open_one_of(addresses)
             except BrokerUnavailable as error:
                 await connection.close()
                 failures.append(str(error))
@@ -422,6 +253,26 @@ class KafkaClient:
             else:
                 return connection
         raise BrokerUnavailable("; ".join(failures))
+
+    def _new_connection(self, host: str, port: int) -> BrokerConnection:
+        return BrokerConnection(
+            host,
+            port,
+            self._client_id,
+            self._timeout_s,
+            security=self._security,
+            tls_context=self._tls_context,
+            refusals=self.refusals,
+        )
+
+
+def _context(security: Security) -> ssl.SSLContext | None:
+    """The context of TLS, if there is any. Errors: ClientError."""
+    if security.tls is None:
+        return None
+    from barnabas.broker.client.tls import client_context
+
+    return client_context(security.tls)
 
 
 __all__ = [

@@ -21,6 +21,15 @@ class ResponseError(ClientError):
         self.error = error
 
 
+class OtherMechanism(ClientError):
+    """The broker does not offer SASL's default mechanism, but `mechanism`, which the same user may try on a new
+    connection."""
+
+    def __init__(self, mechanism: str) -> None:
+        super().__init__(f"the broker offers the SASL mechanism {mechanism}")
+        self.mechanism = mechanism
+
+
 def timed_out(code: int, what: str) -> str:
     """The addition to the text of a change that timed out: whether it will be carried out is unknown."""
     return f"; {what}" if code == ErrorCode.REQUEST_TIMED_OUT else ""

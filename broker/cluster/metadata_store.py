@@ -10,12 +10,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.clock import Clock
-from barnabas.controller.configs import ConfigRepository
-from barnabas.controller.controller import Controller
 from barnabas.controller.coordination.interface import (
     ConnectionLost,
     CoordinationError,
@@ -73,8 +71,17 @@ def find_metadata_file(directories: Sequence[Path], cluster_id: str | None, miss
     return found[0] if found else directories[0] / METADATA_FILE
 
 
+class UsesSession(Protocol):
+    """A part that reads and writes the metadata store."""
+
+    async def rejoin(self, store: CoordinationStore, /) -> None:
+        """Continue in a new session after the last one has expired. Raises: CoordinationError; DamagedZnode;
+        BrokerIdInUse."""
+        ...
+
+
 class MetadataStore:
-    """Opens sessions, and passes a new one to `configs` and `controller` (see `follow`).
+    """Opens sessions, and passes a new one to the parts that use it (see `follow`).
 
     `find_file` returns the path of the file, existing or new, and `worker` creates the worker that reads and writes it;
     `known_cluster` returns the cluster id in the log directories, if any. `on_failure` is called when the broker cannot
@@ -114,8 +121,7 @@ class MetadataStore:
         self._session: CoordinationStore | None = None
         self._zookeeper: ProcessSession | None = None
         """The present session, if it is one with ZooKeeper."""
-        self._configs: ConfigRepository | None = None
-        self._controller: Controller | None = None
+        self._users: tuple[UsesSession, ...] = ()
         self._ending: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
         self._is_lost = False
@@ -152,10 +158,9 @@ class MetadataStore:
             )
         return session
 
-    def follow(self, configs: ConfigRepository, controller: Controller) -> None:
-        """Pass each session after the first one to these."""
-        self._configs = configs
-        self._controller = controller
+    def follow(self, *users: UsesSession) -> None:
+        """Pass each session after the first one to these, in this order."""
+        self._users = users
 
     async def stay_out(self) -> None:
         """Open no more sessions: the broker is about to stop."""
@@ -272,9 +277,8 @@ class MetadataStore:
         self._is_lost = False
         try:
             session = await self._open_again()
-            if self._configs is not None and self._controller is not None:
-                await self._configs.rejoin(session)
-                await self._controller.rejoin(session)
+            for user in self._users:
+                await user.rejoin(session)
         except (CoordinationError, DamagedZnode) as error:
             is_broken = isinstance(error, StoreUnavailable) and not isinstance(error, ConnectionLost)
             if self._shared is not None and is_broken:

@@ -116,13 +116,15 @@ class ConfigChanges:
         self,
         resources: Sequence[ResourceType],
         new_overrides: Callable[[ResourceType, Overrides], Overrides],
+        check: Callable[[ResourceType], None],
         *,
         validate_only: bool,
         alter_loggers: Callable[[ResourceType], None] | None = None,
     ) -> list[ApiError | None]:
         """Change the configs of every resource that can be changed; one outcome per resource, None for success.
 
-        `new_overrides(resource, current)` computes a resource's new overrides; it raises ApiError. `alter_loggers`
+        `new_overrides(resource, current)` computes a resource's new overrides; it raises ApiError. `check(resource)`
+        raises ApiError if the client may not alter a resource, before it is looked up. `alter_loggers`
         handles resources of type BROKER_LOGGER; without it they are refused.
         """
         seen: dict[tuple[int, str], int] = {}
@@ -138,6 +140,7 @@ class ConfigChanges:
                 continue
             try:
                 _check_names(resource)
+                check(resource)
                 if resource.resource_type == BROKER_LOGGER and alter_loggers is not None:
                     alter_loggers(resource)
                 else:

@@ -55,6 +55,13 @@ DEFAULTS_WITH_ZOOKEEPER: Final[Mapping[str, ConfigValue]] = MappingProxyType(
 """Kafka's defaults, for clusters that may have several brokers; a broker that is always alone has those
 of the table."""
 
+AUTHORIZERS: Final = (
+    "kafka.security.authorizer.AclAuthorizer",
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+)
+"""The values of `authorizer.class.name`: both mean the authorizer of this broker. The first is that of Kafka in
+ZooKeeper mode, the second that of KRaft."""
+
 _NO_ZOOKEEPER_SECURITY: Final = "connections to ZooKeeper are plain, without TLS, ACLs or migration to KRaft"
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\s:\[\]/]*)):([0-9]{1,5})")
@@ -449,6 +456,18 @@ class _Resolver:
         if self.value("remote.log.storage.system.enable") is True:
             key = "remote.log.storage.system.enable"
             self.fail(key, f"Invalid value true for configuration {key}: tiered storage is not supported")
+        self._check_authorizer()
+
+    def _check_authorizer(self) -> None:
+        key, text = "authorizer.class.name", self.text("authorizer.class.name")
+        if text and text not in AUTHORIZERS:
+            reason = f"other Java classes cannot be loaded. Allowed: {', '.join(AUTHORIZERS)}"
+            self.fail(key, f"Invalid value {text} for configuration {key}: {reason}")
+        key = "super.users"
+        for part in (self.text(key) or "").split(";"):
+            if part.strip() and ":" not in part:
+                reason = "expected TYPE:NAME;TYPE:NAME, such as User:admin"
+                self.fail(key, f"Invalid value {part.strip()} for configuration {key}: {reason}")
 
     def _unify_node_id(self) -> None:
         node_id, broker_id = self.raw.get("node.id"), self.raw.get("broker.id")

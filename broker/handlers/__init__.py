@@ -2,6 +2,8 @@
 
 A new API is a file here with its `HANDLER` (`broker/api/registry.py`), a line in a table below, and:
 
+- what it asks the authorizer, in the paragraph "Authorization:" of its head (`tools/references/authorization.py` says
+  how), and a case in `tests/broker/handlers/authorization_cases.py`;
 - its messages, if there are none yet: a name in `tools/wiregen/selection.py`;
 - a request for the attacks in `tools/attack/requests.py`, one between brokers in
   `tests/abuse/test_numbers_between_brokers.py`;
@@ -45,6 +47,9 @@ _MODULES = {
     26: "end_txn",
     27: "write_txn_markers",
     28: "txn_offset_commit",
+    29: "describe_acls",
+    30: "create_acls",
+    31: "delete_acls",
     32: "describe_configs",
     33: "alter_configs",
     35: "describe_log_dirs",
@@ -55,6 +60,8 @@ _MODULES = {
     45: "alter_partition_reassignments",
     46: "list_partition_reassignments",
     47: "offset_delete",
+    48: "describe_client_quotas",
+    49: "alter_client_quotas",
     60: "describe_cluster",
     61: "describe_producers",
     65: "describe_transactions",

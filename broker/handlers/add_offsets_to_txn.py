@@ -4,6 +4,8 @@ Behaviour: adds the group's partition of `__consumer_offsets` to the transaction
 not send it: TxnOffsetCommit adds the partition.
 Errors: INVALID_REQUEST (empty id), INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version
 2), CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Authorization: Write on TransactionalId: TRANSACTIONAL_ID_AUTHORIZATION_FAILED; Read on Group:
+GROUP_AUTHORIZATION_FAILED.
 Versions: 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE is understood.
 """
 
@@ -11,11 +13,16 @@ from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
 from barnabas.broker.coordinators.transactions.events import AddPartitions
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 
 async def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
+    if not context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not context.authorize(Operation.READ, ResourceType.GROUP, request.group_id):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     services = context.services
     event = AddPartitions(
         request.transactional_id,

@@ -7,17 +7,22 @@ verified (KIP-890).
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, OPERATION_NOT_ATTEMPTED (for the others then), and the same for all:
 INVALID_REQUEST (empty id), INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 2),
 CONCURRENT_TRANSACTIONS, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE. For a verification:
-TRANSACTION_ABORTABLE for partitions that are not part of the transaction. Versions 4 and 5 from other clients:
-CLUSTER_AUTHORIZATION_FAILED.
+TRANSACTION_ABORTABLE for partitions that are not part of the transaction.
+Authorization: Write on TransactionalId (before version 4): TRANSACTIONAL_ID_AUTHORIZATION_FAILED for all partitions;
+Write on Topic (before version 4): TOPIC_AUTHORIZATION_FAILED per partition, always for internal topics; ClusterAction
+on Cluster (versions 4 and 5): CLUSTER_AUTHORIZATION_FAILED.
 Versions: 2 PRODUCER_FENCED; 3 flexible; 4 several transactions; 5 TRANSACTION_ABORTABLE is understood.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from barnabas.broker.api.authorization import Decisions
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.cluster.metadata import INTERNAL_TOPICS
 from barnabas.broker.coordinators.transactions.events import AddPartitions, PartitionsReply, VerifyPartitions
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -37,7 +42,7 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add(transaction, context))
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _add_of_client(transaction, context))
     if not context.comes_from_some_broker():
         return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     # All at once: a transaction whose coordinator's log is stuck does not delay the others.
@@ -50,15 +55,31 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
     )
 
 
-async def _add(
+async def _add_of_client(
     transaction: AddPartitionsToTxnTransaction, context: RequestContext
 ) -> list[AddPartitionsToTxnTopicResult]:
+    if not context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id):
+        return _in_order(transaction, PartitionsReply(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    may_write = Decisions(context, Operation.WRITE, ResourceType.TOPIC)
+    names = dict.fromkeys(topic.name for topic in transaction.topics)
+    refused = frozenset(name for name in names if name in INTERNAL_TOPICS or not may_write(name))
+    return await _add(transaction, context, refused)
+
+
+async def _add(
+    transaction: AddPartitionsToTxnTransaction, context: RequestContext, refused: Collection[str] = ()
+) -> list[AddPartitionsToTxnTopicResult]:
+    """Add or verify the partitions of a transaction; none of them if a topic is `refused` or a partition is missing."""
     partitions = dict.fromkeys((topic.name, index) for topic in transaction.topics for index in topic.partitions)
     metadata = context.services.metadata
-    missing = {partition for partition in partitions if not metadata.has_partition(*partition)}
-    if missing:
-        unknown, others = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
-        return _each_once({partition: unknown if partition in missing else others for partition in partitions})
+    errors: dict[tuple[str, int], ErrorCode] = {}
+    for partition in partitions:
+        if partition[0] in refused:
+            errors[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not metadata.has_partition(*partition):
+            errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if errors:
+        return _each_once({each: errors.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions})
     named = (transaction.transactional_id, 0, transaction.producer_id, transaction.producer_epoch)
     try:
         reply = await context.services.transactions.partitions(
@@ -73,6 +94,13 @@ async def _add(
         reply = PartitionsReply(ErrorCode.INVALID_PRODUCER_EPOCH)
     if transaction.verify_only:
         return _each_once({partition: reply.error_of(partition) for partition in partitions})
+    return _in_order(transaction, reply)
+
+
+def _in_order(
+    transaction: AddPartitionsToTxnTransaction, reply: PartitionsReply
+) -> list[AddPartitionsToTxnTopicResult]:
+    """The results of a reply, in the order of the request."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,

@@ -4,6 +4,7 @@ Behaviour: between brokers, served by the controller (KIP-730). The response is 
 allocated.
 Errors: NOT_CONTROLLER, BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR,
 CLUSTER_AUTHORIZATION_FAILED.
+Authorization: ClusterAction on Cluster: CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from barnabas.broker.api.context import RequestContext

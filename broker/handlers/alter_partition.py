@@ -5,6 +5,7 @@ stored.
 Errors: of a request as a whole: NOT_CONTROLLER, STALE_BROKER_EPOCH, CLUSTER_AUTHORIZATION_FAILED; per partition:
 UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION,
 INVALID_REQUEST, INELIGIBLE_REPLICA.
+Authorization: ClusterAction on Cluster: CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from barnabas.broker.api.context import RequestContext

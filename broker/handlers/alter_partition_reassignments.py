@@ -7,14 +7,17 @@ Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS, I
 a duplicate, an adding replica on a broker that is not registered, or no replica in sync would be left),
 INVALID_REPLICATION_FACTOR, REQUEST_TIMED_OUT (nothing was stored in time; it may be later). For the whole request:
 NOT_CONTROLLER, KAFKA_STORAGE_ERROR.
+Authorization: Alter on Cluster: CLUSTER_AUTHORIZATION_FAILED, and for each partition.
 Deviations: throttle_time_ms is always 0.
 Versions: 1 allow_replication_factor_change (KIP-860).
 """
 
 from __future__ import annotations
 
+from barnabas.broker.api.authorization import check_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.broker.security.operations import Operation
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import (
@@ -28,6 +31,10 @@ from barnabas.wire.messages.alter_partition_reassignments import (
 async def handle(
     request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
+    try:
+        check_on_cluster(context, Operation.ALTER)
+    except ApiError as error:
+        return _refused(request, error)
     if not request.topics:
         return AlterPartitionReassignmentsResponse()
     turns = Turns()
@@ -55,6 +62,21 @@ async def handle(
             answer.partitions.append(_result(each.partition_index, results[topic.name, each.partition_index]))
             await turns.after_one()
     return response
+
+
+def _refused(request: AlterPartitionReassignmentsRequest, error: ApiError) -> AlterPartitionReassignmentsResponse:
+    """The response to a client that may not reassign partitions."""
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_code=error.error,
+        error_message=error.message,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name, partitions=[_result(each.partition_index, error) for each in topic.partitions]
+            )
+            for topic in request.topics
+        ],
+    )
 
 
 def _result(index: int, error: ApiError | None) -> ReassignablePartitionResponse:

@@ -5,6 +5,7 @@ with UNSUPPORTED_VERSION and this API's own range, so that the client can retry 
 version 0. From version 3 on the response contains the feature `transaction.version`: supported from 0 to 2, and its
 finalised level.
 Errors: INVALID_REQUEST for a client software name or version outside Kafka's pattern (version 3+); UNSUPPORTED_VERSION.
+Authorization: none, as in Kafka: a client has to know the versions before it authenticates.
 Versions: 3 client software, features; before 4 a supported feature whose lowest level is 0 is left out, because clients
 of these versions cannot parse it (KAFKA-17011).
 """

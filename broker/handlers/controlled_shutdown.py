@@ -4,6 +4,7 @@ Behaviour: between brokers, served by the controller. The response is sent once 
 remain have no other eligible replica.
 Errors: NOT_CONTROLLER, BROKER_NOT_AVAILABLE (not registered), STALE_BROKER_EPOCH, REQUEST_TIMED_OUT,
 KAFKA_STORAGE_ERROR, CLUSTER_AUTHORIZATION_FAILED.
+Authorization: ClusterAction on Cluster: CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from barnabas.broker.api.context import RequestContext

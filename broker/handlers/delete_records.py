@@ -6,16 +6,19 @@ the response waits until it has reached the offset, at most `timeout_ms`.
 Errors per partition: OFFSET_OUT_OF_RANGE (negative or above the high watermark), UNKNOWN_TOPIC_OR_PARTITION,
 NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION (the topic is compacted and not deleted from), INVALID_TOPIC_EXCEPTION
 (internal topics), REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
+Authorization: Delete on Topic: TOPIC_AUTHORIZATION_FAILED per partition.
 """
 
 import asyncio
 from collections.abc import Awaitable
 
+from barnabas.broker.api.authorization import Decisions
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import INTERNAL_TOPICS
 from barnabas.broker.replication.delayed_reply import once_committed
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -38,11 +41,14 @@ def handle(
     request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]:
     pending: _Pending = []
+    may_delete = Decisions(context, Operation.DELETE, ResourceType.TOPIC)
     response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=[_delete(topic.name, partition, pending, context) for partition in topic.partitions],
+                partitions=[
+                    _delete(topic.name, partition, pending, may_delete, context) for partition in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
@@ -68,10 +74,12 @@ def _fail(entry: _Entry, error: ErrorCode) -> None:
 
 
 def _delete(
-    topic: str, asked: DeleteRecordsPartition, pending: _Pending, context: RequestContext
+    topic: str, asked: DeleteRecordsPartition, pending: _Pending, may_delete: Decisions, context: RequestContext
 ) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=INVALID_LOW_WATERMARK)
     try:
+        if not may_delete(topic):
+            raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         partition = context.services.replicas.partition_or_error(topic, asked.partition_index)
         if topic in INTERNAL_TOPICS:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)

@@ -3,13 +3,15 @@
 Behaviour: addresses are those of the listener that the request came in on.
 Errors: endpoint types other than brokers: MISMATCHED_ENDPOINT_TYPE for controllers, UNSUPPORTED_ENDPOINT_TYPE for
 anything else (version 1, KIP-919).
+Authorization: Describe on Cluster (operations on the cluster): no operations.
 Versions: 1 endpoint type; 2 fenced brokers (KIP-1073), of which there are none: a broker that is down is not
 registered.
 """
 
+from barnabas.broker.api.authorization import operations_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.security.operations import CLUSTER_OPERATIONS, NOT_ASKED
+from barnabas.broker.security.operations import NOT_ASKED
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -38,9 +40,9 @@ def handle(request: DescribeClusterRequest, context: RequestContext) -> Describe
         cluster_id=context.services.cluster_id,
         controller_id=metadata.controller_id if known else -1,
         brokers=brokers,
-        cluster_authorized_operations=CLUSTER_OPERATIONS
-        if request.include_cluster_authorized_operations
-        else NOT_ASKED,
+        cluster_authorized_operations=(
+            operations_on_cluster(context) if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
     )
 
 

@@ -4,12 +4,16 @@ Behaviour: null or empty key lists request all configs. BROKER with an empty nam
 brokers; BROKER_LOGGER lists this process's loggers. Values of unknown or password configs are not shown.
 Errors per resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST (another broker's id, types
 that are not served), POLICY_VIOLATION (a response of more than 32 MiB).
+Authorization: DescribeConfigs on Topic: TOPIC_AUTHORIZATION_FAILED per resource; DescribeConfigs on Cluster (brokers,
+loggers, client metrics): CLUSTER_AUTHORIZATION_FAILED per resource; DescribeConfigs on Group:
+GROUP_AUTHORIZATION_FAILED per resource.
 Deviations: throttle_time_ms is always 0; resource types GROUP and CLIENT_METRICS are refused (nothing here has such
 configs).   Versions: 1 synonyms and sources; 3 types and documentation (KIP-569); 4 flexible.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 
+from barnabas.broker.api.authorization import check_on_configs
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
@@ -24,6 +28,7 @@ from barnabas.broker.configuration.topics import (
     ConfigEntry,
     broker_synonyms,
 )
+from barnabas.broker.security.operations import Operation
 from barnabas.controller.topics import check_topic_name
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_configs import (
@@ -55,6 +60,7 @@ def _described(
     keys = None if resource.configuration_keys is None else tuple(resource.configuration_keys)
     question = (resource.resource_type, resource.resource_name, keys)
     try:
+        check_on_configs(context, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
         known = room.again(question)
         return room.first(question, _describe(resource, request, context)) if known is None else known
     except ApiError as error:

@@ -1,9 +1,10 @@
 """DescribeGroups (key 15): state, protocol and members of groups.   Versions 0-6.
 
 Behaviour: the members' metadata is shown while the group is stable. A group that does not exist is Dead; from version 6
-on that is an error too. Without an authorizer all operations on groups are allowed (KIP-430).
+on that is an error too.
 Errors per group: GROUP_ID_NOT_FOUND (version 6+), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a response of more than 32 MiB).
+Authorization: Describe on Group: GROUP_AUTHORIZATION_FAILED per group.
 Versions: 1 throttle time; 3 authorized operations; 4 group instance id (KIP-345); 5 flexible; 6 GROUP_ID_NOT_FOUND and
 messages (KIP-1043).
 """
@@ -15,7 +16,7 @@ from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.broker.coordinators.groups.views import DEAD
 from barnabas.broker.coordinators.runtime import weight_of
-from barnabas.broker.security.operations import GROUP_OPERATIONS, NOT_ASKED
+from barnabas.broker.security.operations import NOT_ASKED, Operation, ResourceType
 from barnabas.turns import InPieces, Turns, in_turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_groups import (
@@ -41,7 +42,9 @@ def _describe_all(request: DescribeGroupsRequest, context: RequestContext) -> In
     for group_id in request.groups:
         group = _describe(group_id, context, room)
         is_asked = request.include_authorized_operations and group.error_code == ErrorCode.NONE
-        group.authorized_operations = GROUP_OPERATIONS if is_asked else NOT_ASKED
+        group.authorized_operations = (
+            context.authorized_operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED
+        )
         groups.append(group)
         if turns.is_over(weight_of(group_id)):
             yield
@@ -49,6 +52,8 @@ def _describe_all(request: DescribeGroupsRequest, context: RequestContext) -> In
 
 
 def _describe(group_id: str, context: RequestContext, room: ReplyRoom[str, DescribedGroup]) -> DescribedGroup:
+    if not context.authorize(Operation.DESCRIBE, ResourceType.GROUP, group_id):
+        return DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     try:
         known = room.again(group_id)
         return room.first(group_id, _group(group_id, context)) if known is None else known

@@ -3,15 +3,18 @@
 Behaviour: null topics request every partition. Sizes are bytes of segments; `offset_lag` is how far the log end is
 behind the high watermark (a follower's, or 0).
 Errors per directory: KAFKA_STORAGE_ERROR.
+Authorization: Describe on Cluster: CLUSTER_AUTHORIZATION_FAILED (before version 3 an empty response).
 Versions: 2 flexible; 3 top-level error; 4 total and usable bytes (KIP-827); 5 whether a directory is cordoned, which
 none is: `cordoned.log.dirs` (KIP-1066) has no effect here.
 """
 
 from collections.abc import Callable, Iterable
 
+from barnabas.broker.api.authorization import may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.security.operations import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -23,6 +26,8 @@ from barnabas.wire.messages.describe_log_dirs import (
 
 
 async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+    if not may_on_cluster(context, Operation.DESCRIBE):
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     logs = context.services.log_manager
     wanted = _wanted(request)
     by_directory: dict[str, list[Partition]] = {str(directory): [] for directory in logs.directories}

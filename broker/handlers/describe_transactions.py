@@ -3,15 +3,20 @@
 Behaviour: each id succeeds or fails by itself. Partitions that have their transaction marker already are left out.
 Errors per id: TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST (empty), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a response of more than 32 MiB).
+Authorization: Describe on TransactionalId: TRANSACTIONAL_ID_AUTHORIZATION_FAILED per id; Describe on Topic: topics are
+left out.
 """
 
 from collections.abc import Awaitable
 
+from barnabas.broker.api.authorization import Decisions
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.broker.coordinators.runtime import weight_of
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.turns import InPieces, Turns, in_turns
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -36,29 +41,36 @@ def _describe_all(
 ) -> InPieces[DescribeTransactionsResponse]:
     room: ReplyRoom[str, TransactionState] = ReplyRoom(_reply_bytes, context.services.reply_bytes_max)
     response, turns = DescribeTransactionsResponse(), Turns()
+    may_describe = Decisions(context, Operation.DESCRIBE, ResourceType.TOPIC)
     for name in request.transactional_ids:
-        response.transaction_states.append(_describe(name, context, room))
+        response.transaction_states.append(_describe(name, may_describe, context, room))
         if turns.is_over(weight_of(name)):
             yield
     return response
 
 
 def _describe(
-    transactional_id: str, context: RequestContext, room: ReplyRoom[str, TransactionState]
+    transactional_id: str, may_describe: Decisions, context: RequestContext, room: ReplyRoom[str, TransactionState]
 ) -> TransactionState:
+    if not context.authorize(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return TransactionState(transactional_id=transactional_id, error_code=error_code)
     try:
         known = room.again(transactional_id)
-        return room.first(transactional_id, _transaction(transactional_id, context)) if known is None else known
+        if known is None:
+            known = room.first(transactional_id, _transaction(transactional_id, may_describe, context))
+        return known
     except Exception as found:  # noqa: BLE001 - one entry's error does not affect the others
         error = context.services.unforeseen.refusal(found, f"transactional id {transactional_id!r}")
         return TransactionState(transactional_id=transactional_id, error_code=error.error)
 
 
-def _transaction(transactional_id: str, context: RequestContext) -> TransactionState:
+def _transaction(transactional_id: str, may_describe: Decisions, context: RequestContext) -> TransactionState:
     transaction = context.services.transactions.describe(transactional_id)
     topics: dict[str, TopicData] = {}
     for topic, index in sorted(transaction.partitions):
-        topics.setdefault(topic, TopicData(topic=topic)).partitions.append(index)
+        if may_describe(topic):
+            topics.setdefault(topic, TopicData(topic=topic)).partitions.append(index)
     return TransactionState(
         transactional_id=transactional_id,
         transaction_state=transaction.state.value,

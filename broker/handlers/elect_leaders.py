@@ -7,6 +7,7 @@ Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED, PREFERRED
 ELIGIBLE_LEADERS_NOT_AVAILABLE, REQUEST_TIMED_OUT (the leader is elected, but not all brokers know it), NOT_CONTROLLER
 (every partition that is named, or known here where none is). For the whole request, and each partition that it names:
 INVALID_REQUEST (unknown type), KAFKA_STORAGE_ERROR; with null for the topics REQUEST_TIMED_OUT, if nothing was decided.
+Authorization: Alter on Cluster: CLUSTER_AUTHORIZATION_FAILED, and for each partition that is named.
 Deviations: with a timeout of zero or less the result is REQUEST_TIMED_OUT once the leader is elected; throttle_time_ms
 is always 0.
 Versions: 1 election type, top-level error; 2 flexible.
@@ -14,8 +15,10 @@ Versions: 1 election type, top-level error; 2 flexible.
 
 from __future__ import annotations
 
+from barnabas.broker.api.authorization import check_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.broker.security.operations import Operation
 from barnabas.controller.admin_request import ElectionType, PartitionResults
 from barnabas.controller.state import TopicPartition
 from barnabas.turns import Turns
@@ -30,6 +33,10 @@ from barnabas.wire.messages.elect_leaders import (
 
 async def handle(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
     asked = request.topic_partitions
+    try:
+        check_on_cluster(context, Operation.ALTER)
+    except ApiError as error:
+        return _refused(request, error)
     if asked is not None and not asked:
         return ElectLeadersResponse()
     partitions = None if asked is None else [(each.topic, index) for each in asked for index in each.partitions]
@@ -54,6 +61,19 @@ async def handle(request: ElectLeadersRequest, context: RequestContext) -> Elect
                 partition_result=[_result(index, results[each.topic, index]) for index in each.partitions],
             )
             for each in asked
+        ],
+    )
+
+
+def _refused(request: ElectLeadersRequest, error: ApiError) -> ElectLeadersResponse:
+    """The response to a client that may not elect leaders."""
+    return ElectLeadersResponse(
+        error_code=error.error,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=each.topic, partition_result=[_result(index, error) for index in each.partitions]
+            )
+            for each in request.topic_partitions or ()
         ],
     )
 

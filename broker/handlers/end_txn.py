@@ -7,17 +7,21 @@ transaction, and an abort is accepted without a transaction.
 Errors: INVALID_REQUEST (empty id), INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version
 2), CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
 COORDINATOR_NOT_AVAILABLE.
+Authorization: Write on TransactionalId: TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 Versions: 2 PRODUCER_FENCED; 3 flexible; 4 TRANSACTION_ABORTABLE is understood; 5 transaction version 2 (KIP-890).
 """
 
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.coordinators.transactions.events import EndTransaction, ProducerReply
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 
 async def handle(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+    if not context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     event = EndTransaction(
         request.transactional_id,
         0,

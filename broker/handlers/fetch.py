@@ -6,10 +6,14 @@ aborted transactions; whole batches only. Other brokers fetch as replicas, each 
 the log end offset, and their fetch offsets are their log end offsets (`broker/replication/replica_fetch.py`). From
 version 11 on consumers read from followers, too, up to the high watermark that the follower knows; with
 `replica.selector.class` of Kafka's rack-aware selector leaders direct them to a follower in their rack (KIP-392).
+A client beyond a quota gets an empty response at once, and the records after the throttle time (KIP-219).
 Errors per partition: OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
 INCONSISTENT_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR (NOT_LEADER_OR_FOLLOWER before
 version 6), TOPIC_AUTHORIZATION_FAILED (a replica's fetch that is not from that broker).
 Errors of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+Authorization: Read on Topic: TOPIC_AUTHORIZATION_FAILED per partition; ClusterAction on Cluster (fetches of replicas):
+TOPIC_AUTHORIZATION_FAILED for all partitions.
+Deviations: a partition of a fetch session that the client may no longer read has its error once something is new in it.
 Versions: 5 log start offset; 7 sessions; 9 leader epoch (KIP-320); 11 rack, preferred replica (KIP-392); 12 flexible,
 last fetched epoch; 13 topic ids (KIP-516); 15 replica state; 16 node endpoints (KIP-951); 17 directory id; 18 the high
 watermark that a follower knows (KIP-1166).
@@ -19,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from barnabas.broker.api.authorization import Decisions
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.current_leader import CurrentLeader
 from barnabas.broker.api.registry import Handler, WaitsFor
@@ -29,6 +34,7 @@ from barnabas.broker.replication.fetch_partition import FetchPartition, Partitio
 from barnabas.broker.replication.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPlan, FetchSessions
 from barnabas.broker.replication.followers import UNKNOWN_BROKER_EPOCH
 from barnabas.broker.replication.read_policy import HIGH_WATERMARK, LOG_END, TXN_COMMITTED
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.controller.topics import PARTITIONS_MAX
 from barnabas.storage.segment_reader import ColdRead
 from barnabas.wire.errors import ErrorCode
@@ -44,12 +50,16 @@ from barnabas.wire.names import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
     from barnabas.broker.cluster.metadata import MetadataCache
+    from barnabas.broker.replication.replica_manager import ReplicaManager
 
 FETCH = 1
 READ_COMMITTED = 1
 """The isolation level of a request; 0 is read_uncommitted."""
 
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
+
+ENTRY_BYTES = 40
+"""The size of a partition in a response, besides its records."""
 
 REPLICA_ELEMENTS_MAX = 5 * PARTITIONS_MAX
 """The limit of topics and partitions that a follower's request may name: all partitions may be new to a session, each
@@ -59,6 +69,15 @@ _CURRENT_LEADER = CurrentLeader(LeaderIdAndEpoch, NodeEndpoint)
 
 
 def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Awaitable[FetchResponse] | Delayed:
+    if context.authorizer is None:
+        return handle_unasked(request, context)
+    return handle_unasked(request, context, _authorized(context))
+
+
+def handle_unasked(
+    request: FetchRequest, context: RequestContext, new_fetch: Callable[..., FetchOperation] = FetchOperation
+) -> FetchResponse | Awaitable[FetchResponse] | Delayed:
+    """Read what the operation of `new_fetch`, for consumers, does not refuse."""
     services = context.services
     uses_topic_ids = context.api_version >= 13
     replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
@@ -67,7 +86,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     elif context.comes_from(replica_id):
         sessions = _sessions_of_replicas(request, context)
     else:
-        return _refuse_replica(request, context)
+        return _refuse_replica(replica_id, request, context)
     now_ms = services.network_clock.monotonic_ms()
     plan = sessions.plan(
         request.session_id,
@@ -80,7 +99,7 @@ def handle(request: FetchRequest, context: RequestContext) -> FetchResponse | Aw
     if uses_topic_ids:
         _resolve_names(plan, services.metadata)
     if replica_id < 0:
-        operation = _of_consumer(plan, request, context)
+        operation = _of_consumer(plan, request, context, new_fetch)
     else:
         operation = _of_replica(replica_id, plan, now_ms, request, context)
     cold = operation.read_now()
@@ -100,7 +119,9 @@ def _sessions_of_replicas(request: FetchRequest, context: RequestContext) -> Fet
     return context.services.replica_fetch_sessions
 
 
-def _of_consumer(plan: FetchPlan, request: FetchRequest, context: RequestContext) -> FetchOperation:
+def _of_consumer(
+    plan: FetchPlan, request: FetchRequest, context: RequestContext, new_fetch: Callable[..., FetchOperation]
+) -> FetchOperation:
     """A consumer's fetch. Responses that clients have not read yet use memory: the more of them, the less a fetch may
     return, down to one batch.
     """
@@ -118,16 +139,28 @@ def _of_consumer(plan: FetchPlan, request: FetchRequest, context: RequestContext
     )
     if request.rack_id and services.config.replica_selector_class == RACK_AWARE_SELECTOR:
         return _rack_aware(request.rack_id, plan, limits, context)
-    return FetchOperation(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
+    return new_fetch(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
+
+
+def _authorized(context: RequestContext) -> Callable[..., FetchOperation]:
+    """Makes the operation of a consumer that reads only topics which the client may read."""
+    from barnabas.broker.replication.authorized import AuthorizedFetch
+
+    return partial(AuthorizedFetch, may_read=Decisions(context, Operation.READ, ResourceType.TOPIC))
 
 
 def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: RequestContext) -> FetchOperation:
     """The fetch of a consumer that is directed to a replica in its rack where there is one."""
     from barnabas.broker.replication.replica_selector import RackAwareFetch
 
+    new_fetch: Callable[..., FetchOperation] = RackAwareFetch
+    if context.authorizer is not None:
+        from barnabas.broker.replication.authorized import AuthorizedRackAwareFetch
+
+        new_fetch = partial(AuthorizedRackAwareFetch, may_read=Decisions(context, Operation.READ, ResourceType.TOPIC))
     services, listener = context.services, context.session.listener.name
     metadata = services.metadata
-    return RackAwareFetch(
+    return new_fetch(
         services.replicas,
         services.unforeseen,
         plan,
@@ -162,14 +195,22 @@ def _of_replica(
     )
 
 
-def _refuse_replica(request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Refuse a replica's fetch that is not from that broker, as Kafka does without authorization; it
-    gets no session.
-    """
-    sessions = context.services.fetch_sessions
-    plan = FetchPlan(sessions, ErrorCode.NONE, _asked(request, context.services.metadata, context.api_version >= 13))
-    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return _response(plan, [(asked, error_data(asked.partition, error)) for asked in plan.partitions], context)
+def _refuse_replica(replica_id: int, request: FetchRequest, context: RequestContext) -> FetchResponse:
+    """Refuse a replica's fetch that is not from that broker; it gets no session."""
+    services = context.services
+    asked = _asked(request, services.metadata, context.api_version >= 13)
+    plan = FetchPlan(services.fetch_sessions, ErrorCode.NONE, asked)
+    refused = [(each, error_data(each.partition, _refusal(replica_id, each, services.replicas))) for each in asked]
+    return _response(plan, refused, context)
+
+
+def _refusal(replica_id: int, asked: FetchPartition, replicas: "ReplicaManager") -> ErrorCode:
+    """The error of a replica's fetch that is not from that broker: as in Kafka without authorization, and Kafka's own
+    error where that broker is no replica of the partition (Partition.followerReplicaOrThrow)."""
+    partition = replicas.partition(asked.topic or "", asked.partition)
+    if partition is None or (partition.leadership is not None and partition.leadership.followers.follower(replica_id)):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if asked.current_leader_epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def _read_again(
@@ -231,6 +272,9 @@ def _resolve_names(plan: FetchPlan, metadata: "MetadataCache") -> None:
 
 
 def _response(plan: FetchPlan, results: Results, context: RequestContext) -> FetchResponse:
+    if context.meter is not None and _is_held_back(plan, results, context):
+        error, session_id = plan.sessions.postpone(plan)
+        return FetchResponse(error_code=error, session_id=session_id)
     # Only a new session needs the time.
     now_ms = context.services.network_clock.monotonic_ms() if plan.wants_session else 0
     error, session_id, told = plan.sessions.finish(plan, results, now_ms)
@@ -250,6 +294,14 @@ def _response(plan: FetchPlan, results: Results, context: RequestContext) -> Fet
     return response
 
 
+def _is_held_back(plan: FetchPlan, results: Results, context: RequestContext) -> bool:
+    """Whether a consumer is beyond its quota, so that its response has to be empty; followers have none. The size of
+    the response counts, but for some bytes of each topic and of the header."""
+    if context.meter is None or plan.sessions is not context.services.fetch_sessions:
+        return False
+    return context.meter.holds_back(sum(ENTRY_BYTES + len(data.records or b"") for _, data in results))
+
+
 def _explain(response: FetchResponse, asked: FetchPartition, data: PartitionData, context: RequestContext) -> None:
     """Set the error code for the request's version, and the current leader for clients that can use it (KIP-951)."""
     if data.error_code == ErrorCode.KAFKA_STORAGE_ERROR and context.api_version <= 5:
@@ -267,6 +319,7 @@ HANDLER: Handler[FetchRequest, FetchResponse] = Handler(
     min_version=4,
     max_version=18,
     handle=handle,
+    handle_unasked=handle_unasked,
     waits_for=WaitsFor.OTHER_CLIENTS,
     elements_of_brokers=REPLICA_ELEMENTS_MAX,
     counts_errors=True,

@@ -5,6 +5,8 @@ Behaviour: the leader of the group's partition of `__consumer_offsets`, or of th
 topic; until its partitions have leaders the response is COORDINATOR_NOT_AVAILABLE, which clients retry.
 Deviations: that response's message says why where this is known: too few brokers for the topic's replicas, a full disk.
 Errors per key: COORDINATOR_NOT_AVAILABLE; INVALID_REQUEST for key types other than 0 and 1 (there are no share groups).
+Authorization: Describe on Group (key type 0): GROUP_AUTHORIZATION_FAILED per key; Describe on TransactionalId (key type
+1): TRANSACTIONAL_ID_AUTHORIZATION_FAILED per key.
 Versions: 1 key type, message; 3 flexible; 4 several keys (KIP-699); 5 transaction version 2 (KIP-890); 6 key type of
 share groups (KIP-932), served because clients that are configured for Kafka 4 send it without ApiVersions.
 """
@@ -17,6 +19,7 @@ from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.broker.configuration.listeners import Endpoint
 from barnabas.broker.coordinators.runtime import weight_of
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.turns import InPieces, Turns, in_turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -75,8 +78,12 @@ def _find_all(request: FindCoordinatorRequest, context: RequestContext) -> InPie
 def _find(key_type: int, key: str, context: RequestContext) -> _Found:
     services = context.services
     if key_type == GROUP:
+        if not context.authorize(Operation.DESCRIBE, ResourceType.GROUP, key):
+            return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         topic, index = GROUP_METADATA_TOPIC, services.groups.runtime.partition_for(key)
     elif key_type == TRANSACTION:
+        if not context.authorize(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
+            return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         topic, index = TRANSACTION_STATE_TOPIC, services.transactions.runtime.partition_for(key)
     else:
         return _Found(ErrorCode.INVALID_REQUEST, f"This broker does not support coordinators of type {key_type}.")
@@ -89,6 +96,10 @@ def _find(key_type: int, key: str, context: RequestContext) -> _Found:
     if partition is None or endpoint is None:
         return _not_available(topic, context)
     return _Found(ErrorCode.NONE, SUCCESS_MESSAGE, partition.leader, endpoint)
+
+
+def _refused(error: ErrorCode) -> _Found:
+    return _Found(error, error.message)
 
 
 def _not_available(topic: str, context: RequestContext) -> _Found:

@@ -6,12 +6,17 @@ BROKER is the broker that receives the request or, with an empty name, all broke
 process until it ends.
 Errors per resource: INVALID_REQUEST (duplicates, nulls, unknown operations, another broker's id, read-only or bad
 broker configs, types that are not served), INVALID_CONFIG, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION.
+Authorization: AlterConfigs on Topic: TOPIC_AUTHORIZATION_FAILED per resource; AlterConfigs on Cluster (brokers,
+loggers, client metrics): CLUSTER_AUTHORIZATION_FAILED per resource; AlterConfigs on Group: GROUP_AUTHORIZATION_FAILED
+per resource.
 Deviations: throttle_time_ms is always 0; resource types GROUP and CLIENT_METRICS are refused (nothing here has such
-configs); listeners cannot be changed in a running broker.   Versions: 1 flexible.
+configs); listeners cannot be changed in a running broker; the authorizer is asked before the values of a broker's
+configs are checked.   Versions: 1 flexible.
 """
 
 from functools import partial
 
+from barnabas.broker.api.authorization import check_on_configs
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.configuration.changes import (
@@ -24,6 +29,7 @@ from barnabas.broker.configuration.changes import (
     broker_id,
 )
 from barnabas.broker.observability.logs import KAFKA_LEVELS, ROOT_LOGGER, logger_levels, set_logger_level
+from barnabas.broker.security.operations import Operation
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -39,6 +45,7 @@ async def handle(request: IncrementalAlterConfigsRequest, context: RequestContex
     outcomes = await context.services.config_changes.alter(
         request.resources,
         apply_operations,
+        partial(_check, context),
         validate_only=request.validate_only,
         alter_loggers=partial(_alter_loggers, context.services.node_id, validate_only=request.validate_only),
     )
@@ -53,6 +60,10 @@ async def handle(request: IncrementalAlterConfigsRequest, context: RequestContex
             for resource, error in zip(request.resources, outcomes, strict=True)
         ]
     )
+
+
+def _check(context: RequestContext, resource: AlterConfigsResource) -> None:
+    check_on_configs(context, Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
 
 
 def _alter_loggers(own_id: int, resource: AlterConfigsResource, *, validate_only: bool) -> None:

@@ -7,17 +7,25 @@ error unless it has been fenced itself (KIP-360). Exhausted epochs bring a new p
 Errors: INVALID_REQUEST (empty transactional id, a producer id without an epoch or the reverse),
 INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED (INVALID_PRODUCER_EPOCH before version 4),
 NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS (also while no block of ids is available), COORDINATOR_NOT_AVAILABLE.
+Authorization: Write on TransactionalId (with a transactional id): TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+IdempotentWrite on Cluster or Write on Topic (any topic; without a transactional id, KIP-679):
+CLUSTER_AUTHORIZATION_FAILED.
 Versions: 2 flexible; 3 producer id and epoch of the caller (KIP-360); 4 PRODUCER_FENCED; 5 transaction version 2
 (KIP-890).
 """
 
+from barnabas.broker.api.authorization import may_on_any, may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
 async def handle(request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
+    refusal = _refusal(request.transactional_id, context)
+    if refusal is not None:
+        return _error(refusal)
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return _error(ErrorCode.INVALID_REQUEST)
     try:
@@ -27,6 +35,17 @@ async def handle(request: InitProducerIdRequest, context: RequestContext) -> Ini
     except ApiError as error:
         return _error(error.error)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _refusal(transactional_id: str | None, context: RequestContext) -> ErrorCode | None:
+    """The error if the client may not produce so."""
+    if transactional_id is not None:
+        is_allowed = context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        return None if is_allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    is_allowed = may_on_cluster(context, Operation.IDEMPOTENT_WRITE) or may_on_any(
+        context, Operation.WRITE, ResourceType.TOPIC
+    )
+    return None if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def _init_transactional(

@@ -7,6 +7,7 @@ rebalance.
 Errors: MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT,
 GROUP_MAX_SIZE_REACHED, INVALID_GROUP_ID, REBALANCE_IN_PROGRESS (the same member has joined again on another
 connection), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+Authorization: Read on Group: GROUP_AUTHORIZATION_FAILED.
 Versions: 1 rebalance timeout (before: the session timeout); 2 throttle time; 4 member id required (KIP-394); 5 group
 instance id (KIP-345); 6 flexible; 7 protocol type, nullable protocol name (KIP-559); 8 reason (KIP-800); 9 skip
 assignment (KIP-814).
@@ -16,7 +17,8 @@ from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.coordinators.groups.changes import Protocol
 from barnabas.broker.coordinators.groups.events import JoinGroup, JoinReply
-from barnabas.wire.errors import ApiError
+from barnabas.broker.security.operations import Operation, ResourceType
+from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.join_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -26,6 +28,8 @@ from barnabas.wire.messages.join_group import (
 
 
 async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
+    if not context.authorize(Operation.READ, ResourceType.GROUP, request.group_id):
+        return _response(JoinReply(ErrorCode.GROUP_AUTHORIZATION_FAILED, ""), context.api_version)
     try:
         reply = await context.services.groups.answer(_event_of(request, context))
     except ApiError as error:

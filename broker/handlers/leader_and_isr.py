@@ -5,6 +5,7 @@ topics cannot be read, which comes before their logs are created, the connection
 request again.
 Errors of a request as a whole: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, CLUSTER_AUTHORIZATION_FAILED; per partition:
 STALE_CONTROLLER_EPOCH (an earlier leader epoch), INCONSISTENT_TOPIC_ID, KAFKA_STORAGE_ERROR.
+Authorization: ClusterAction on Cluster: CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from barnabas.broker.api.context import RequestContext

@@ -4,13 +4,16 @@ Behaviour: all topics, live brokers (those with an address on the listener that 
 resources of loggers), groups and client metrics with configs, of which there are none. A request without types requests
 all.
 Errors: UNSUPPORTED_VERSION for any type besides these.
+Authorization: DescribeConfigs on Cluster: CLUSTER_AUTHORIZATION_FAILED.
 Versions: 0, when it was ListClientMetricsResources (KIP-714), lists client metrics only; 1 types.
 """
 
 from collections.abc import Iterable
 
+from barnabas.broker.api.authorization import may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.security.operations import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_config_resources import (
     ConfigResource,
@@ -23,6 +26,8 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 
 def handle(request: ListConfigResourcesRequest, context: RequestContext) -> ListConfigResourcesResponse:
+    if not may_on_cluster(context, Operation.DESCRIBE_CONFIGS):
+        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     supported = {CLIENT_METRICS}
     if context.api_version >= 1:
         supported |= {TOPIC, BROKER, BROKER_LOGGER, GROUP}

@@ -3,6 +3,7 @@
 Behaviour: served by the controller (KIP-455). All of them with null for the topics; else those of the named partitions
 that exist.
 Errors of the whole request: NOT_CONTROLLER.
+Authorization: Describe on Cluster: CLUSTER_AUTHORIZATION_FAILED, beside the partitions of the request.
 Deviations: throttle_time_ms is always 0.
 """
 
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from barnabas.broker.api.authorization import check_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
+from barnabas.broker.security.operations import Operation
 from barnabas.controller.state import ClusterState
 from barnabas.turns import Turns
-from barnabas.wire.errors import ErrorCode
+from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -26,6 +29,10 @@ from barnabas.wire.messages.list_partition_reassignments import (
 async def handle(
     request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
+    try:
+        check_on_cluster(context, Operation.DESCRIBE)
+    except ApiError as refusal:
+        return _refused(request, refusal)
     controller = context.services.controller
     if not controller.is_active:
         error = ErrorCode.NOT_CONTROLLER
@@ -44,6 +51,21 @@ async def handle(
             response.topics.append(topic)
         await turns.after_one()
     return response
+
+
+def _refused(request: ListPartitionReassignmentsRequest, error: ApiError) -> ListPartitionReassignmentsResponse:
+    """The response to a client that may not describe the cluster."""
+    return ListPartitionReassignmentsResponse(
+        error_code=error.error,
+        error_message=error.message,
+        topics=[
+            OngoingTopicReassignment(
+                name=topic.name,
+                partitions=[OngoingPartitionReassignment(partition_index=index) for index in topic.partition_indexes],
+            )
+            for topic in request.topics or ()
+        ],
+    )
 
 
 def _ongoing(cluster: ClusterState, name: str, partitions: Iterable[int]) -> list[OngoingPartitionReassignment]:

@@ -6,17 +6,20 @@ filter states that do not exist. Other requests have their turn while ids are ma
 request is served at a time.
 Errors: COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, POLICY_VIOLATION (a response of more than 32 MiB; an
 expression that is too long, or would take too long for the longest id), INVALID_REGULAR_EXPRESSION (version 2).
+Authorization: Describe on TransactionalId: ids are left out.
 Versions: 1 duration (KIP-994); 2 regular expression (KIP-1152).
 """
 
 from collections.abc import Awaitable, Sequence
 
+from barnabas.broker.api.authorization import Decisions
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import check_reply, text_bytes
 from barnabas.broker.coordinators.transactions.id_pattern import STEPS_PER_TURN, IdPattern
 from barnabas.broker.coordinators.transactions.service import ListedTransactions
 from barnabas.broker.coordinators.transactions.state import Transaction
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError
 from barnabas.wire.messages.list_transactions import (
@@ -35,7 +38,8 @@ def handle(
     if request.transactional_id_pattern:
         return _matching(request, request.transactional_id_pattern, context)
     try:
-        return _response(_listed(request, context), context)
+        listed = _listed(request, context)
+        return _response(listed, context) if context.authorizer is None else _described(listed, context)
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.error)
 
@@ -47,7 +51,7 @@ async def _matching(
         try:
             listed = _listed(request, context)
             found = await _compared(listed.transactions, IdPattern(pattern))
-            return _response(listed._replace(transactions=found), context)
+            return await _described(listed._replace(transactions=found), context)
         except ApiError as error:
             return ListTransactionsResponse(error_code=error.error)
 
@@ -69,6 +73,21 @@ def _listed(request: ListTransactionsRequest, context: RequestContext) -> Listed
     return context.services.transactions.list_transactions(
         frozenset(request.producer_id_filters), list(dict.fromkeys(request.state_filters)), request.duration_filter
     )
+
+
+async def _described(listed: ListedTransactions, context: RequestContext) -> ListTransactionsResponse:
+    """The response with the transactional ids that the client may describe."""
+    may_describe = Decisions(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID)
+    turns = Turns()
+    found = []
+    for transaction in listed.transactions:
+        if may_describe(transaction.transactional_id):
+            found.append(transaction)
+        await turns.after_one()
+    try:
+        return _response(listed._replace(transactions=found), context)
+    except ApiError as error:
+        return ListTransactionsResponse(error_code=error.error)
 
 
 def _response(listed: ListedTransactions, context: RequestContext) -> ListTransactionsResponse:

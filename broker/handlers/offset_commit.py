@@ -7,6 +7,8 @@ Errors per partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (version 10),
 for all others: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, GROUP_ID_NOT_FOUND
 (version 9+, ILLEGAL_GENERATION before), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE,
 UNKNOWN_SERVER_ERROR (too large to be stored).
+Authorization: Read on Group: GROUP_AUTHORIZATION_FAILED for all partitions; Read on Topic: TOPIC_AUTHORIZATION_FAILED
+per partition.
 Versions: 2-4 retention time; 3 throttle time; 6 leader epoch (KIP-320); 7 group instance id (KIP-345); 8 flexible; 9
 new group protocol's errors (KIP-848); 10 topic ids instead of names.
 """
@@ -15,10 +17,12 @@ import asyncio
 from collections.abc import Awaitable, Collection, Iterable
 from typing import NamedTuple
 
+from barnabas.broker.api.authorization import Decisions
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.coordinators.groups.events import CommitOffsets, OffsetsReply, PartitionCommit, Reply
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.turns import InPieces, Turns, in_turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.offset_commit import (
@@ -56,8 +60,16 @@ def _commit(request: OffsetCommitRequest, context: RequestContext) -> InPieces[O
     response = OffsetCommitResponse()
     found: list[_Topic] = []
     turns = Turns()
+    may_use_group = context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
+    may_read = Decisions(context, Operation.READ, ResourceType.TOPIC)
     for asked in request.topics:
         topic = _topic(asked, context)
+        refusal = _refusal(topic, may_read) if may_use_group else ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if refusal is not None:
+            response.topics.append(_refused(asked, refusal))
+            if turns.is_over(len(asked.partitions)):
+                yield
+            continue
         answers = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
         for partition in asked.partitions:
             answers.partitions.append(_look_up(partition, topic, metadata))
@@ -85,6 +97,24 @@ def _topic(asked: OffsetCommitRequestTopic, context: RequestContext) -> _Topic:
         return _Topic(asked.name, metadata.topic_id(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [], [])
     topic_id = TopicId(asked.topic_id)
     return _Topic(metadata.topic_name(topic_id) or "", topic_id, ErrorCode.UNKNOWN_TOPIC_ID, [], [])
+
+
+def _refusal(topic: _Topic, may_read: Decisions) -> ErrorCode | None:
+    """The error if the client may not read a topic; an id that is unknown is no topic."""
+    is_unknown_id = not topic.name and topic.missing is ErrorCode.UNKNOWN_TOPIC_ID
+    return None if is_unknown_id or may_read(topic.name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _refused(asked: OffsetCommitRequestTopic, error: ErrorCode) -> OffsetCommitResponseTopic:
+    """The result of a topic whose offsets the client may not commit."""
+    return OffsetCommitResponseTopic(
+        name=asked.name,
+        topic_id=asked.topic_id,
+        partitions=[
+            OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+            for partition in asked.partitions
+        ],
+    )
 
 
 def _look_up(

@@ -7,6 +7,8 @@ replicated.
 Errors per partition: UNSTABLE_OFFSET_COMMIT (an open transaction may change the offset, and the client requires stable
 ones), UNKNOWN_TOPIC_ID (version 10). Per group, in version 1 per partition: NOT_COORDINATOR,
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, POLICY_VIOLATION (a response of more than 32 MiB).
+Authorization: Describe on Group: GROUP_AUTHORIZATION_FAILED per group (version 1: per partition); Describe on Topic:
+TOPIC_AUTHORIZATION_FAILED per partition, left out where all are requested.
 Versions: 2 all topics, top-level error; 3 throttle time; 5 leader epoch (KIP-320); 6 flexible; 7 require stable
 (KIP-447); 8 several groups (KIP-709); 9 member id and epoch of the new group protocol (KIP-848; classic groups ignore
 them); 10 topic ids instead of names.
@@ -15,11 +17,13 @@ them); 10 topic ids instead of names.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from barnabas.broker.api.authorization import Decisions
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.api.reply_room import ReplyRoom, text_bytes
 from barnabas.broker.coordinators.groups.events import FetchedOffset
 from barnabas.broker.coordinators.runtime import weight_of
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.turns import Turns
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
@@ -87,6 +91,8 @@ async def _fetch(
     room: ReplyRoom[_Question, _Fetched],
     turns: Turns,
 ) -> _Fetched:
+    if not context.authorize(Operation.DESCRIBE, ResourceType.GROUP, group_id):
+        return _Fetched([], ErrorCode.GROUP_AUTHORIZATION_FAILED)
     asked = None if topics is None else tuple(_topic(topic, context) for topic in topics)
     try:
         known = room.again((group_id, asked))
@@ -113,26 +119,47 @@ async def _offsets(
     `GroupService.fetch_offsets`.
     """
     groups = context.services.groups
+    may_describe = Decisions(context, Operation.DESCRIBE, ResourceType.TOPIC)
     if asked is None:
-        return _every(await groups.fetch_offsets(group_id, None, require_stable=require_stable), context)
-    known = [topic for topic in asked if topic.name or context.api_version < 10]
+        every = _every(await groups.fetch_offsets(group_id, None, require_stable=require_stable), context)
+        return every if context.authorizer is None else await _shown(every, may_describe, turns)
+    errors: list[ErrorCode] = []
     wanted: dict[str, dict[int, None]] = {}
-    for topic in known:
-        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
-        await turns.after(len(topic.partitions))
+    for topic in asked:
+        errors.append(_error_of(topic, may_describe, context))
+        if errors[-1] is ErrorCode.NONE:
+            wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
+        await turns.after(max(1, len(topic.partitions)))
     found: dict[str, dict[int, FetchedOffset]] = {}
     for name, offsets in (await groups.fetch_offsets(group_id, wanted, require_stable=require_stable)).items():
         found[name] = {offset.partition: offset for offset in offsets}
         await turns.after(len(offsets))
     topics: _Offsets = []
-    for topic in asked:
-        if topic.name in found:
+    for topic, error in zip(asked, errors, strict=True):
+        if error is ErrorCode.NONE:
             offsets = [_unless_earlier(found[topic.name][partition], topic.topic_id) for partition in topic.partitions]
             topics.append((topic, offsets))
         else:
-            topics.append(_all_failed(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+            topics.append(_all_failed(topic, error))
         await turns.after(len(topic.partitions))
     return topics
+
+
+def _error_of(topic: _Topic, may_describe: Decisions, context: RequestContext) -> ErrorCode:
+    """The error of a topic whose offsets are not looked up, else NONE."""
+    if not topic.name and context.api_version >= 10:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.NONE if may_describe(topic.name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+async def _shown(topics: _Offsets, may_describe: Decisions, turns: Turns) -> _Offsets:
+    """The topics that the client may describe."""
+    shown: _Offsets = []
+    for topic, offsets in topics:
+        if may_describe(topic.name):
+            shown.append((topic, offsets))
+        await turns.after_one()
+    return shown
 
 
 def _every(found: Mapping[str, list[FetchedOffset]], context: RequestContext) -> _Offsets:

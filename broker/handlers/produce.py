@@ -12,22 +12,26 @@ INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNS
 INVALID_TOPIC_EXCEPTION (internal topics), INVALID_REQUIRED_ACKS, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 REQUEST_TIMED_OUT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE
 (before version 11), TRANSACTION_ABORTABLE, CONCURRENT_TRANSACTIONS (version 12+), KAFKA_STORAGE_ERROR.
+Authorization: Write on TransactionalId (with transactional batches): TRANSACTIONAL_ID_AUTHORIZATION_FAILED for all
+partitions; Write on Topic: TOPIC_AUTHORIZATION_FAILED per partition.
 Deviations: a full disk is named in the partition's error message (8+); Kafka sends no message with KAFKA_STORAGE_ERROR.
 Versions: 0-2 are advertised only for clients that infer codecs from them (KAFKA-18659); 5 log start offset; 7 zstd; 8
 record errors (KIP-467); 9 flexible; 10 current leader (KIP-951); 11 TRANSACTION_ABORTABLE; 12 transaction version 2; 13
 topic ids (KIP-516).
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
+from barnabas.broker.api.authorization import Decisions
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.current_leader import CurrentLeader
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.coordinators.transactions.verification import Operation
+from barnabas.broker.coordinators.transactions.verification import Operation as TransactionOperation
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.replication.append_operation import MAGIC_POSITION, AppendOperation, Unverified
 from barnabas.broker.replication.delayed_reply import once_committed
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.storage.errors import DiskFull
 from barnabas.storage.validation import RecordErrors, parse_produced_batch
 from barnabas.turns import in_turns
@@ -65,6 +69,7 @@ _SAID_BEFORE_THE_LOG = {
     ErrorCode.TRANSACTION_ABORTABLE,
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
 }
 """Errors without a log start offset, though some come from the log: Kafka's `ReplicaManager.appendRecordsToLeader`."""
 
@@ -78,23 +83,50 @@ _CURRENT_LEADER = CurrentLeader(LeaderIdAndEpoch, NodeEndpoint)
 def handle(
     request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    services = context.services
+    if context.authorizer is None:
+        return handle_unasked(request, context)
+    return handle_unasked(request, context, _authorized(context))
+
+
+def handle_unasked(
+    request: ProduceRequest,
+    context: RequestContext,
+    new_operation: Callable[..., AppendOperation] = AppendOperation,
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    """Append all batches that the operation of `new_operation` does not refuse."""
     response = ProduceResponse()
-    operation = AppendOperation(
-        services.replicas,
+    operation = new_operation(
+        context.services.replicas,
         request,
         context.api_version,
         partial(_refusal, response, context),
         internal_topics_allowed=context.client_id == ADMIN_CLIENT_ID,
     )
     if operation.is_transactional:
-        verify = partial(services.transaction_verification.verify, operation=Operation.of_produce(context.api_version))
-        rest = in_turns(operation.begin_transaction(request.transactional_id, verify))
+        kind = TransactionOperation.of_produce(context.api_version)
+        verify = partial(context.services.transaction_verification.verify, operation=kind)
+        rest = in_turns(operation.begin_transaction(_transactional_id(request, context), verify))
     else:
         rest = operation.begin()
     if rest is not None:
         return _finish(rest, operation, response, request, context)
     return _answer(operation, response, request, context)
+
+
+def _authorized(context: RequestContext) -> Callable[..., AppendOperation]:
+    """Makes the operation that appends only to topics to which the client may write."""
+    from barnabas.broker.replication.authorized import AuthorizedAppend
+
+    return partial(AuthorizedAppend, may_write=Decisions(context, Operation.WRITE, ResourceType.TOPIC))
+
+
+def _transactional_id(request: ProduceRequest, context: RequestContext) -> str | None:
+    """The transactional id, if the client may use it: without one, transactional batches are refused. They count
+    wherever they are in the request (CVE-2018-17196)."""
+    name = request.transactional_id
+    if name is None or context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+        return name
+    return None
 
 
 async def _finish(
@@ -210,6 +242,7 @@ HANDLER: Handler[ProduceRequest, ProduceResponse] = Handler(
     min_version=3,
     max_version=13,
     handle=handle,
+    handle_unasked=handle_unasked,
     advertised_min=0,
     elements_at_once=ELEMENTS_AT_ONCE,
     counts_errors=True,

@@ -5,6 +5,7 @@ then on (`broker/security/broker_secrets.py`). After SASL_AUTHENTICATION_FAILED 
 guess costs one. It is also closed if the metadata store, which has the registrations, cannot be read: the other broker
 retries.
 Errors: ILLEGAL_SASL_STATE (without a handshake, or again), SASL_AUTHENTICATION_FAILED, CLUSTER_AUTHORIZATION_FAILED.
+Authorization: none, as in Kafka: it is the authentication.
 Versions: 2 flexible.
 """
 

@@ -3,6 +3,7 @@
 Behaviour: between brokers, on their listener; PLAIN is the only mechanism. SaslAuthenticate comes next. After
 UNSUPPORTED_SASL_MECHANISM the connection is closed.
 Errors: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE (the connection has authenticated), CLUSTER_AUTHORIZATION_FAILED.
+Authorization: none, as in Kafka: it comes before authentication.
 Versions: 1 SaslAuthenticate follows (KIP-152); after version 0, which is not served, tokens have no header.
 """
 

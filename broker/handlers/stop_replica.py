@@ -3,6 +3,7 @@
 Behaviour: between brokers. The response is sent once the deleted logs are gone from the directories.
 Errors: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, KAFKA_STORAGE_ERROR (of a request as a whole: deleted logs may come
 back), CLUSTER_AUTHORIZATION_FAILED; per partition FENCED_LEADER_EPOCH, KAFKA_STORAGE_ERROR.
+Authorization: ClusterAction on Cluster: CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from barnabas.broker.api.context import RequestContext

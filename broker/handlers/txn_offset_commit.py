@@ -9,14 +9,19 @@ INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID, INV
 INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE (before version 4), TRANSACTION_ABORTABLE, CONCURRENT_TRANSACTIONS,
 NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS (COORDINATOR_NOT_AVAILABLE before version 2), COORDINATOR_NOT_AVAILABLE,
 UNKNOWN_SERVER_ERROR (too large to be stored).
+Authorization: Write on TransactionalId: TRANSACTIONAL_ID_AUTHORIZATION_FAILED for all partitions; Read on Group:
+GROUP_AUTHORIZATION_FAILED for all partitions; Read on Topic: TOPIC_AUTHORIZATION_FAILED per partition.
 Versions: 2 leader epoch; 3 flexible, member, generation, instance; 4 TRANSACTION_ABORTABLE; 5 transaction version 2.
 """
 
+from barnabas.broker.api.authorization import Decisions
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC
 from barnabas.broker.coordinators.groups.events import CommitOffsets, OffsetsReply, PartitionCommit
-from barnabas.broker.coordinators.transactions.verification import Operation, Verified
+from barnabas.broker.coordinators.transactions.verification import Operation as TransactionOperation
+from barnabas.broker.coordinators.transactions.verification import Verified
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -44,8 +49,13 @@ _Commits = tuple[str, bytes, tuple[PartitionCommit, ...]]
 async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
     """The coordinator's verification, which may take long, comes first, then everything else in one step: a topic that
     is deleted in between would keep an offset, and consumers of the next topic of its name would start there."""
+    if not context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return _refused(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not context.authorize(Operation.READ, ResourceType.GROUP, request.group_id):
+        return _refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    may_read = Decisions(context, Operation.READ, ResourceType.TOPIC)
     response = TxnOffsetCommitResponse()
-    refusal = await _refusal(request, context) if _names_known_partition(request, context) else None
+    refusal = await _refusal(request, context) if _names_known_partition(request, may_read, context) else None
     commits: list[_Commits] = []
     # The results that the coordinators decide, in the order of the event.
     undecided: list[TxnOffsetCommitResponsePartition] = []
@@ -56,6 +66,9 @@ async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> Tx
         for partition in topic.partitions:
             answer = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
             answers.partitions.append(answer)
+            if not may_read(topic.name):
+                answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                continue
             if not context.services.metadata.has_partition(topic.name, partition.partition_index):
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
@@ -80,6 +93,22 @@ async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> Tx
     return response
 
 
+def _refused(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
+    """The response to a request that the client may not send."""
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 def _spelled(error: ErrorCode, context: RequestContext) -> ErrorCode:
     error = _GROUP_ERRORS.get(error, error)
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.api_version < 2:
@@ -87,12 +116,14 @@ def _spelled(error: ErrorCode, context: RequestContext) -> ErrorCode:
     return error
 
 
-def _names_known_partition(request: TxnOffsetCommitRequest, context: RequestContext) -> bool:
+def _names_known_partition(request: TxnOffsetCommitRequest, may_read: Decisions, context: RequestContext) -> bool:
+    """Whether there is an offset to be stored."""
     metadata = context.services.metadata
     return any(
         metadata.has_partition(topic.name, partition.partition_index)
         for topic in request.topics
         for partition in topic.partitions
+        if may_read(topic.name)
     )
 
 
@@ -108,7 +139,7 @@ async def _refusal(request: TxnOffsetCommitRequest, context: RequestContext) -> 
             request.producer_id,
             request.producer_epoch,
             {partition: NO_SEQUENCE},
-            Operation.of_offset_commit(context.api_version),
+            TransactionOperation.of_offset_commit(context.api_version),
         )
         if not isinstance(verified, Verified):
             verified = await verified

@@ -2,6 +2,7 @@
 
 Behaviour: between brokers. The response is sent once all parts of the broker have applied it.
 Errors: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH, CLUSTER_AUTHORIZATION_FAILED.
+Authorization: ClusterAction on Cluster: CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from barnabas.broker.api.context import RequestContext

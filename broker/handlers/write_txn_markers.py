@@ -6,15 +6,18 @@ markers are replicated.
 Errors per partition: UNKNOWN_TOPIC_OR_PARTITION (not led here), NOT_LEADER_OR_FOLLOWER (also while the group
 coordinator loads), INVALID_PRODUCER_ID_MAPPING (a negative id), INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
 NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
+Authorization: Alter on Cluster or ClusterAction on Cluster: CLUSTER_AUTHORIZATION_FAILED per partition.
 Versions: 2 transaction version (KIP-1228).
 """
 
 import asyncio
 
+from barnabas.broker.api.authorization import may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.coordinators.transactions.markers import TransactionMarker
 from barnabas.broker.replication.delayed_reply import once_committed
+from barnabas.broker.security.operations import Operation
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.write_txn_markers import (
@@ -35,6 +38,7 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
     context.comes_from_some_broker()  # if so, the limits of clients no longer apply to the connection
     results: _Results = {}
     turns = Turns()
+    may_write = may_on_cluster(context, Operation.ALTER) or may_on_cluster(context, Operation.CLUSTER_ACTION)
     pending: list[tuple[_Entry, asyncio.Future[None]]] = []
     for entry in request.markers:
         errors = results.setdefault(entry.producer_id, {})
@@ -48,6 +52,9 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
         for topic in entry.topics:
             for index in topic.partition_indexes:
                 await turns.after_one()
+                if not may_write:
+                    errors[topic.name, index] = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                    continue
                 errors[topic.name, index] = ErrorCode.NONE
                 try:
                     committed = _write(topic.name, index, marker, context)

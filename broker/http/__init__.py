@@ -3,6 +3,7 @@
 - `server.py` listens, and serves a table of routes; `routes.py` declares what a route is.
 - `connections.py` limits number, time and memory; `framing.py` finds the end of a request, `chunks.py` of a chunk.
 - `pages.py` has the routes of today: /healthz, /readyz and /metrics.
+- `oauth.py` has the routes of `serve --secure`: an issuer of tokens for development.
 - `joining.py`: have all replicas been in sync since the start?
 - `figures.py` reads the broker's figures; `metrics_page.py` renders them.
 

@@ -14,6 +14,7 @@ from barnabas.wire.messages import API_NAMES
 if TYPE_CHECKING:
     from barnabas.broker.cluster.peers import Peers
     from barnabas.broker.observability.request_metrics import RequestMetrics
+    from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.services import Services
     from barnabas.broker.upkeep.compaction import Compaction
     from barnabas.set_aside import SetAside
@@ -112,6 +113,16 @@ class GroupFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaFigures:
+    """One type of quota of clients: how often it throttled them, for how long together, and how many are known."""
+
+    quota: str
+    throttle_count: int
+    throttle_ms: int
+    client_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetAsideFigures:
     """One activity of upkeep: how many logs, groups or the like are set aside in it now, and how often one failed."""
 
@@ -164,12 +175,14 @@ class Snapshot:
     set_aside: tuple[SetAsideFigures, ...]
     uncleanable: tuple[UncleanableFigures, ...]
     directories: tuple[DirectoryFigures, ...]
+    quotas: tuple[QuotaFigures, ...] = ()
+    """None before the first quota was configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
     """The parts of a broker whose figures are on the page; `activities` returns the upkeep that may have set logs,
-    groups or the like aside, `peers` returns the connections to other brokers, if any."""
+    groups or the like aside, `peers` the connections to other brokers, and `quotas` those of clients, if any."""
 
     services: Services
     requests: RequestMetrics
@@ -177,6 +190,7 @@ class MetricSources:
     activities: Callable[[], Sequence[SetAside[Any]]]
     is_ready: Callable[[], bool]
     peers: Callable[[], Peers | None] = lambda: None
+    quotas: Callable[[], ClientQuotas | None] = lambda: None
 
 
 def take_snapshot(sources: MetricSources, topics_max: int = TOPICS_MAX) -> Snapshot:
@@ -239,6 +253,7 @@ def take_snapshot(sources: MetricSources, topics_max: int = TOPICS_MAX) -> Snaps
             DirectoryFigures(directory, free_bytes, directory in services.disk_space.full)
             for directory, free_bytes in sorted(services.disk_space.free_bytes.items())
         ),
+        quotas=_quotas(sources),
     )
 
 
@@ -284,6 +299,11 @@ def _peers(sources: MetricSources) -> tuple[PeerFigures, ...]:
         PeerFigures(broker_id, purpose, connection.sent_count, connection.waiting_count)
         for broker_id, purpose, connection in (() if peers is None else peers.connections())
     )
+
+
+def _quotas(sources: MetricSources) -> tuple[QuotaFigures, ...]:
+    quotas = sources.quotas()
+    return () if quotas is None else tuple(QuotaFigures(*usage) for usage in quotas.usages())
 
 
 def _topics(services: Services) -> list[TopicFigures]:

@@ -63,6 +63,7 @@ class MetricsPage(Collector):
         yield from _controller_metrics(snapshot.controller)
         yield from _peer_metrics(snapshot.peers)
         yield from _group_metrics(snapshot)
+        yield from _quota_metrics(snapshot)
         yield from _set_aside_metrics(snapshot)
 
 
@@ -296,6 +297,32 @@ def _group_metrics(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "barnabas_groups_left_out", "Groups that would make this page too long.", value=snapshot.groups_left_out
     )
+
+
+def _quota_metrics(snapshot: Snapshot) -> Iterator[Metric]:
+    throttles = CounterMetricFamily(
+        "barnabas_quota_throttles",
+        "Responses with a throttle time, and connections that were not served, by the quota that was exceeded most:"
+        " produce, fetch, request, controller-mutation or connection.",
+        labels=["quota"],
+    )
+    throttle_seconds = CounterMetricFamily(
+        "barnabas_quota_throttle_seconds",
+        "The sum of these throttle times (Kafka's throttle-time is their average).",
+        labels=["quota"],
+    )
+    clients = GaugeMetricFamily(
+        "barnabas_quota_clients",
+        "Users, client ids, pairs of them or addresses that a quota applies to and that were active in the last hour.",
+        labels=["quota"],
+    )
+    for each in snapshot.quotas:
+        throttles.add_metric([each.quota], each.throttle_count)
+        throttle_seconds.add_metric([each.quota], each.throttle_ms / 1000)
+        clients.add_metric([each.quota], each.client_count)
+    yield throttles
+    yield throttle_seconds
+    yield clients
 
 
 def _set_aside_metrics(snapshot: Snapshot) -> Iterator[Metric]:

@@ -65,7 +65,7 @@ class ConnectionSet(Protocol):
 
 
 class SharedResources(NamedTuple):
-    """What the connections of a broker share.
+    """The resources that the connections of a broker share.
 
     Unfinished requests count for `budget`, and each may have `frame_bytes_max` bytes; `timers` end the throttling of
     clients.
@@ -257,6 +257,12 @@ class Connection(asyncio.BufferedProtocol):
         self._throttle = self._timers.call_later(throttle_time_ms, self._end_throttle)
         self._throttled_until_ms = until_ms
         self._pause(self._PAUSED_BY_QUOTA)
+
+    def close_later(self, delay_ms: int) -> None:
+        """Serve no request, and close after so much time: the client connects too often. Nothing if that is 0."""
+        if delay_ms > 0:
+            self._pause(self._PAUSED_BY_QUOTA)
+            self._throttle = self._timers.call_later(delay_ms, self.close)
 
     def exempt(self) -> None:
         """Exempt this connection from the limits that all connections of clients share, and from their turns."""

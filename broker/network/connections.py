@@ -3,7 +3,8 @@
 Limits: `max.connections`, `max.connections.per.ip`, `max.connections.per.ip.overrides` (KIP-402);
 `connections.max.idle.ms` for clients that neither send anything nor read their responses, 30 s for a client that
 started a frame and does not finish it (Kafka has no such deadline: any byte resets its idle timer), and 30 s for a
-client that has gone while its request waits and others wait behind it (Kafka would close it when it is idle).
+client that has gone while its request waits and others wait behind it (Kafka would close it when it is idle). An
+address with a quota of new connections that it exceeds is not served, and its connection closes later (KIP-612).
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from barnabas.threads import Threads
 
 if TYPE_CHECKING:
     from barnabas.broker.network.tls_handshakes import TlsHandshakes
+    from barnabas.broker.quotas.connection_quotas import ConnectionQuotas
 
 UNSENT_BYTES_MAX = 192 * 1024 * 1024
 """The limit of memory of all responses together that clients do not read. (Fetches return less long before:
@@ -72,6 +74,8 @@ class Connections:
         self.turns_of_brokers = RequestTurns(work_s)
         self.refusal: Callable[[Session], str | None] = lambda session: None
         """The reason why a new connection is refused although there is room for it; for tests."""
+        self.quotas: ConnectionQuotas | None = None
+        """The quotas of new connections by address; None as long as no quota was configured."""
         self._leaving_bytes = 0
         self.sending: set[asyncio.Task[None]] = set()
         self._connections: dict[Connection, None] = {}
@@ -88,8 +92,9 @@ class Connections:
         """Count a new connection; returns why it must be closed at once, or None.
 
         A connection must not take the last descriptors, which are reserved for files: a log that cannot open one is
-        useless. Where brokers have a listener of their own, none of these limits applies to it
-        (`SocketServer.protectedListener` of Kafka is exempt from max.connections).
+        useless. A connection beyond the quota of its address stays for a while, without being served. Where brokers
+        have a listener of their own, none of these limits applies to it (`SocketServer.protectedListener` of Kafka is
+        exempt from max.connections).
         """
         host = connection.session.client_host
         self._connections[connection] = None
@@ -111,6 +116,8 @@ class Connections:
             return f"more than {per_ip_max} connections from {host} (max.connections.per.ip)"
         if self._is_reserved_descriptor(connection.descriptor):
             return f"{len(self._connections)} connections, and the remaining descriptors are reserved for files"
+        if self.quotas is not None:
+            connection.close_later(self.quotas.record(host))
         return None
 
     def _bound_strangers(self, newcomer: Connection) -> None:

@@ -12,7 +12,7 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 
 
 class PrincipalSource(Enum):
-    """What tells who a client is."""
+    """The source of a client's identity."""
 
     NOTHING = 1
     """Clients are anonymous; a broker may show its secret by SASL on the inter-broker listener."""

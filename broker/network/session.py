@@ -85,8 +85,7 @@ class Session:
 
     def throttle(self, throttle_time_ms: int) -> None:
         """The client has exceeded its quota: the response, with `throttle_time_ms`, is sent at once, and the next
-        request begins after that time (KIP-219). Of several times the one that ends last counts. There is no quota yet:
-        one of bytes would be asked by the handlers of Produce and Fetch, one of requests by the dispatcher."""
+        request begins after that time (KIP-219). Of several times the one that ends last counts."""
         if self._connection is not None and throttle_time_ms > 0:
             self._connection.throttle(throttle_time_ms)
 

@@ -7,6 +7,7 @@
 - Leading: `leadership.py` (a partition that others follow), `followers.py` (their progress and the ISR; pure).
 - Fetches: `fetch_operation.py` (one request), `read_policy.py` (what its reader may see), `replica_fetch.py` (of a
   follower), `replica_selector.py` (of a consumer in a rack), `waiting_fetches.py` (their limit).
+- With an authorizer: `authorized.py` (appends and fetches of clients, topic by topic).
 - Fetch sessions: `fetch_sessions.py`, `fetch_partition.py` (one partition in them), `attention.py` (which of their
   partitions have changed, as only those are looked at).
 - Following: `fetcher_manager.py` (which partitions, at which leader), `fetcher_lane.py` (one connection to a leader),

@@ -368,8 +368,12 @@ class FetchOperation:
         return self._replicas.partition(partition.topic, partition.index) is partition
 
 
-_UNKNOWN_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-"""Kafka lists no aborted transactions for these errors, and has null for other errors."""
+_NOT_READ = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+)
+"""Kafka lists no aborted transactions for these errors, which come before a read, and has null for other errors."""
 
 
 def error_data(partition: int, error: ErrorCode) -> PartitionData:
@@ -381,6 +385,6 @@ def error_data(partition: int, error: ErrorCode) -> PartitionData:
         high_watermark=UNKNOWN,
         last_stable_offset=UNKNOWN,
         log_start_offset=UNKNOWN,
-        aborted_transactions=[] if error in _UNKNOWN_TOPIC else None,
+        aborted_transactions=[] if error in _NOT_READ else None,
         records=b"",
     )

@@ -174,6 +174,15 @@ class FetchSessions:
             return plan.error, INVALID_SESSION_ID, results
         return ErrorCode.NONE, self._create(plan, results, now_ms), results
 
+    def postpone(self, plan: FetchPlan) -> tuple[ErrorCode, int]:
+        """The error and session id of a response that is empty because its client is throttled: what it does not tell
+        counts as not told, and no session is created (`getThrottledResponse` of Kafka's FetchContexts)."""
+        session = plan.session
+        if session is None:
+            return plan.error, INVALID_SESSION_ID
+        is_overtaken = session.epoch != plan.expected_epoch
+        return ErrorCode.INVALID_FETCH_SESSION_EPOCH if is_overtaken else ErrorCode.NONE, session.session_id
+
     @staticmethod
     def _changed(
         session: FetchSession, results: Sequence[tuple[FetchPartition, PartitionData]]

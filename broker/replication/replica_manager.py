@@ -121,7 +121,7 @@ class ReplicaManager:
 
     @property
     def set_asides(self) -> list[SetAside[Any]]:
-        """What is set aside, by activity."""
+        """The members that are set aside, by activity."""
         found: list[SetAside[Any]] = [self.flusher.set_aside, self.set_aside_settings, self.set_aside_isrs]
         if self.leaderships is not None:
             found.append(self.leaderships.alter_partitions.set_aside)

@@ -50,7 +50,7 @@ class LogJobs:
 
     @property
     def set_asides(self) -> tuple[SetAside[PartitionLog], ...]:
-        """What is set aside, by activity."""
+        """The members that are set aside, by activity."""
         return (self._compaction.set_aside, self._retention.set_aside, self.set_aside, self.set_aside_bounds)
 
     def schedule(self, housekeeping: Housekeeping, network_housekeeping: Housekeeping, config: LiveConfig) -> None:

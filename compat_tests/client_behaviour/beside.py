@@ -1,4 +1,4 @@
-"""What goes on beside a client that has met a fault."""
+"""The work that goes on beside a client that has met a fault."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REASSIGNMENTS_VERSION = 0
 LIST_OFFSETS_VERSION = 4
 LATEST = -1
 CLIENT, DEBUGGER = -1, -2
-"""Who asks for offsets."""
+"""The replica ids with which offsets are requested: a client's, and that for debugging."""
 
 
 class NoFault:
@@ -140,7 +140,7 @@ def is_replicated(leader: Any, topic: str) -> bool:
 
 
 def _end(connection: Connection, topic: str, replica_id: int) -> int | None:
-    """What a client is told, or who debugs replicas; None where the broker does not lead."""
+    """The end offset that a client or a debugger of replicas gets; None where the broker does not lead."""
     latest = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
     request = ListOffsetsRequest(replica_id=replica_id, topics=[ListOffsetsTopic(name=topic, partitions=[latest])])
     [answer] = connection.ask(request, LIST_OFFSETS_VERSION).topics[0].partitions

@@ -1,4 +1,4 @@
-"""What is done to the clients: each case is a fault that comes once, while the client does one thing."""
+"""The faults of the clients: each case is a fault that comes once, while the client does one thing."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def _moves() -> Iterator[Case]:
 
 
 def _natural() -> Iterator[Case]:
-    """What a broker does by itself, in answer to what it is asked."""
+    """Errors that a broker returns without a fault, because of the request."""
     area = "Without a fault of the broker's"
     yield Case(
         area, "a batch is larger than `max.message.bytes`", "produce", "Produce", nothing,

@@ -1,4 +1,4 @@
-"""Which errors Apache Kafka answers with: what its `*Response.java` say, and its `KafkaApis`, `ReplicaManager`,
+"""The errors that Apache Kafka returns, by its `*Response.java`, `KafkaApis`, `ReplicaManager`,
 `TransactionCoordinator` and group coordinator. A case is to be found for each (`test_client_behaviour.py` looks)."""
 
 from __future__ import annotations

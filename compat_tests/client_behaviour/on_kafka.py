@@ -92,7 +92,7 @@ class KafkaTopic:
         assert producer.flush(PATIENCE_S) == 0
 
     def records(self) -> list[Value]:
-        """What is committed; none where the topic is gone."""
+        """The committed values; none where the topic is gone."""
         settings = {"bootstrap.servers": self._kafka.bootstrap_servers, "group.id": "check", "log_level": 0}
         consumer = Consumer(settings | {"enable.partition.eof": True, "enable.auto.commit": False})
         values: list[Value] = []
@@ -218,7 +218,7 @@ class Kafka:
 
     @contextmanager
     def recorded(self) -> Iterator[list[Asked]]:
-        """What clients ask meanwhile; stays as it is afterwards."""
+        """The clients' requests meanwhile; the list stays afterwards."""
         self.faults.asked = asked = []
         yield asked
         self.faults.asked = []
@@ -251,7 +251,7 @@ class Kafka:
 
 
 def _leader(broker: KafkaBroker, topic: str) -> int:
-    """Who leads a topic, by the word of one broker."""
+    """The leader of a topic, by the metadata of one broker."""
     with Connection(broker.bootstrap_servers) as connection:
         partitions = topic_metadata(connection, topic).partitions
     return int(partitions[0].leader_id) if partitions else NOBODY

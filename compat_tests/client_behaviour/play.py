@@ -37,7 +37,7 @@ SETTLED_S = 10
 
 DOUBTFUL = ("still waits", "does not ask", "**hangs**")
 ATTEMPTS_MAX = 3
-"""What a machine that is busy with other things makes of many a client is looked at again."""
+"""The maximum number of attempts: a busy machine may cause such an outcome, so that the case is repeated."""
 
 TOLD = {
     "Metadata": "metadata",
@@ -47,7 +47,7 @@ TOLD = {
     "ListOffsets": "offsets",
     "OffsetForLeaderEpoch": "the end of the epoch",
 }
-"""What is worth telling of what a client asks before it asks again."""
+"""The client's requests before its retry that the page mentions."""
 
 READING = frozenset({"consume", "stay", "commit", "static_stay", "static_commit", "process"})
 STATIC = frozenset({"static_stay", "static_commit"})
@@ -87,7 +87,7 @@ class Driver:
         return self._process is not None
 
     def ask(self, workload: str, servers: str, wait_s: float = WAIT_S) -> dict[str, Any] | None:
-        """What came of a workload within `wait_s`; None when the client hangs."""
+        """The outcome of a workload within `wait_s`; None when the client hangs."""
         grace_s = GRACE_S if self.is_running else PATIENCE_S
         process = self._running()
         asked, answers = process.stdin, process.stdout
@@ -130,7 +130,7 @@ def _line(stream: IO[str], timeout_s: float) -> str | None:
 
 
 def play(client: Client, cases: Iterable[Case]) -> Iterator[tuple[Case, str]]:
-    """What a client did in each case, one after the other."""
+    """The client's behaviour in each case, one after the other."""
     wanted = list(cases)
     with Driver(client) as driver:
         for brokers in sorted({case.brokers for case in wanted}):
@@ -208,8 +208,8 @@ def _is_committed(stage: Any) -> bool:
 def tell(
     case: Case, outcome: Mapping[str, Any], requests: Sequence[RecordedRequest], written: int, wait_s: float = WAIT_S
 ) -> str:
-    """What a client did, in a few words. `requests` are all of its own, `written` is how often the record is there, or
-    whether it is committed that it was read."""
+    """The client's behaviour, in a few words. `requests` are all of its own, `written` is how often the record is
+    there, or whether it is committed that it was read."""
     again = _again(case, requests)
     errors = ", ".join(f"`{error}`" for error in outcome["errors"])
     if not outcome["is_done"] and errors:

@@ -33,7 +33,7 @@ class Asked:
 
 
 class Trouble:
-    """What comes over one request of an API, the next one or that `after` so many: a fault of the proxies."""
+    """A fault of the proxies that hits one request of an API, the next one or the one `after` so many."""
 
     def __init__(self, api: str | None, *, after: int = 0, after_work: bool = False) -> None:
         self.api = api
@@ -52,11 +52,11 @@ class Trouble:
         return is_hit
 
     def request(self) -> bool:
-        """What is done to the request; whether it gets through."""
+        """Apply the fault to the request; whether it gets through."""
         return True
 
     def answer(self) -> bool:
-        """What is done to the answer; whether it gets through."""
+        """Apply the fault to the response; whether it gets through."""
         return True
 
     def remove(self) -> None:
@@ -113,7 +113,7 @@ class Hold(Trouble):
 
 
 class Troubles:
-    """What all proxies of a cluster do, and what they were asked; the verbs of `broker.faults` that they have."""
+    """The faults of all proxies of a cluster, and their requests; the verbs of `broker.faults` that they have."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
@@ -138,7 +138,7 @@ class Troubles:
         self._trouble = Trouble(None)
 
     def over(self, asked: Asked) -> Trouble | None:
-        """What comes over a request, which is noted."""
+        """The fault that hits a request, which is recorded."""
         self.asked.append(asked)
         if not self._trouble.comes_over(asked):
             return None

@@ -83,7 +83,7 @@ def _entry(name: str, behaviours: Mapping[str, str]) -> str:
 
 
 def _left_out() -> str:
-    """Which errors of Apache Kafka no client met here, and why: a paragraph for each reason."""
+    """The errors of Apache Kafka that no client met here, with the reasons: a paragraph for each reason."""
     reasons: dict[str, dict[str, list[str]]] = {}
     for (api, error), reason in LEFT_OUT.items():
         reasons.setdefault(reason, {}).setdefault(api, []).append(f"`{error}`")
@@ -100,7 +100,7 @@ def on_kafka(case: Case) -> str:
 
 
 def cells(text: str) -> dict[tuple[str, str], str]:
-    """What a page says, by the client's title and the case's name."""
+    """The cells of a page, by the client's title and the case's name."""
     found: dict[tuple[str, str], str] = {}
     area = title = ""
     for line in text.replace("\n  ", " ").splitlines():
@@ -115,6 +115,6 @@ def cells(text: str) -> dict[tuple[str, str], str]:
 
 
 def kind(cell: str) -> str:
-    """What a cell says that is the same in each run: without times, and what was asked in between."""
+    """The part of a cell that is the same in each run: without times, and without the requests in between."""
     first, _, of_records = cell.partition("; ")
     return re.sub(r",? ?(then |having tried )?again.*", " again", first).strip() + f"; {of_records}"

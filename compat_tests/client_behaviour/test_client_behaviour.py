@@ -1,4 +1,4 @@
-"""What docs/client-behaviour.md says of the Python clients holds, of a few faults of each kind."""
+"""The statements of docs/client-behaviour.md about the Python clients hold, for a few faults of each kind."""
 
 import re
 
@@ -47,7 +47,7 @@ def test_the_page_has_each_fault_of_each_client() -> None:
 
 
 def test_the_page_is_as_it_is_written() -> None:
-    """Whoever changes one of them changes the other."""
+    """A change of the page or of its generator requires a change of the other."""
     text = PAGE.read_text()
     told = re.search(r"^Measured with (.*?)\.$", text, re.MULTILINE | re.DOTALL)
     assert told is not None

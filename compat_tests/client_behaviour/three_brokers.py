@@ -1,4 +1,4 @@
-"""What becomes of clients when brokers of a cluster go, and what these led moves: none of it is pretended.
+"""The clients' behaviour when brokers of a cluster go, and their partitions and groups move, with real faults.
 
 The topic is led by one broker, its group and its transactional id are coordinated by another, and a third is left.
 """

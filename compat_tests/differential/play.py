@@ -35,7 +35,7 @@ KAFKA_JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a whole run gave."""
+    """The outcome of a whole run."""
 
     run: Run
     page: str | None

@@ -75,7 +75,7 @@ def page(run: Run) -> str:
 
 
 def kafka_versions(run: Run) -> dict[int, tuple[int, int]]:
-    """What Kafka says it serves, by key."""
+    """The versions that Kafka advertises, by key."""
     answer = run.kafka.connection("helper").ask(
         ApiVersionsRequest(client_software_name="d", client_software_version="1"), 4
     )
@@ -83,7 +83,7 @@ def kafka_versions(run: Run) -> dict[int, tuple[int, int]]:
 
 
 def row_of(known: KnownDifference) -> str:
-    """What is bold in the item of docs/deviations.md that explains a difference.
+    """The bold title of the item of docs/deviations.md that explains a difference.
 
     Raises LookupError when there is none, or more than one.
     """

@@ -85,7 +85,7 @@ class Finding(NamedTuple):
 
 
 class Run:
-    """What scenarios talk to: asks both brokers, and keeps the findings."""
+    """The interface for scenarios: sends requests to both brokers, and keeps the findings."""
 
     def __init__(self, kafka: Side, barnabas: Side) -> None:
         self.kafka, self.barnabas = kafka, barnabas
@@ -104,7 +104,7 @@ class Run:
 
     @property
     def unexpected(self) -> list[Finding]:
-        """What nobody has declared."""
+        """The differences that are not declared."""
         return [finding for finding in self.findings if finding.known is None]
 
     def play(self, scenario: Callable[["Run"], None]) -> None:

@@ -18,7 +18,7 @@ from barnabas.wire.schema import Array, Message
 
 ABSENT = "(absent)"
 UNKNOWN_TOPIC_ID = bytes(range(1, 17))
-"""What scenarios ask for when there must be no such topic."""
+"""The topic id of scenarios that need an unknown topic."""
 UNKNOWN_SESSION_ID = 123_456
 RECENT_MS = 3_600_000
 LONG_VALUE_CHARACTERS = 80

@@ -30,7 +30,7 @@ def control() -> Iterator[BarnabasControl]:
 
 
 def run(control: BarnabasControl, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
-    """What the framework prints of tests that pass."""
+    """The framework's output for tests that pass."""
     with subprocess.Popen(
         command, env={**os.environ, **(environment or {}), "BARNABAS_CONTROL": control.url},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,

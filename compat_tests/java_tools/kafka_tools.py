@@ -48,7 +48,7 @@ MAIN_CLASSES = {
     "client-compatibility-test": f"{_PACKAGE}.ClientCompatibilityTest",
     "log-compaction-tester": f"{_PACKAGE}.LogCompactionTester",
 }
-"""What the scripts in bin/ of 4.3.0 run; below them what Kafka's system tests run."""
+"""The main classes of the scripts in bin/ of 4.3.0; below them those of Kafka's system tests."""
 MAIN_CLASSES_OF_3_9 = {
     **MAIN_CLASSES,
     "kafka-acls": "kafka.admin.AclCommand",

@@ -16,7 +16,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 @pytest.fixture
 def formatted(tools: Any, cluster: Any) -> Callable[[str, str], list[str]]:
-    """What a formatter of Kafka's prints of a group in the offsets topic: `formatted("Offsets", group)`."""
+    """The output of one of Kafka's formatters for a group in the offsets topic: `formatted("Offsets", group)`."""
 
     def lines(kind: str, group: str) -> list[str]:
         partition, count = partition_of(group, cluster.bootstrap_servers)

@@ -64,7 +64,7 @@ def files_of(log_dir: Path, topic: str) -> list[Path]:
 
 
 def dump(tools: Tools, files: list[Path], *options: str) -> str:
-    """What kafka-dump-log prints."""
+    """The output of kafka-dump-log."""
     done = tools.attempt("kafka-dump-log", *options, "--files", ",".join(map(str, files)))
     return done.out + done.err
 

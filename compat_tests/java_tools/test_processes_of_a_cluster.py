@@ -1,5 +1,5 @@
-"""What administrators' tools do where each broker is a process of its own, beside a `barnabas zookeeper`:
-configurations that all hear of, a broker that is killed, and leaders that go back to it."""
+"""Administrators' tools where each broker is a process of its own, beside a `barnabas zookeeper`: configurations that
+all brokers apply, a broker that is killed, and leaders that go back to it."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""What administrators' tools do in a cluster of several brokers: kafka-leader-election, kafka-reassign-partitions,
-kafka-topics where replicas are missing, kafka-configs of one broker and of all."""
+"""Administrators' tools in a cluster of several brokers: kafka-leader-election, kafka-reassign-partitions, kafka-topics
+where replicas are missing, kafka-configs of one broker and of all."""
 
 import json
 import threading
@@ -337,7 +337,7 @@ TROUBLES = ("under-replicated", "unavailable", "under-min-isr", "at-min-isr")
 
 
 def in_trouble(admin: Tools, names: list[str]) -> dict[str, set[str]]:
-    """Which of these topics `kafka-topics` names for each trouble."""
+    """The topics among these that `kafka-topics` names for each trouble."""
     found = {}
     for trouble in TROUBLES:
         said = admin.run("kafka-topics", "--describe", f"--{trouble}-partitions").out

@@ -1,4 +1,4 @@
-"""What runs the tools in one Java process (tools/jvm/shared.py), where their own tests would not show it."""
+"""The Java process that runs the tools (tools/jvm/shared.py), where their own tests would not show it."""
 
 from typing import Any
 

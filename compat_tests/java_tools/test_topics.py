@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.store, of_both]
 
 
 def described(done: Any) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """What `--describe` of one topic printed: its own fields and those of each partition."""
+    """The output of `--describe` of one topic: its own fields and those of each partition."""
     heading, *partitions = [
         {key.strip(): value.strip() for key, value in (field.split(":", 1) for field in line.strip().split("\t"))}
         for line in done.lines

@@ -11,18 +11,10 @@ from compat_tests.conftest import KAFKA
 from compat_tests.java_tools.kafka_tools import of_4_3_only
 
 UNSUPPORTED = "UnsupportedVersionException"
-SECURITY_DISABLED = "SecurityDisabledException"
 NO_TOKENS = "UnsupportedByAuthenticationException"
-ACL = ["--allow-principal", "User:x", "--operation", "Read", "--topic", "TOPIC"]
-CLIENT = ["--entity-type", "clients", "--entity-name", "some"]
 UNSERVED: dict[str, list[str]] = {
-    "kafka-acls list": ["--list"],
-    "kafka-acls add": ["--add", *ACL],
-    "kafka-acls remove": ["--remove", "--force", *ACL],
     "kafka-client-metrics alter": ["--alter", "--name", "some", "--interval", "1000"],
     "kafka-configs users": ["--describe", "--entity-type", "users"],
-    "kafka-configs quotas": ["--describe", *CLIENT],
-    "kafka-configs alter quotas": ["--alter", *CLIENT, "--add-config", "producer_byte_rate=1000000"],
     "kafka-delegation-tokens describe": ["--describe", "--command-config", "EMPTY"],
     "kafka-delegation-tokens create": ["--create", "--max-life-time-period", "-1", "--command-config", "EMPTY"],
     "kafka-cluster unregister": ["unregister", "--id", "777"],
@@ -37,9 +29,6 @@ OTHER_WORDS = {
 }
 """Where it is not UnsupportedVersionException that ends them: the resource type, or the tool puts it so."""
 KAFKA_REFUSES = {
-    "kafka-acls list": SECURITY_DISABLED,
-    "kafka-acls add": SECURITY_DISABLED,
-    "kafka-acls remove": SECURITY_DISABLED,
     "kafka-cluster unregister": "BrokerIdNotRegisteredException",
     "kafka-delegation-tokens describe": NO_TOKENS,
     "kafka-delegation-tokens create": NO_TOKENS,

@@ -1,4 +1,4 @@
-"""What people type: kcat's producer, consumer, group member, metadata lister and offset query."""
+"""Typical commands: kcat's producer, consumer, group member, metadata lister and offset query."""
 
 import json
 import os

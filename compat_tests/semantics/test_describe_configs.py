@@ -40,7 +40,7 @@ def describe(connection: Connection, resource_type: int, name: str) -> dict[str,
 
 
 def golden(name: str, actual: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What was recorded; first records `actual` if asked to."""
+    """The recorded configs; first records `actual` if asked to."""
     path = FOLDER / name
     if os.environ.get("BARNABAS_RECORD_GOLDEN"):
         lines = [f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in sorted(actual.items())]
@@ -105,7 +105,7 @@ KEYS_THAT_KAFKA_LACKS = (
 
 
 def test_defaults_of_the_broker(connection: Connection, topic: str) -> None:
-    """What neither cluster was given in its configuration has Kafka's default, type and mode."""
+    """A key that neither cluster's configuration sets has Kafka's default, type and mode."""
     name = str(topic_metadata(connection, topic).partitions[0].leader_id)
     actual = {
         key: {

@@ -1,4 +1,4 @@
-"""What needs a broker with settings of its own, or one that is stopped and started."""
+"""Behaviour that needs a broker with settings of its own, or one that is stopped and started."""
 
 import secrets
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def the_brokers_message_limit_is_the_topics_default(connection: Connection) -> N
 
 
 def a_full_session_cache_refuses_sessions(connection: Connection) -> None:
-    """Who finds no place is answered in full, without a session."""
+    """A client for which the cache has no room gets a full response, without a session."""
     topic = create_topic(connection)
     for _ in range(2):
         response = connection.ask(fetch_request([(topic, 0, 0)], session=(0, 0)), 12)

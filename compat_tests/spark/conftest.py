@@ -19,7 +19,8 @@ SHORT_LIVED_JAVA = "-Xss8m -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240
 
 
 def quick_settings() -> dict[str, str]:
-    """What makes a Spark of these tests quicker than that of a pipeline's user, and changes nothing that they ask."""
+    """The settings that make a Spark of these tests quicker than that of a pipeline's user, and do not affect the
+    results."""
     return {
         "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,
         "spark.sql.shuffle.partitions": "2",
@@ -50,7 +51,7 @@ def spark(shared_spark: Any) -> Any:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Whatever ends a test early may have interrupted what it asked of Java."""
+    """A failure that ends a test early may have interrupted the test's call of Java."""
     shared = getattr(item, "funcargs", {}).get("shared_spark")
     if shared is not None and call.excinfo is not None:
         shared.has_failed()

@@ -308,7 +308,7 @@ def test_retention_that_moves_under_a_running_query(losing: Losing, tmp_path: Pa
 def test_topics_created_and_deleted_while_reading(
     kafka: Any, topic_name: str, make_topic: Any, produce: Any, admin: Any, tmp_path: Path
 ) -> None:
-    """What is written to a topic that stays is read, all of it and once, whatever becomes of the topics beside it.
+    """All records of a topic that stays are read, each once, while topics beside it come and go.
 
     Spark needs some help, on Apache Kafka as here. It lists topics first and asks for their offsets then: Java's
     admin client goes on asking for a topic that went away meanwhile, for a minute by default. All batches wait that

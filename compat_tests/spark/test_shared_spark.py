@@ -1,4 +1,4 @@
-"""What becomes of the folder's session after a test that was interrupted."""
+"""The folder's session after a test that was interrupted."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ SLEEP_FOR_DAYS = b"c\nz:java.lang.Thread\nsleep\nL1000000000\ne\n"
 
 
 class Interrupted(BaseException):
-    """What pytest's time limit raises is no Exception either."""
+    """An exception like that of pytest's time limit, which is no Exception either."""
 
 
 def begin_what_nobody_waits_for() -> None:

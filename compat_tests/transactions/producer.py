@@ -103,7 +103,7 @@ class TransactionalProducer:
         return done
 
     def send(self, topic: str, *values: bytes, partition: int = 0) -> Any:
-        """Whatever the protocol takes to write to a partition of the transaction."""
+        """Send the requests with which the protocol writes to a partition of the transaction."""
         if self.protocol == CLASSIC:
             assert self.add((topic, partition)) == [0]
         done = self.produce(topic, list(values), partition)
@@ -153,12 +153,12 @@ def retried(
 
 
 def committed_values(connection: Connection, topic: str, partition: int = 0) -> list[bytes]:
-    """What a reader of committed data sees, filtered as clients do it."""
+    """The values that a reader of committed data sees, filtered as clients do it."""
     return _read(connection, topic, partition, READ_COMMITTED)
 
 
 def all_values(connection: Connection, topic: str, partition: int = 0) -> list[bytes]:
-    """What a reader of everything sees, without control records."""
+    """The values that a reader of everything sees, without control records."""
     return _read(connection, topic, partition, 0)
 
 

@@ -103,7 +103,7 @@ def none(error: int) -> None:
 
 
 class Script:
-    """What a client does, by itself or with a successor; and what has to be there then."""
+    """The script of a client, by itself or with a successor, and its expected outcome."""
 
     def __init__(self, broker: MortalBroker, name: str, protocol: int, *, gives_up: bool) -> None:
         self._broker = broker

@@ -197,7 +197,7 @@ def test_the_classic_protocol_refuses_what_no_transaction_of_the_partition_is_op
 def test_a_batch_that_comes_when_the_next_transaction_has_the_partition(
     new_producer: NewProducer, connection: Connection, topic: str, spoken: int, told: int, seen: list[bytes]
 ) -> None:
-    """What only version 2 is safe against: in the classic protocol the batch is one of the next transaction."""
+    """Only version 2 prevents this: in the classic protocol the batch becomes part of the next transaction."""
     producer = new_producer(spoken=spoken)
     producer.init()
     late = Late(producer, topic)

@@ -1,4 +1,4 @@
-"""What Kafka 3.9.1's administration writes into ZooKeeper takes effect in Barnabas."""
+"""Changes that Kafka 3.9.1's administration writes into ZooKeeper take effect in Barnabas."""
 
 from typing import Any
 

@@ -41,14 +41,14 @@ def test_both_follow_each_other(tmp_path: Path) -> None:
             found = admin.list_topics("t", timeout=PATIENCE_S).topics["t"].partitions.values()
             assert {each.leader for each in found} == {KAFKA, OURS}
             assert all(sorted(each.isrs) == [KAFKA, OURS] for each in found)
-            assert fetch_as(ours.bootstrap_servers, OURS) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            assert fetch_as(ours.bootstrap_servers, OURS) is ErrorCode.NOT_LEADER_OR_FOLLOWER
             kafka.stop()
             wait_until(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 1)
             assert fetch_as(ours.bootstrap_servers, KAFKA) is ErrorCode.TOPIC_AUTHORIZATION_FAILED, "it is gone"
 
 
 def fetch_as(address: str, replica_id: int) -> ErrorCode:
-    """What a client is answered that says it is a broker."""
+    """The error that a client gets which claims to be a broker."""
     request = FetchRequest(
         replica_state=ReplicaState(replica_id=replica_id, replica_epoch=-1),
         max_wait_ms=0,

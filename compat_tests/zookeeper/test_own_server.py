@@ -18,7 +18,7 @@ from tools.waiting import wait_until
 pytestmark = pytest.mark.java
 
 SHELL = "org.apache.zookeeper.ZooKeeperMainWithTlsSupportForKafka"
-"""What `bin/zookeeper-shell.sh` of Kafka 3.9 runs."""
+"""The main class of `bin/zookeeper-shell.sh` of Kafka 3.9."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def server() -> Iterator[BarnabasZooKeeper]:
 
 
 def in_shell(server: BarnabasZooKeeper, *lines: str) -> str:
-    """What zookeeper-shell prints of each line, and what it complains of."""
+    """The output of zookeeper-shell for each line, with its complaints."""
     done = kafka_runtime(ZOOKEEPER_ERA_VERSION).tool(
         SHELL, ["-server", server.address], stdin="".join(f"{line}\n" for line in lines)
     )

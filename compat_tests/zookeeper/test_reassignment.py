@@ -82,7 +82,7 @@ def asked(servers: str, ask: Callable[[KafkaClient], Awaitable[T]]) -> T:
 
 
 async def under_way(client: KafkaClient) -> tuple[int, set[tuple[str, int]]]:
-    """Who is the controller, and what it says is being moved."""
+    """The controller, and the partitions that it reports as being reassigned."""
     found = await reassignments(client)
     return client.controller_id, set(found)
 

@@ -1,4 +1,4 @@
-"""What Barnabas writes into ZooKeeper, read by Kafka 3.9.1's own classes."""
+"""Barnabas' znodes in ZooKeeper, read by Kafka 3.9.1's own classes."""
 
 from typing import Any
 

@@ -22,8 +22,8 @@ MEMORY_MAX = 512 * MIB
 
 
 class Bar(NamedTuple):
-    """What a healthy client that asks for 100 records a second gets beside an attack at least: so many of them, and
-    one at least in so many milliseconds."""
+    """The minimum for a healthy client that asks for 100 records a second beside an attack: so many of them, and one at
+    least in so many milliseconds."""
 
     rate: float
     gap_ms: float
@@ -36,7 +36,7 @@ SHORT = Bar(50, 2000)
 """For short attacks."""
 
 LATE_MAX = 50
-"""What may be on its way when an attack ends, which may take no longer than that."""
+"""The maximum number of records in flight when an attack ends, which may take no longer than that."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -65,7 +65,7 @@ def is_timed(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def module() -> str:
-    """What Python runs: the broker, unless a test says otherwise."""
+    """The module that Python runs: the broker, unless a test names another one."""
     return "barnabas"
 
 

@@ -1,5 +1,5 @@
-"""What strangers make the broker keep, up to where it refuses more: partitions, transactional ids, transactions, one
-group, the lines that groups get on a page, descriptors.
+"""State that strangers make the broker keep, up to its limits: partitions, transactional ids, transactions, one group,
+the lines of groups on a page, descriptors.
 
 The short attacks meet smaller limits where the real ones take minutes to reach.
 """

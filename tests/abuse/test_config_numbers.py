@@ -58,7 +58,7 @@ REFUSED_RECORDS = {
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.NOT_ENOUGH_REPLICAS,
 }
-"""What a topic's own settings may answer to a good record."""
+"""The errors that a topic's own settings may cause for a good record."""
 IDLE_SHARE_MAX = 0.15
 
 Entry = tuple[int, bytes | None, bytes | None]
@@ -75,7 +75,7 @@ class Case(NamedTuple):
     written: list[Entry]
 
     def check(self, found: list[Entry]) -> None:
-        """What is found in the topic is what must be there."""
+        """The records that are found in the topic are those that must be there."""
         where = f"{self.key}={self.value[:30]} ({self.topic})"
         if self.is_compacted:
             # What is deleted by retention as well, or tombstones after their time, may be missing: nothing else.

@@ -349,7 +349,7 @@ def test_a10_peers_that_do_not_read_are_closed_when_idle(
 
 
 def test_a10_a_reader_that_starts_to_read_gets_everything(broker: BarnabasProcess) -> None:
-    """What slow readers get less of is not lost: they ask again."""
+    """Slow readers that get less lose nothing: they ask again."""
     create_topic(broker.bootstrap_servers, "big", max_message_bytes=str(2 * MIB))
     batch = build_batch([Record(0, 1_700_000_000_000, None, bytes(MIB))])
     from barnabas.wire.messages.fetch import FetchResponse

@@ -311,7 +311,7 @@ HOSTILE_NAME = "evil\r\n2026-01-01 00:00:00.000 FATAL forged: line\x1b[2J\u2028"
 def test_a16_log_flooding_and_injection(
     broker: BarnabasProcess, healthy: HealthyClient, figure: Figure, rounds: int
 ) -> None:
-    """Whatever peers do in a loop, no cause writes more than 100 lines a second, and no name forges a line."""
+    """For any behaviour that peers repeat, no cause writes more than 100 lines a second, and no name forges a line."""
     attacks = [
         struct.pack(">i", -1),
         struct.pack(">ihhih", 10, 999, 0, 1, -1),

@@ -34,7 +34,7 @@ GOOD: dict[str, Any] = {
     "generation_id_or_member_epoch": -1, "client_software_name": "c", "client_software_version": "1",
     "controller_id": -1, "member_id": "", "replica_id": -1, "session_id": 0, "session_epoch": -1, "max_bytes": 1_000,
     "offset": 0, "api_key": 0, "config_operation": 0, "value": "1", "topics": [], "partition_indexes": [0],
-    "allow_auto_topic_creation": False,
+    "allow_auto_topic_creation": False, "resource_type_filter": 2, "operation": 2, "permission_type": 3,
 }  # fmt: skip
 
 

@@ -53,10 +53,14 @@ SETTINGS = {
     "barnabas.group.newcomer.delay.ms": "0",
     "broker.id": "1",
     "max.incremental.fetch.session.cache.slots": "100000",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
 }
 MAY_WAIT = {1, 11, 14}
 """Fetch, JoinGroup and SyncGroup: their numbers say how long, or others are waited for."""
 MAY_WAIT_S = 0.15
+MAY_CLOSE = {29, 30, 31}
+"""The requests of ACLs: the number 0 stands for something unknown, which cannot be parsed."""
 ANSWER_S = PATIENCE_S
 EVERY_VERSION, NEWEST = slice(None), slice(-1, None)
 IDLE_MS = 2_000
@@ -127,6 +131,11 @@ class Attacker:
             self._parked.append(self._connection)
             self._renew()
             return None
+        if body is None and key in MAY_CLOSE:
+            self.closed += 1
+            self._connection.close()
+            self._renew()
+            return None
         assert body is not None, f"the connection was closed after {request} of version {version}"
         self.answered += 1
         _, position = headers.parse_response_header(body, key, version)
@@ -157,7 +166,7 @@ def attacker(broker: BarnabasProcess) -> Iterator[Attacker]:
 
 
 def idle_share(broker: BarnabasProcess, healthy: HealthyClient) -> float:
-    """Which share of a processor the broker uses now."""
+    """The share of a processor that the broker uses now."""
     times, before = ThreadTimes(broker.pid), healthy.seconds
     eventually(lambda: healthy.seconds - before >= IDLE_MS / 1000)
     return (times.loop_ms + times.threads_ms) / ((healthy.seconds - before) * 1000)
@@ -324,7 +333,7 @@ def read_all(stage: Stage) -> list[tuple[int, int]]:
 
 
 TIMES = (-3, -2, -1, 0, 1, 2**62, 2**63 - 1)
-"""What ListOffsets is asked for: the largest timestamp, the start, the end, and times."""
+"""The timestamps of ListOffsets: the largest timestamp, the start, the end, and times."""
 
 
 @pytest.mark.full

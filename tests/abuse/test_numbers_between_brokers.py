@@ -66,7 +66,7 @@ OF_ITSELF: Final = (
     stop_replica.StopReplicaRequest,
     alter_partition.AlterPartitionRequest,
 )
-"""What comes in the name of the broker itself, as it governs and leads, over a connection that has shown its secret."""
+"""Requests in the name of the broker itself, as controller and leader, over a connection that has shown its secret."""
 MAY_WAIT_S: Final = 0.05
 IDLE_S: Final = 1.0
 ATTEMPTS: Final = 100

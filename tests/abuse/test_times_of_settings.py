@@ -56,7 +56,7 @@ LEVELS: Mapping[str, Callable[[list[int]], int | None]] = {
     "1": lambda values: 1 if 1 in values else None,
     "greatest": max,
 }
-"""Which of the extremes that a key takes a broker gets that has all keys at that level."""
+"""The extreme of each key for a broker that has all keys at that level."""
 
 
 def is_time(key: ConfigKey[Any]) -> bool:
@@ -64,7 +64,7 @@ def is_time(key: ConfigKey[Any]) -> bool:
 
 
 def extremes(key: ConfigKey[Any]) -> list[int]:
-    """What a key's own rule lets through of -1, 0, 1, the least and the greatest."""
+    """The values that a key's own rule accepts, of -1, 0, 1, the least and the greatest."""
     greatest = GREATEST[key.type]
     limits = [limit for limit in (key.validator or ())[1:] if isinstance(limit, int)]
     return [value for value in sorted({-greatest - 1, -1, 0, 1, greatest, *limits}) if accepts(key, value)]

@@ -56,7 +56,8 @@ def test_a24_dear_requests_of_many_connections(
     records: int,
     is_timed: bool,
 ) -> None:
-    """Who writes one record at a time does not wait for them, and what is left of those that hang up is dropped."""
+    """A client that writes one record at a time does not wait for them, and the requests of closed connections are
+    dropped."""
     create_topic(broker.bootstrap_servers, "wide", PARTITIONS)
     memory.mark()
     healthy.mark()

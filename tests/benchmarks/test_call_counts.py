@@ -1,4 +1,4 @@
-"""What a request costs in calls of Python functions and in instructions of the interpreter: counts that a busy machine
+"""The cost of a request in calls of Python functions and in instructions of the interpreter: counts that a busy machine
 does not change.
 
 A request of one record is interpreted code through and through (docs/internals/performance.md), so its time is in
@@ -240,7 +240,7 @@ def test_fetch(counter: Counter, size: int, most: Work, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("partitions", [100, *AT_LENGTH])
 def test_a_fetch_of_a_session(counter: Counter, partitions: int) -> None:
-    """What a consumer of several partitions sends, KIP-227: the request names only what changed."""
+    """A consumer of several partitions sends a request of KIP-227, which names only the changed partitions."""
     with running() as broker:
         broker.create_topic("t", partitions=partitions).produce("x" * 100, partition=0)
         work = work_per_fetch_of_session(counter, broker, range(partitions), rack_id="")

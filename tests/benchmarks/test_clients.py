@@ -1,4 +1,4 @@
-"""What the benchmark's clients measure, where they have little time for it."""
+"""The measurements of the benchmark's clients, where they have little time for it."""
 
 import time
 

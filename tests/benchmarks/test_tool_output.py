@@ -1,4 +1,4 @@
-"""What Kafka's tools print; the samples are theirs."""
+"""The output of Kafka's tools; the samples are theirs."""
 
 import pytest
 

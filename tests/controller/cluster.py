@@ -58,7 +58,7 @@ class AppliedCommands:
         self.controller_epoch = 0
         self.live: set[int] = set()
         self.leaders: dict[TopicPartition, int] = {}
-        """What clients would be told."""
+        """The leaders as clients would see them."""
         self.roles: dict[TopicPartition, Any] = {}
         self.deleted: set[str] = set()
         self.errors: dict[TopicPartition, ErrorCode] = {}
@@ -73,7 +73,7 @@ class AppliedCommands:
         self._speaks.set()
 
     async def take(self, command: Any, *, is_own: bool) -> Any:
-        """What comes from this broker's own controller comes through no network: silence does not concern it, but for
+        """A command of this broker's own controller comes through no network: silence does not concern it, except for
         that of a broker that hangs.
 
         The others' may know of its registration before it does itself, and wait until it knows.
@@ -232,7 +232,7 @@ class Cluster:
         self.settings = ControllerSettings()
         self.members: dict[int, ClusterMember] = {}
         self.min_insync_replicas: dict[int, int] = {}
-        """What brokers have in their files when they start, by id; others have the default."""
+        """The values in the brokers' files when they start, by id; others have the default."""
         self.news = asyncio.Event()
         self.lacking: set[int] = set()
         """Those whose machines go down before they start again."""

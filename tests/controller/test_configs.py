@@ -8,18 +8,14 @@ import pytest
 
 from barnabas.clock import ManualClock
 from barnabas.controller import znodes
-from barnabas.controller.configs import (
-    CHANGE_EXPIRATION_MS,
-    CHANGE_TIMEOUT_MS,
-    FOLLOWING_RETRY_DELAY_MS,
-    ConfigRepository,
-)
+from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.coordination.interface import (
     ConnectionLost,
     CoordinationError,
     CoordinationStore,
     StoreUnavailable,
 )
+from barnabas.controller.notifications import CHANGE_EXPIRATION_MS, CHANGE_TIMEOUT_MS, FOLLOWING_RETRY_DELAY_MS
 from barnabas.wire.errors import ApiError, ErrorCode
 from tests.support.manual_timers import ManualTimers
 
@@ -350,3 +346,29 @@ async def test_users_and_their_clients(stores: Stores, clock: ManualClock) -> No
         assert other.overrides("users", "<default>") == {"consumer_byte_rate": "2"}
         assert other.overrides("ips", "127.0.0.1") == {"connection_creation_rate": "3"}
         await other.stop()
+
+
+async def test_a_user_without_quotas_leaves_no_znode(stores: Stores, clock: ManualClock) -> None:
+    """The last override of a user, of a user's client or of an address goes with its znode, and is told to others."""
+    async with stores:
+        session = await stores.session()
+        repository = ConfigRepository(session, clock, ManualTimers())
+        await repository.start()
+        for entity in [("users", "alice/clients/app"), ("users", "bob"), ("users", "bob/clients/app"), ("ips", "::1")]:
+            await repository.change(*entity, lambda _: {"a": "1"})
+        assert sorted(repository.entities("users")) == [
+            ("users", "alice/clients/app"),
+            ("users", "bob"),
+            ("users", "bob/clients/app"),
+        ]
+        listener = Listener(repository)
+        await repository.change("users", "alice/clients/app", lambda _: {})
+        await repository.change("users", "bob", lambda _: {})
+        await repository.change("ips", "::1", lambda _: {})
+        await repository.change("ips", "::2", lambda _: {})
+        assert listener.heard == [("users", "alice/clients/app"), ("users", "bob"), ("ips", "::1")]
+        assert await session.get_children("/config/users") == ["bob"]
+        assert await session.get_children("/config/ips") == []
+        await repository.change("users", "bob/clients/app", lambda _: {})
+        assert await session.get_children("/config/users") == []
+        await repository.stop()

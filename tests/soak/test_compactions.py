@@ -1,4 +1,4 @@
-"""What files say of compaction at a crash, and what the broker's log says of passes."""
+"""The files of a compaction at a crash, and the passes in the broker's log."""
 
 import os
 from pathlib import Path

@@ -179,7 +179,7 @@ def wait_for_commits(members: list[Member]) -> None:
 
 
 def committed(process: BarnabasProcess, places: dict[Place, int]) -> dict[Place, int]:
-    """What the broker that has just started says; it may have to load its groups first."""
+    """The committed offsets by a broker that has just started; it may have to load its groups first."""
     consumer = Consumer({"bootstrap.servers": process.bootstrap_servers, "group.id": GROUP, "log_level": 0})
     found: dict[Place, int] = {}
 

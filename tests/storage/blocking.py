@@ -1,4 +1,4 @@
-"""What a broker does in threads, executed at once: for tests that have no event loop."""
+"""A broker's jobs in threads, executed at once: for tests that have no event loop."""
 
 from barnabas.storage.log import PartitionLog
 from barnabas.storage.log_manager import LogManager

@@ -1,4 +1,4 @@
-"""Which log directories are present, which are new and which are missing."""
+"""The log directories that are present, new or missing."""
 
 import errno
 import itertools

@@ -25,9 +25,9 @@ IDEMPOTENT, TRANSACTIONAL = (1, 2), (3, 4)
 
 
 class Model:
-    """What the log should hold: (base offset, last offset, leader epoch) of each batch; of those with sequences, by
-    their base offset, the producer id; and of those that belong to transactions (producer id, how a marker ends it or
-    None).
+    """The expected content of the log: (base offset, last offset, leader epoch) of each batch; of those with sequences,
+    by their base offset, the producer id; and of those that belong to transactions (producer id, how a marker ends it
+    or None).
     """
 
     def __init__(self):

@@ -1,4 +1,4 @@
-"""Which segments retention deletes."""
+"""The segments that retention deletes."""
 
 from __future__ import annotations
 

@@ -128,9 +128,9 @@ def theirs(cases: list[tuple[bytes, LogConfig]]) -> list[str]:
 
 
 def meaning(answer: str) -> object:
-    """What a client can see of a result: header fields without sizes, and the records without offsets. Kafka stores
-    offsets inside an uncompressed batch as they are, right or wrong; we correct them (see `ours`). Header names that
-    are not UTF-8 lose their bytes when Kafka writes a record again, and keep them here."""
+    """The part of a result that a client can see: header fields without sizes, and the records without offsets. Kafka
+    stores offsets inside an uncompressed batch as they are, right or wrong; we correct them (see `ours`). Header names
+    that are not UTF-8 lose their bytes when Kafka writes a record again, and keep them here."""
     if not answer.startswith("OK "):
         return answer
     batch = bytes.fromhex(answer[3:])

@@ -7,6 +7,7 @@
 - A broker's process that is changed: `failing_disk.py`, `smaller_limits.py`, `changed_paths.py`.
 - Ctrl-C at each point of a command: `interrupted_command.py`.
 - A whole broker under callbacks in random order: `broker_simulation.py`.
+- What a client may do, for handlers: `fake_authorizer.py`.
 - Values that the gate samples: `parameters.py`; tools that a machine lacks: `required.py`.
 
 Other faults of disks: `FaultyFiles` in `tests/storage/conftest.py`, and power cuts in `tools/simulation/world/disk.py`.

@@ -11,7 +11,7 @@ SEEDED: Final = pytest.mark.parametrize("seed", [20261129, pytest.param(None, ma
 
 
 def chance(seed: int | None) -> random.Random:
-    """What a test draws from. The seed is printed."""
+    """The source of a test's random choices. The seed is printed."""
     seed = random.randrange(2**32) if seed is None else seed
     print(f"seed {seed}")
     return random.Random(seed)

@@ -10,7 +10,7 @@ STACK_BYTES: Final = 1 << 50
 
 @contextmanager
 def no_new_threads() -> Iterator[None]:
-    """Whoever starts a thread is told "can't start new thread"; those that run go on."""
+    """Starting a thread raises "can't start new thread"; running threads continue."""
     usual = threading.stack_size(STACK_BYTES)
     try:
         yield

@@ -27,7 +27,7 @@ class ControlClient:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def ask(self, method: str, path: str, /, *, http_headers: dict[str, str] | None = None, **fields: Any) -> Answer:
-        """Whatever the server says to that."""
+        """The server's response to a request."""
         query = f"?{urlencode(fields, doseq=True, errors='surrogatepass')}" if fields and method == "GET" else ""
         body = None if method == "GET" or not fields else json.dumps(fields).encode()
         told = {**self._headers, **({"Content-Type": "application/json"} if body else {}), **(http_headers or {})}
@@ -52,7 +52,7 @@ class ControlClient:
         return answer.content
 
     def operation(self, method: str, path: str) -> dict[str, Any]:
-        """What /openapi.json says of a request."""
+        """The description of a request in /openapi.json."""
         paths = self.document()["paths"]
         for template in sorted(paths, key=lambda each: each.count("{")):  # concrete ones first
             if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) and method.lower() in paths[template]:

@@ -1,4 +1,4 @@
-"""What `BarnabasContainer` needs no container engine for; tests/test_image.py starts it in one."""
+"""The parts of `BarnabasContainer` that need no container engine; tests/test_image.py starts it in one."""
 
 import os
 import re

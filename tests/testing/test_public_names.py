@@ -30,7 +30,7 @@ from tools.attack.hostile import connect, frame
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TEXT = "".join(page.read_text() for page in [DOCS / "testing.md", *sorted((DOCS / "testing").glob("*.md"))])
 CODE = "\n".join(re.findall(r"^```.*?^```|`[^`\n]+`", TEXT, re.MULTILINE | re.DOTALL))
-"""What the pages show as code."""
+"""The code on the pages."""
 
 KEYS_OF_KAFKA = {"rack", "id"}
 """Such as `broker.rack`."""

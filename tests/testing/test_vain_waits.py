@@ -1,4 +1,4 @@
-"""What cannot come is not waited for: the test that asks for it hears at once why not."""
+"""A test that waits for something impossible gets an error at once, with the reason."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What the compiled readers and writers do with each kind of field, and with values that do not fit."""
+"""The compiled readers and writers with each kind of field, and with values that do not fit."""
 
 import random
 import tracemalloc

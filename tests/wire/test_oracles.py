@@ -35,7 +35,7 @@ Sample = Callable[..., Any]
 Java = Callable[[str], Any]
 
 ZOOKEEPER_MODE_APIS = (4, 5, 6, 7, 56, 67)
-"""What Kafka 4 has no longer, or without its lower versions: judged by 3.9.1."""
+"""The APIs that Kafka 4 has no longer, or without their lower versions: judged by 3.9.1."""
 
 OWN_TAG_MIN = 10_000
 """Tags of fields that Kafka does not know (`OWN_FIELDS` of `tools/wiregen/selection.py`)."""
@@ -268,7 +268,8 @@ def jvm() -> Iterator[Callable[[str], Any]]:
 
 
 def to_json(value: Any, version: int, kind: Any = None) -> Any:
-    """What Kafka's JsonConverter classes read: its own names, bytes in base64, and no field that the version lacks."""
+    """The input of Kafka's JsonConverter classes: its own names, bytes in base64, and no field that the version
+    lacks."""
     if isinstance(value, Message):
         fields = [field for field in value.FIELDS if field.exists_in(version)]
         return {java_name(field.name): to_json(getattr(value, field.name), version, field.type) for field in fields}

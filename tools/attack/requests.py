@@ -6,13 +6,18 @@ from typing import Final
 from barnabas.broker.handlers import load_handler
 from barnabas.wire.messages import (
     add_offsets_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -46,6 +51,9 @@ from tools.attack.stage import EMPTY_TOPIC, NODE_ID, TOPIC, Producer, Stage, add
 
 LATEST: Final = -1
 TOPIC_RESOURCE: Final = 2
+LITERAL_PATTERN: Final = 3
+ALL_OPERATIONS: Final = 2
+ALLOWED: Final = 3
 
 
 def _sync(stage: Stage, _version: int) -> Message:
@@ -103,7 +111,7 @@ def _offset_commit(stage: Stage, version: int) -> Message:
     )
 
 
-def _simple_offset_commit(stage: Stage, _version: int) -> Message:
+def simple_offset_commit(stage: Stage, _version: int) -> Message:
     """The request of a consumer without a group."""
     partition = offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
     return offset_commit.OffsetCommitRequest(
@@ -261,6 +269,40 @@ def _txn_offset_commit(stage: Stage, _version: int) -> Message:
     )
 
 
+def _describe_acls(_: Stage, _version: int) -> Message:
+    return describe_acls.DescribeAclsRequest(
+        resource_type_filter=TOPIC_RESOURCE,
+        resource_name_filter=TOPIC,
+        pattern_type_filter=LITERAL_PATTERN,
+        operation=ALL_OPERATIONS,
+        permission_type=ALLOWED,
+    )
+
+
+def _create_acls(_: Stage, _version: int) -> Message:
+    creation = create_acls.AclCreation(
+        resource_type=TOPIC_RESOURCE,
+        resource_name=TOPIC,
+        resource_pattern_type=LITERAL_PATTERN,
+        principal="User:*",
+        host="*",
+        operation=ALL_OPERATIONS,
+        permission_type=ALLOWED,
+    )
+    return create_acls.CreateAclsRequest(creations=[creation])
+
+
+def _delete_acls(_: Stage, _version: int) -> Message:
+    wanted = delete_acls.DeleteAclsFilter(
+        resource_type_filter=TOPIC_RESOURCE,
+        resource_name_filter="another topic",
+        pattern_type_filter=LITERAL_PATTERN,
+        operation=ALL_OPERATIONS,
+        permission_type=ALLOWED,
+    )
+    return delete_acls.DeleteAclsRequest(filters=[wanted])
+
+
 def _describe_configs(_: Stage, _version: int) -> Message:
     resource = describe_configs.DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=TOPIC)
     return describe_configs.DescribeConfigsRequest(resources=[resource])
@@ -309,12 +351,12 @@ def _list_reassignments(_stage: Stage, _version: int) -> Message:
 
 
 def _delete_groups(stage: Stage, _version: int) -> Message:
-    stage.ask(_simple_offset_commit(stage, 8), 8)
+    stage.ask(simple_offset_commit(stage, 8), 8)
     return delete_groups.DeleteGroupsRequest(groups_names=["offsets"])
 
 
 def _delete_offsets(stage: Stage, _version: int) -> Message:
-    stage.ask(_simple_offset_commit(stage, 8), 8)
+    stage.ask(simple_offset_commit(stage, 8), 8)
     partition = offset_delete.OffsetDeleteRequestPartition(partition_index=0)
     topic = offset_delete.OffsetDeleteRequestTopic(name=TOPIC, partitions=[partition])
     return offset_delete.OffsetDeleteRequest(group_id="offsets", topics=[topic])
@@ -338,6 +380,18 @@ def _list_transactions(_: Stage, version: int) -> Message:
     return list_transactions.ListTransactionsRequest(producer_id_filters=[0], transactional_id_pattern=pattern)
 
 
+def _describe_client_quotas(_: Stage, _version: int) -> Message:
+    every = describe_client_quotas.ComponentData(entity_type="user", match_type=2, match=None)
+    return describe_client_quotas.DescribeClientQuotasRequest(components=[every])
+
+
+def _alter_client_quotas(_: Stage, _version: int) -> Message:
+    entity = alter_client_quotas.RequestEntityData(entity_type="client-id", entity_name="attacked")
+    remove = alter_client_quotas.OpData(key="producer_byte_rate", remove=True)
+    entry = alter_client_quotas.RequestEntryData(entity=[entity], ops=[remove])
+    return alter_client_quotas.AlterClientQuotasRequest(entries=[entry])
+
+
 def _list_config_resources(_: Stage, version: int) -> Message:
     return list_config_resources.ListConfigResourcesRequest(resource_types=[TOPIC_RESOURCE] if version else [])
 
@@ -356,7 +410,7 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     1: (_fetch, _fetch_of_nothing, _fetch_in_session),
     2: (_list_offsets,),
     3: (_metadata,),
-    8: (_offset_commit, _simple_offset_commit),
+    8: (_offset_commit, simple_offset_commit),
     9: (_offset_fetch,),
     10: (_find_coordinator,),
     11: (_join,),
@@ -376,6 +430,9 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     26: (_end_transaction,),
     27: (write_markers,),
     28: (_txn_offset_commit,),
+    29: (_describe_acls,),
+    30: (_create_acls,),
+    31: (_delete_acls,),
     32: (_describe_configs,),
     33: (_alter_configs,),
     35: (_describe_log_dirs,),
@@ -386,6 +443,8 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     45: (_alter_reassignments,),
     46: (_list_reassignments,),
     47: (_delete_offsets,),
+    48: (_describe_client_quotas,),
+    49: (_alter_client_quotas,),
     60: (_describe_cluster,),
     61: (_describe_producers,),
     65: (_describe_transactions,),

@@ -9,6 +9,8 @@ from typing import Any, Final
 PASSED: Final = "passed"
 FAILED: Final = "failed"
 SKIPPED: Final = "skipped"
+LAST_PHASES: Final = ("teardown", "collect", "???")
+"""The phases that end a test. The last one is xdist's, of a test that crashed its worker."""
 
 
 @dataclass
@@ -28,7 +30,7 @@ class Outcome:
         """Add a phase."""
         self.seconds += line["seconds"]
         self.is_live = self.is_live or line["live"]
-        self.has_ended = self.has_ended or line["phase"] in ("teardown", "collect")
+        self.has_ended = self.has_ended or line["phase"] in LAST_PHASES
         if line["outcome"] == FAILED:
             self.outcome = FAILED
         elif line["outcome"] == SKIPPED and self.outcome == PASSED:

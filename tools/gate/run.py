@@ -25,9 +25,6 @@ FLAKY_MAX: Final = 2
 """The run fails if more tests than this pass only in the second attempt."""
 AGAIN_MAX: Final = 10
 """If more live tests than this fail, none is run again: so many failures are not chance."""
-# A test is interrupted after ten minutes (pyproject.toml). If even that has no effect, as inside a client's native
-# library, its process ends after fifteen minutes and prints the stack of each thread. So every run ends.
-ENDS: Final = ("-o", "faulthandler_timeout=900", "-o", "faulthandler_exit_on_timeout=true")
 
 
 @dataclass
@@ -97,14 +94,16 @@ class Run:
             self._run_again(each, [name for name in each.failed if (each.part.name, name) in live])
 
     def _run_part(self, each: PartRun) -> None:
-        record = self._file(each.part, "jsonl")
+        record, known = self._file(each.part, "jsonl"), self._file(each.part, "known")
+        # A copy: the worker that replaces a crashed one has to collect the same tests as the others.
+        known.write_bytes(record.read_bytes() if record.exists() else b"")
         each.resumed = len(read_outcomes(record))
         beside = ["-p", "tools.gate.workers", "-n", str(each.part.workers), "--max-worker-restart", "4",
                   "--no-loadscope-reorder"] if each.part.workers else []  # fmt: skip
         began, busy = time.monotonic(), _children_s()
         each.status = self._pytest(
             each.part,
-            [*beside, "-m", each.part.markers, "--record", str(record), "--recorded", str(record),
+            [*beside, "-m", each.part.markers, "--record", str(record), "--recorded", str(known),
              "--junitxml", str(self._junit_file(each.part)), *self._arguments, *each.part.paths],
         )  # fmt: skip
         each.seconds, each.processor_seconds = time.monotonic() - began, _children_s() - busy
@@ -121,7 +120,10 @@ class Run:
         each.again = read_outcomes(record)
 
     def _pytest(self, part: Part, arguments: Sequence[str]) -> int:
-        command = [sys.executable, "-m", "pytest", "-p", "tools.gate.recorder", *ENDS, *arguments]
+        # A test is interrupted after ten minutes (pyproject.toml). If even that has no effect, as inside a client's
+        # native library, its process ends after `test_s_max`. So every run ends.
+        ends = ["-o", f"faulthandler_timeout={part.test_s_max}", "-o", "faulthandler_exit_on_timeout=true"]
+        command = [sys.executable, "-m", "pytest", "-p", "tools.gate.recorder", *ends, *arguments]
         variables = {**os.environ, **self._environment, **part.environment}
         # Tests start hundreds of processes: compiled bytecode is kept for the next.
         variables.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -26,8 +26,12 @@ class Part:
     workers: int = 0
     """Processes of pytest-xdist; 0 for none, so that no other test runs at the same time."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    test_s_max: int = 900
+    """The limit of one test, after which its process ends and prints the stack of each thread."""
 
 
+AT_LENGTH_S: Final = 3_900
+"""Longer than the longest limit that a test has of its own (`pytest.mark.timeout`)."""
 EVERYWHERE: Final = ("compat_tests", "tests")
 ON_A_LOOP: Final = ("tests/broker", "tests/controller", "tests/testing")
 
@@ -37,8 +41,8 @@ GATE: Final = (
 )
 FULL: Final = (
     # Property tests use other examples than in the gate.
-    Part("at length", "(full or hypothesis) and not alone", EVERYWHERE, WORKERS),
-    Part("alone", "alone", EVERYWHERE),
+    Part("at length", "(full or hypothesis) and not alone", EVERYWHERE, WORKERS, test_s_max=AT_LENGTH_S),
+    Part("alone", "alone", EVERYWHERE, test_s_max=AT_LENGTH_S),
     # Left out, as it does not depend on the metadata store: Spark's own work, and tests that take long.
     Part("on ZooKeeper", "not full and not alone and not spark", ("compat_tests",), WORKERS, ON_ZOOKEEPER),
     Part("without uvloop", "not full and not alone", ON_A_LOOP, WORKERS, WITHOUT_UVLOOP),

@@ -16,6 +16,7 @@ from typing import Final
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 SPARK: Final = "compat_tests/spark/"
 
@@ -25,6 +26,17 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return SPARK if nodeid.startswith(SPARK) else file_of(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test that has crashed the worker. Another worker gets the remaining tests, without that one, which
+        would crash each worker in turn."""
+        units = self.assigned_work[node].values()
+        crashed = next(((unit, test) for unit in units for test, is_done in unit.items() if not is_done), None)
+        if crashed is not None:
+            unit, test = crashed
+            unit[test] = True
+        super().remove_node(node)
+        return None if crashed is None else test
 
 
 def file_of(nodeid: str) -> str:

@@ -9,6 +9,7 @@ import typer.main
 
 from barnabas.broker.cli.app import app
 from barnabas.broker.cli.command import UNSEEN
+from barnabas.broker.cli.connection_options import PANEL
 from tools.markdown import wrapped
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
@@ -20,6 +21,12 @@ for the same things:
 
 - `--bootstrap-server` (`-b`) is the address of the cluster; without it, that of the variable
   `BARNABAS_BOOTSTRAP_SERVER`, else `127.0.0.1:9092`.
+- `--command-config` is a file of properties as Kafka's clients and librdkafka have them (`security.protocol`,
+  `sasl.jaas.config`, `ssl.truststore.location`, `sasl.username`, `ssl.ca.location`, ...), also in the variable
+  `BARNABAS_COMMAND_CONFIG`; its `bootstrap.servers` count where no others are given. Options count before it.
+- `--user` logs in over TLS, by SCRAM, else PLAIN; the password is asked for, unless `BARNABAS_PASSWORD` or
+  `--password`, which other users of the machine can see, has it. `--ca` is the file of CA certificates (PEM) to trust,
+  without it those of the system are; `--certificate` and `--key` are the client's own.
 - `--json` prints JSON for programs instead of tables and sentences. Errors go to standard error either way.
 - TIME is a date and time (`2026-01-31T12:00`, local unless it has a zone), a number of ms since 1970, or a time ago:
   `-90s`, `-15m`, `-1h`, `-7d`, `-2w`.
@@ -73,12 +80,17 @@ def reference() -> str:
 def _section(path: str, command: Any) -> str:
     description = (command.help or "").partition("[bold]Example")[0].strip()
     arguments = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option"]
+    options = [each for each in command.params if each.param_type_name == "option" and not _is_of_connection(each)]
     usage = " ".join([path, "[OPTIONS]", *(each.metavar or each.name.upper() for each in arguments)])
     paragraphs = "\n\n".join(map(wrapped, description.split("\n\n")))
     lines = [f"## {path.removeprefix('barnabas ')}", "", f"`{usage}`", "", paragraphs, ""]
     lines += [wrapped(f"- {_names(each)}: {_meaning(each)}") for each in (*arguments, *options)]
     return "\n".join([*lines, "", "```console", *examples(command), "```", ""])
+
+
+def _is_of_connection(option: Any) -> bool:
+    """Whether the option is one of those that the introduction has for all commands."""
+    return getattr(option, "rich_help_panel", None) == PANEL and option.opts not in (["--as"], ["--private-key"])
 
 
 def _names(parameter: Any) -> str:

@@ -24,10 +24,11 @@ Environment variables are named as in Kafka's official image: `KAFKA_` and the k
 `__` for an underscore and `___` for a dash. `KAFKA_CFG_`, as in Bitnami's image, is the same, and counts where the
 other form is not set. `CLUSTER_ID` becomes the cluster id.
 
-The broker warns of unknown keys. Keys of TLS, SASL and ACLs, which it does not have, are errors. Keys of KRaft and of
-tiered storage are accepted, listed by DescribeConfigs with Kafka's defaults, and have no effect.
+The broker warns of unknown keys. Keys of KRaft and of tiered storage are accepted, listed by DescribeConfigs with
+Kafka's defaults, and have no effect.
 
-[With ZooKeeper](zookeeper.md) describes the keys that begin with `zookeeper.`.
+[Security](security.md) describes the keys of TLS, SASL and ACLs, [With ZooKeeper](zookeeper.md) those that begin with
+`zookeeper.`.
 
 Dynamic keys can be changed at run time, for one broker or for all: `barnabas configs alter --help`.
 

@@ -11,6 +11,7 @@ from barnabas.broker.http.figures import (
     GroupFigures,
     PartitionFigures,
     PeerFigures,
+    QuotaFigures,
     ReplicationFigures,
     SetAsideFigures,
     Snapshot,
@@ -78,6 +79,7 @@ EXAMPLE = Snapshot(
     set_aside=(SetAsideFigures("retention", 0, 0),),
     uncleanable=(UncleanableFigures("/data", 0, 0),),
     directories=(DirectoryFigures("/data", 1, False),),
+    quotas=(QuotaFigures("produce", 1, 1, 1),),
 )
 """A broker with one object of each kind."""
 

@@ -25,7 +25,7 @@ TICK_S: Final = 0.25
 
 
 class Plan(NamedTuple):
-    """What a run does: the seed decides everything else."""
+    """The plan of a run: the seed decides everything else."""
 
     seed: int
     seconds: float
@@ -50,7 +50,7 @@ class Surroundings:
         """Whether brokers flush before they acknowledge."""
         self.rates = Rates.draw(self.draw)
         self.configs = self._draw_configs()
-        """What differs between runs in the brokers' configuration files."""
+        """The keys of the brokers' configuration files that differ between runs."""
         self.ready: list[Callable[[int], None]] = []
         """Called with the id of a broker that has received a command from its controller, and is ready."""
 

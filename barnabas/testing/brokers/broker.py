@@ -19,6 +19,7 @@ from barnabas.storage.os_files import OsFiles, UnsyncedFiles
 from barnabas.testing.brokers import report
 from barnabas.testing.brokers.broker_thread import BrokerThread
 from barnabas.testing.brokers.owner import SMALL_INTERNAL_TOPICS, Owner
+from barnabas.testing.brokers.security import Security, client_config
 from barnabas.testing.brokers.snapshot import Snapshot
 from barnabas.testing.caller import Caller
 from barnabas.testing.contents.partitions import Led
@@ -41,7 +42,7 @@ class Broker(Owner[BrokerThread]):
     auto_create_topics_enable=False)`; keys that contain underscores go into `configs`. Give `data_dir` to keep the data
     (a temporary directory is never synced to the disk). `clock` is its source of time, the machine by default;
     `broker.clock` moves it ahead. `files` is its access to its data: pass another implementation for a slow or failing
-    disk.
+    disk. With `security="sasl_ssl"`, clients need TLS and a user: `client_config` is what they are given.
 
     Use it as a context manager (`with` or `async with`), or call `start()` and `stop()`. Several brokers may run at
     once; a stopped one may be started again. All methods may be called from any thread.
@@ -58,12 +59,14 @@ class Broker(Owner[BrokerThread]):
         data_dir: str | Path | None = None,
         clock: Clock | None = None,
         files: Files | None = None,
+        security: str | None = None,
         configs: Mapping[str, object] | None = None,
         **keywords: object,
     ) -> None:
         super().__init__(clock, configs, keywords)
         self._given_data_dir = data_dir or self._given.get("log.dirs") or self._given.get("log.dir")
         self._files = files
+        self._security = None if security is None else Security.of(security)
         self._lock = threading.RLock()
         self._listeners: str | None = None
         """`listeners` with the ports of the first run, which later runs keep; None before it."""
@@ -82,6 +85,22 @@ class Broker(Owner[BrokerThread]):
         """
         self._check_started()
         return self._bootstrap_servers
+
+    def client_config(self, user: str = "client", client: str = "confluent_kafka") -> dict[str, Any]:
+        """The configuration of a client that logs in as `user`, in the words of `client`: "confluent_kafka",
+        "aiokafka", "kafka_python" or "java" (properties of Java and Spark). Add the client's own settings to it.
+
+        A user that does not exist is added, and may use all topics, groups and transactional ids; "admin" may do
+        everything. Without `security` it is the address alone.
+
+        Errors: RuntimeError when it does not run, ValueError for an unknown client.
+        """
+        security = self._security
+        if security is not None and user not in security.names:
+            self.call(security.add_user(user, self.server))
+        return client_config(
+            client, self.bootstrap_servers, None if security is None else security.account(user, self.bootstrap_servers)
+        )
 
     def _check_started(self) -> None:
         """Errors: RuntimeError when it was never started, or was stopped since."""
@@ -340,7 +359,7 @@ class Broker(Owner[BrokerThread]):
         config = broker_config.load(options=options)
         for problem in config.warnings:  # above all a misspelt keyword, which no test would notice
             self._made_by.warn(problem)
-        self._life = BrokerThread(config, environment, self._prepare, self._lines)
+        self._life = BrokerThread(config, environment, self._prepare_server, self._lines)
         socket_server = self._life.server.socket_server
         self._bootstrap_servers = socket_server.bootstrap_servers
         self._listeners = _with_ports(options["listeners"], socket_server.ports)
@@ -360,7 +379,12 @@ class Broker(Owner[BrokerThread]):
         options |= self._given
         if self._listeners is not None:
             options["listeners"] = self._listeners
-        return options
+        return options if self._security is None else self._security.secure(options, self._given_data_dir)
+
+    def _prepare_server(self, server: BrokerServer) -> None:
+        if self._security is not None:
+            self._security.prepare(server)
+        self._prepare(server)
 
     def _make_data_dir(self) -> None:
         if self._given_data_dir is not None:
@@ -377,6 +401,8 @@ class Broker(Owner[BrokerThread]):
 
     def _forget(self) -> None:
         self._listeners = None
+        if self._security is not None:
+            self._security.forget()
         self._topics.clear()
         self.faults._forget()
         if self._given_data_dir is None and self._directory is not None:

@@ -1,6 +1,7 @@
 """Requests to a broker in this process, without a socket: its own handlers validate and serve them."""
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 from barnabas.broker.api.context import RequestContext
@@ -15,10 +16,11 @@ NO_CONNECTION_ID = -1
 
 
 async def ask(server: Server, request: Any, version: int) -> Any:
-    """The response to a request message, as a client of that version would receive it. Broker's loop only."""
+    """The response to a request message, as a client of that version would receive it that may do everything. Broker's
+    loop only."""
     listener = ListenerContext.of(server.config, server.config.listeners[0].name)
     context = RequestContext(
-        services=server.services,
+        services=replace(server.services, authorizer=None),
         session=Session(None, listener, NO_CONNECTION_ID, client_host="127.0.0.1"),
         api_key=request.API_KEY,
         api_version=version,

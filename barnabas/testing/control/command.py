@@ -59,6 +59,8 @@ def _check(options: argparse.Namespace, token: str | None) -> None:
     """Refuse unsupported options. Raises ValueError, OSError."""
     if options.brokers is not None:
         raise ValueError("has all its brokers in one process: leave --brokers out, and POST /brokers")
+    if options.secure is not None:
+        raise ValueError("makes brokers without users, for tests on this machine: leave --secure out")
     if token is not None and not token.strip():
         raise ValueError(f"{TOKEN_VARIABLE} is empty: set it to a token, or leave it out for none")
     host, _ = parse_address(options.control)

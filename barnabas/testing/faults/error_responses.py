@@ -152,7 +152,7 @@ class Split(NamedTuple):
 
 
 class _Splitting(NamedTuple):
-    """What is split off a request of a version."""
+    """The part of a request, in one version, that is split off."""
 
     version: int
     is_meant: IsMeant

@@ -166,6 +166,8 @@ API_ENTRIES: Final[Mapping[str, ApiEntries]] = {
     "AlterPartitionReassignments": ApiEntries({"topics": _PARTITIONS}, {**_FAILING, "responses": _RESULTS}),
     "ListPartitionReassignments": ApiEntries({"topics": _INDEXES}, _FAILING),
     "OffsetDelete": ApiEntries({"group_id": GROUP, "topics": _PARTITIONS}, {**_FAILING, "topics": _RESULTS}),
+    "DescribeClientQuotas": NOTHING,
+    "AlterClientQuotas": ApiEntries({}, {"entries": _FAILING}),
     "AlterPartition": ApiEntries(
         {"topics": {"topic_name": TOPIC, "topic_id": TOPIC_ID, "partitions": _INDEX}},
         {
@@ -182,6 +184,12 @@ API_ENTRIES: Final[Mapping[str, ApiEntries]] = {
     "ListTransactions": NOTHING,
     "AllocateProducerIds": NOTHING,
     "ListConfigResources": NOTHING,
+    "DescribeAcls": NOTHING,
+    "CreateAcls": ApiEntries({"creations": _RESOURCE}, {"results": _FAILING}),
+    "DeleteAcls": ApiEntries(
+        {"filters": {"resource_name_filter": RESOURCE}},
+        {"filter_results": {**_FAILING, "matching_acls": {**_RESOURCE, **_FAILING}}},
+    ),
     "DescribeTopicPartitions": ApiEntries(
         {"topics": _NAMED},
         {"topics": {**_IDENTIFIED, **_FAILING, "partitions": {**_INDEX, **_FAILING}}},

@@ -26,7 +26,7 @@ class Calls:
         self._running: dict[asyncio.Task[Any], str] = {}
         """The tasks that run for others, and what happens to the brokers that they use, once these are about to end."""
         self.ends_as = "stopped"
-        """What is about to happen to the owner, when its event loop ends."""
+        """The fate of the owner, when its event loop ends."""
         self._lock = threading.Lock()
         self._asked: dict[Future[Any], Coroutine[Any, Any, Any]] | None = None
         """The futures that threads wait for; None if no event loop runs."""

@@ -76,6 +76,10 @@ class BrokerKeys:
         "Connections that neither send nor receive anything for this long are closed.")
     controlled_shutdown_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, MEDIUM, READ_ONLY,
         "Before a broker stops, its partitions get other leaders.")
+    controller_quota_window_num: ConfigKey[int] = ConfigKey(INT, 11, ("min", 1), LOW, READ_ONLY,
+        "How many samples of controller.quota.window.size.seconds a quota of controller mutations allows at once.")
+    controller_quota_window_size_seconds: ConfigKey[int] = ConfigKey(INT, 1, ("min", 1), LOW, READ_ONLY,
+        "The length of a sample of a quota of controller mutations.")
     default_replication_factor: ConfigKey[int] = ConfigKey(INT, 1, None, MEDIUM, READ_ONLY,
         "Replication factor of topics that are created without one.")
     delete_topic_enable: ConfigKey[bool] = ConfigKey(BOOLEAN, True, None, HIGH, READ_ONLY,
@@ -205,6 +209,10 @@ class BrokerKeys:
         "How long a partition remembers a producer that does not write.")
     queued_max_request_bytes: ConfigKey[int] = ConfigKey(LONG, -1, None, MEDIUM, READ_ONLY,
         "Bytes of unfinished requests of all connections; -1 for no limit.")
+    quota_window_num: ConfigKey[int] = ConfigKey(INT, 11, ("min", 1), LOW, READ_ONLY,
+        "How many samples of quota.window.size.seconds the rates of clients with quotas are taken over.")
+    quota_window_size_seconds: ConfigKey[int] = ConfigKey(INT, 1, ("min", 1), LOW, READ_ONLY,
+        "The length of a sample of a rate; one throttle because of request time lasts no longer.")
     replica_fetch_backoff_ms: ConfigKey[int] = ConfigKey(INT, 1000, ("min", 0), MEDIUM, READ_ONLY,
         "How long a follower waits at most before it repeats a fetch that its leader refused.")
     replica_fetch_max_bytes: ConfigKey[int] = ConfigKey(INT, 1_048_576, ("min", 0), MEDIUM, READ_ONLY,

@@ -35,8 +35,6 @@ UNUSED_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
     ("background.threads", INT, 10, ("min", 1), HIGH, CLUSTER_WIDE),
     ("client.quota.callback.class", CLASS, None, None, LOW, READ_ONLY),
-    ("controller.quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
-    ("controller.quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
     ("controller.socket.timeout.ms", INT, 30_000, None, MEDIUM, READ_ONLY),
     ("create.topic.policy.class.name", CLASS, None, None, LOW, READ_ONLY),
     ("delete.records.purgatory.purge.interval.requests", INT, 1, None, MEDIUM, READ_ONLY),
@@ -59,8 +57,6 @@ UNUSED_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
     ("offsets.load.buffer.size", INT, 5_242_880, ("min", 1), HIGH, READ_ONLY),
     ("producer.purgatory.purge.interval.requests", INT, 1000, None, MEDIUM, READ_ONLY),
     ("queued.max.requests", INT, 500, ("min", 1), HIGH, READ_ONLY),
-    ("quota.window.num", INT, 11, ("min", 1), LOW, READ_ONLY),
-    ("quota.window.size.seconds", INT, 1, ("min", 1), LOW, READ_ONLY),
     ("replica.alter.log.dirs.io.max.bytes.per.second", LONG, LONG_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE, INTERNAL,
      "Bytes per second when a replica moves between directories."),
     ("replica.socket.receive.buffer.bytes", INT, 65_536, None, HIGH, READ_ONLY),
@@ -248,7 +244,7 @@ OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
 
 PARTS_OF_KAFKA: Final = (
     (("ssl.", "sasl.", "security.", "principal.", "connections.max.reauth", "connection.failed"), "TLS and SASL"),
-    (("delegation.token.", "authorizer."), "Delegation tokens and ACLs"),
+    (("delegation.token.",), "Delegation tokens"),
     (("controller.quorum.", "controller.listener.", "metadata.", "process.roles", "broker.heartbeat."), "KRaft"),
     (("broker.session.", "initial.broker.", "early.start."), "KRaft"),
     (("remote.", "log.local.", "follower.fetch."), "Tiered storage"),
@@ -256,6 +252,6 @@ PARTS_OF_KAFKA: Final = (
     (("group.share.", "share."), "Share groups"),
     (("group.streams.",), "The streams group protocol"),
     (("telemetry.", "metric", "kafka.metrics."), "Kafka's own metrics reporting"),
-    (("quota.", "replication.quota.", "controller.quota.", "alter.log.dirs."), "Quotas"),
+    (("replication.quota.", "alter.log.dirs."), "Quotas of replication"),
 )
 """Prefixes of keys without an effect, and the part of Kafka that they belong to."""

@@ -24,8 +24,28 @@ from barnabas.broker.configuration.definitions import (
 )
 
 SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
-    ("allow.everyone.if.no.acl.found", BOOLEAN, False, None, LOW, READ_ONLY),
-    ("authorizer.class.name", STRING, "", None, LOW, READ_ONLY),
+    (
+        "allow.everyone.if.no.acl.found",
+        BOOLEAN,
+        False,
+        None,
+        LOW,
+        READ_ONLY,
+        "",
+        "Whether a resource without any ACL is for everybody, and not for super users alone.",
+    ),
+    (
+        "authorizer.class.name",
+        STRING,
+        "",
+        None,
+        LOW,
+        READ_ONLY,
+        "",
+        "ACLs decide what clients may do: kafka.security.authorizer.AclAuthorizer or"
+        " org.apache.kafka.metadata.authorizer.StandardAuthorizer, which mean the same here. Empty: clients may do"
+        " everything.",
+    ),
     ("connection.failed.authentication.delay.ms", INT, 100, ("min", 0), LOW, READ_ONLY),
     ("connections.max.reauth.ms", LONG, 0, None, MEDIUM, READ_ONLY),
     ("delegation.token.expiry.check.interval.ms", LONG, 3_600_000, ("min", 1), LOW, READ_ONLY),
@@ -126,7 +146,16 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         "",
         "Security protocol among brokers, where inter.broker.listener.name is not set.",
     ),
-    ("super.users", STRING, "", None, MEDIUM, READ_ONLY),
+    (
+        "super.users",
+        STRING,
+        "",
+        None,
+        MEDIUM,
+        READ_ONLY,
+        "",
+        "Principals that may do everything, separated by semicolons: User:admin;User:CN=broker,O=example.",
+    ),
     ("security.providers", STRING, None, None, LOW, READ_ONLY),
     ("ssl.allow.dn.changes", BOOLEAN, False, None, LOW, READ_ONLY),
     ("ssl.allow.san.changes", BOOLEAN, False, None, LOW, READ_ONLY),

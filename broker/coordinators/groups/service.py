@@ -96,7 +96,7 @@ class GroupService:
 
     @property
     def set_asides(self) -> tuple[SetAside[str], ...]:
-        """What is set aside, by activity."""
+        """The members that are set aside, by activity."""
         return (self.set_aside, self.set_aside_offsets, self.runtime.set_aside)
 
     async def start(self) -> None:

@@ -91,7 +91,7 @@ class TransactionService:
 
     @property
     def set_asides(self) -> tuple[SetAside[str], ...]:
-        """What is set aside, by activity."""
+        """The members that are set aside, by activity."""
         return (self.runtime.set_aside, self.set_aside_aborting, self.set_aside_ending, self.set_aside_expiring)
 
     @property

@@ -1,5 +1,4 @@
-"""What drives a client: a process that is told to do one thing after the other, a line of JSON each, and answers with
-what came of it.
+"""Drives a client: a process that gets one order after the other, a line of JSON each, and responds with the outcome.
 
     {"workload": "produce", "servers": "127.0.0.1:9092", "deadline_s": 8}
     {"errors": ["MSG_SIZE_TOO_LARGE"], "values": [], "is_done": false}
@@ -29,7 +28,7 @@ Workload = Callable[[str, float], "Outcome"]
 
 
 class Outcome:
-    """What came of a workload."""
+    """The outcome of a workload."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []

@@ -1,9 +1,9 @@
-"""What both brokers are asked, by subject."""
+"""The requests to both brokers, by subject."""
 
 from collections.abc import Callable
 
 from compat_tests.differential.run import Run
-from compat_tests.differential.scenarios import cluster, configs, groups, logs, topics, transactions
+from compat_tests.differential.scenarios import acls, cluster, configs, groups, logs, topics, transactions
 
 SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *cluster.FIRST,
@@ -11,6 +11,7 @@ SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *logs.SCENARIOS,
     *topics.SCENARIOS,
     *configs.SCENARIOS,
+    *acls.SCENARIOS,
     *groups.SCENARIOS,
     *cluster.LAST,
     *transactions.SCENARIOS,

@@ -192,7 +192,7 @@ def fetching(
 
 
 def look(run: Run, group: str) -> None:
-    """What describes the group."""
+    """Describe the group."""
     run.ask(DescribeGroupsRequest(groups=[group], include_authorized_operations=True), 6)
 
 
@@ -376,7 +376,7 @@ def offsets(run: Run) -> None:
 
 
 def fetch_offsets(run: Run, topic: str, group: str) -> None:
-    """What the group has committed of two partitions, at every version; topics and groups that do not exist."""
+    """Fetch the group's committed offsets of two partitions, at every version; topics and groups that do not exist."""
     for version in versions_of(OFFSET_FETCH):
         questions: tuple[list[tuple[str, list[int]]], ...] = (
             [(topic, [0])], [(topic, [0, 1, 2, -1])], [("no-such", [0])], [(topic, [0, 0])], [(topic, [])], [],

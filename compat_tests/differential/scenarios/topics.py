@@ -96,7 +96,7 @@ def creating(*topics: CreatableTopic, validate_only: bool = False, timeout_ms: i
 
 
 def create_topics(run: Run) -> None:
-    """What a version can say, then that it exists."""
+    """Create a topic with the fields of each version, then again: it exists."""
     for version in versions_of(CREATE_TOPICS):
         name = run.fresh(f"v{version}")
         run.ask(creating(topic(name, 3), validate_only=True), version)

@@ -119,7 +119,7 @@ def writing(transactional_id: str, topic: str, sequence: int, shift: int = 0) ->
 
 
 def look(run: Run, transactional_id: str, topic: str, group: str) -> None:
-    """What readers and describers see of the transaction."""
+    """Look at the transaction as readers and describers see it."""
     run.ask(DescribeTransactionsRequest(transactional_ids=[transactional_id]), 0)
     run.ask(DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[0])]), 0)
     for isolation in (0, 1):
@@ -215,7 +215,7 @@ def write_and_commit(run: Run, name: str, group: str, topic: str, version: int) 
 
 
 def verifying(version: int) -> tuple[bool, ...]:
-    """What AddPartitionsToTxn can say of `verify_only`."""
+    """The values of `verify_only` that AddPartitionsToTxn has in a version."""
     return (False, True) if version >= 4 else (False,)
 
 

@@ -27,7 +27,7 @@ JAVA_OPTIONS = f"spark.driver.extraJavaOptions={SHORT_LIVED_JAVA}"
 
 @pytest.fixture
 def topic_prefix() -> str:
-    """What makes this test's topics its own."""
+    """The prefix that makes this test's topics unique."""
     return f"pipeline-{secrets.token_hex(4)}"
 
 

@@ -55,7 +55,7 @@ class Archive:
         return as_rows(read_archive(self.spark, self.uri))
 
     def queue(self) -> Rows:
-        """What a consumer of committed data reads."""
+        """The records that a consumer of committed data reads."""
         return [
             (m.topic(), m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value(), m.headers())
             for m in consume(self._bootstrap_servers, *self.topics)

@@ -50,14 +50,14 @@ def test_words_are_counted_over_a_restart(
 
 
 def final_figures(spark: Any, path: Path) -> dict[str, Any]:
-    """What flight_delays wrote to Parquet, each carrier and day once."""
+    """The figures that flight_delays wrote to Parquet, each carrier and day once."""
     rows = spark.read.parquet(str(path)).collect()
     assert len({(row.carrier, row.date) for row in rows}) == len(rows)
     return {f"{row.carrier}|{row.date}": row.asDict() for row in rows}
 
 
 def delays_by_day(flights: pandas.DataFrame) -> dict[str, Any]:
-    """What flight_delays computes, by pandas from the columns carrier, date, departure_delay and arrival_delay."""
+    """The figures of flight_delays, by pandas from the columns carrier, date, departure_delay and arrival_delay."""
     groups = (
         flights.assign(is_late=flights.arrival_delay >= flight_delays.LATE_MINUTES)
         .groupby(["carrier", "date"])
@@ -324,7 +324,7 @@ SHOWN = {
     r"flights-retry-1, flights-retry-2 to checked-flights, flights-dead.*checked-flights +│ 1969 .*flights-dead +│ 32 ",
     "stream_wordcount": r"Records went from lines to words\..* airport +│ 636 ",
 }
-"""What each pipeline prints about 2,000 flights; the figures are pandas's."""
+"""The output of each pipeline about 2,000 flights; the figures are pandas's."""
 MORE = {
     "capacity_report": "--output={folder}",  # without it the report would stay, to be looked at
     "flight_delays": "--lateness=1 day",  # 2,000 flights are two and a half days: so the first one is over

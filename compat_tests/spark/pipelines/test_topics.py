@@ -1,4 +1,4 @@
-"""What a pipeline needs of a cluster is looked at before Spark starts, and what is missing said in one line."""
+"""A pipeline checks its topics in the cluster before Spark starts, and reports missing ones in one line."""
 
 import argparse
 import os
@@ -44,7 +44,7 @@ MISSING = {
     "enrich_join": "topic elsewhere-weather",
     "retry_and_dead_letter": "topics elsewhere, elsewhere-retry-1",
 }
-"""What none of the tests creates; for the others it is `elsewhere`."""
+"""The topics that none of the tests creates; for the other pipelines it is `elsewhere`."""
 
 
 def options_of(servers: str, *, kafka: tuple[Any, ...] = (), client: tuple[Any, ...] = ()) -> argparse.Namespace:
@@ -58,7 +58,7 @@ def closed_port() -> int:
 
 
 def lines_of(name: str, servers: str | None, *arguments: str, status: int = 1) -> list[str]:
-    """What a pipeline says that ends before it has begun."""
+    """The output of a pipeline that ends before it has begun."""
     reach = [] if servers is None else [f"--bootstrap-servers={servers}"]
     command = [sys.executable, "-m", f"barnabas.spark_examples.{name}", *arguments, *reach]
     if name in ("archive", "capacity_report"):
@@ -177,7 +177,7 @@ def test_the_demonstration_looks_first(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.full  # its pipeline is in the gate with test_delays_by_day_with_late_flights
 def test_the_demonstration() -> None:
-    """What `make demo` runs, with the flights of two days."""
+    """Run `make demo`, with the flights of two days."""
     command = [sys.executable, "-m", "barnabas.spark_examples.demo", "--days", "2"]
     environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_LIVED_JAVA}
     ended = children.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -245,7 +245,7 @@ def test_somebody_else_listens_and_nobody_waits_for_long() -> None:
 
 
 def test_a_pattern_that_matches_nothing_waits_and_says_so(cluster: Any, topic_prefix: str) -> None:
-    """What it matches may be made later; what is worked off once has to be there."""
+    """Matching topics may be created later; with `once` they have to exist at the start."""
     servers = cluster.bootstrap_servers
     sample.create_topics(servers, f"{topic_prefix}-trips")
     told: list[str] = []

@@ -56,7 +56,7 @@ class Bench:
         self.handlers = handlers
         self.connections = SimpleNamespace(is_crowded=False, has_room=asyncio.Event())
         self.metrics = RequestMetrics()
-        services: Any = SimpleNamespace(connections=self.connections)
+        services: Any = SimpleNamespace(connections=self.connections, authorizer=None)
         self.session = Session(None, ListenerContext("LISTENER"), 7, client_host="10.0.0.1")
         self._connection: Any = SimpleNamespace(session=self.session, hold=self._hold)
         self.held = 0
@@ -362,7 +362,7 @@ async def test_the_session_remembers_what_the_client_says_it_is(length: int) -> 
 
 @pytest.mark.parametrize("is_inter_broker", [False, True])
 def test_a_client_may_do_everything_but_what_is_for_brokers(is_inter_broker: bool) -> None:
-    services: Any = None
+    services: Any = SimpleNamespace(authorizer=None)
     session = Session(None, ListenerContext("LISTENER", is_inter_broker=is_inter_broker), 1)
     context = RequestContext(services, session, PRODUCE, 9, 1, "client")
     assert context.authorize(Operation.WRITE, ResourceType.TOPIC, "t")

@@ -36,7 +36,7 @@ class Bench:
 
     def __init__(self, handle: Callable[[Any, RequestContext], Any], request_bytes_max: int = 2**31 - 1) -> None:
         handler: Handler[Any, Any] = Handler(HeartbeatRequest.API_KEY, 0, VERSION, handle)
-        services: Any = SimpleNamespace(config=SimpleNamespace(inter_broker_listener_name="BROKERS"))
+        services: Any = SimpleNamespace(config=SimpleNamespace(inter_broker_listener_name="BROKERS"), authorizer=None)
         self.metrics = RequestMetrics()
         find = {handler.key: handler}.get
         dispatcher = Dispatcher(services, find, ManualClock(), self.metrics)

@@ -1,4 +1,4 @@
-"""What handler files declare."""
+"""The declarations of handler files."""
 
 from importlib import import_module
 from inspect import get_annotations

@@ -1,4 +1,4 @@
-"""What `produce` and `consume` do while the only broker is away, or the group's coordinator: they go on afterwards."""
+"""`produce` and `consume` while the only broker is away, or the group's coordinator: they continue afterwards."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ METAVARS = {
     *("KIND", "NAME", "KEY", "KEY=VALUE", "NAME=VALUE", "TEXT", "FORMAT", "CODEC", "LEVEL"),
     *("N", "MS", "BYTES_PER_S"),
 }
-"""What stands for the values of arguments and options: words that say what is wanted, never types of Python."""
+"""Placeholders for the values of arguments and options: words that describe the value, never types of Python."""
 
 
 @pytest.mark.parametrize(("path", "command"), [pytest.param(*each, id=each[0]) for each in commands()])
@@ -133,7 +133,7 @@ def test_wrong_usage_is_status_2(run: Run) -> None:
 
 
 NOT_OF_TEXT = {"N", "MS", "BYTES_PER_S", "PARTITION", "ID", "CODEC", "LEVEL", "KIND"}
-"""What stands for numbers and choices."""
+"""Placeholders for numbers and choices."""
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ NOT_OF_TEXT = {"N", "MS", "BYTES_PER_S", "PARTITION", "ID", "CODEC", "LEVEL", "K
     ],
 )
 def test_a_wrong_value_is_told_in_plain_words(run: Run, path: str, command: Any, parameter: Any) -> None:
-    """Whatever typer has a value checked with."""
+    """Holds for every kind of check that typer applies to a value."""
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     values = ["wrong" for each in arguments]
     option = [] if parameter in arguments else [parameter.opts[0], "wrong"]

@@ -12,7 +12,7 @@ from barnabas.broker.cli.serve import main
 
 
 def cluster(directory: Path, *node_ids: int) -> str:
-    """What brokers with these ids have left there."""
+    """Create the files that brokers with these ids leave in a directory."""
     for node_id in node_ids:
         (directory / f"broker{node_id}").mkdir(parents=True)
         (directory / f"broker{node_id}" / "meta.properties").touch()

@@ -1,4 +1,5 @@
-"""What shells propose: asked of a broker on a thread, in bash itself and as the scripts of zsh and fish ask."""
+"""The proposals for shells: requested from a broker on a thread, in bash itself and as the scripts of zsh and fish
+do."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def filled(broker: Broker) -> Broker:
 
 @pytest.fixture
 def propose(filled: Broker, run: Run, monkeypatch: pytest.MonkeyPatch) -> Propose:
-    """What is proposed for the last word of a line, which may be empty, as the script for bash asks."""
+    """The proposals for the last word of a line, which may be empty, as the script for bash requests them."""
 
     def words(line: str) -> list[str]:
         typed = line.split(" ")

@@ -1,4 +1,4 @@
-"""Which partitions `brokers drain` would move where, while brokers are away: plans alone."""
+"""The moves of partitions that `brokers drain` would make while brokers are away: plans alone."""
 
 from __future__ import annotations
 

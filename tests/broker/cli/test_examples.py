@@ -36,7 +36,13 @@ PAGE = Path(__file__).parents[3] / "docs" / "zookeeper.md"
 ZOOKEEPER = [line for path, line in EXAMPLES if path == "barnabas zookeeper"]
 OF_SEVERAL = ("barnabas topics reassign", "barnabas brokers drain", "barnabas brokers rebalance")
 SEVERAL = [line for path, line in EXAMPLES if path in OF_SEVERAL]
-OTHERS = [line for path, line in EXAMPLES if path not in ("barnabas serve", "barnabas zookeeper", *OF_SEVERAL)]
+OF_SECURITY = ("barnabas users", "barnabas acls", "barnabas quotas", "barnabas certificates")
+"""Those of test_security_examples.py."""
+OTHERS = [
+    line
+    for path, line in EXAMPLES
+    if path not in ("barnabas serve", "barnabas zookeeper", *OF_SEVERAL) and not path.startswith(OF_SECURITY)
+]
 
 OTHER_NAMES = {
     "flights": "journeys",
@@ -70,7 +76,7 @@ def transactional_id(broker: Broker) -> str:
 
 @pytest.fixture
 def folder(broker: Broker, transactional_id: str, run: Run, tmp_path: Path) -> Path:
-    """What the examples need is there: topics with records, a group, a transactional id, files."""
+    """Create the topics with records, a group, a transactional id and files that the examples need."""
     there = broker.topic_names()
     for name in ("journeys", "couples", "trial-1", "trial-2", "duplicate"):
         if name not in there:
@@ -171,7 +177,8 @@ def test_an_example_of_serve(tmp_path: Path, line: str) -> None:
         assert process.stdout is not None
         ready = process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-    assert ready.startswith("ready: PLAINTEXT://127.0.0.1:")
+    protocol = "SASL_SSL" if "--secure" in line else "PLAINTEXT"
+    assert ready.startswith(f"ready: {protocol}://127.0.0.1:")
     assert ("node.id=2 " in ready) == ("--node-id 2" in line)
     assert process.returncode == 0
 

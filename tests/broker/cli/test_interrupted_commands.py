@@ -21,7 +21,7 @@ from tests.support.interrupted_command import LONG_WAIT, POINT, POLL, SILENT, En
 pytestmark = pytest.mark.slow
 
 TOLD = re.compile(r"barnabas: stopped: (\d+) records? w\w+ acknowledged\n|(\d+) records? to \w+ in [\d.]+ s\n")
-"""What `produce` says at its end."""
+"""The final line of `produce`."""
 
 
 def interrupted(job: Job) -> list[Ending]:

@@ -124,7 +124,7 @@ def test_where_nobody_waits_for_it_the_signal_ends_the_process(
 
 
 def test_little_is_imported_before_the_signal_is_seen_to() -> None:
-    """What pip's script imports by itself is there already."""
+    """The modules that pip's script itself imports exist already."""
     code = (
         "import re, sys; there = set(sys.modules); import barnabas.__main__;"
         " print(*sorted(set(sys.modules) - there - {'_signal', 'gc'}))"

@@ -84,7 +84,7 @@ def foreign_records(broker: Broker, topic: str, count: int) -> list[tuple[Any, .
 
 
 def test_a_copy_to_fewer_partitions_says_what_to_do(broker: Broker, run: Run) -> None:
-    """What it says helps: the copy that then comes has all there is."""
+    """The advice helps: the copy after it has all records."""
     run("topics", "create", "wide", "-p", "5")
     lines = "".join(f'{{"value": "{number}", "partition": {number}}}\n' for number in range(5))
     assert run("produce", "wide", "--json", stdin=lines.encode()).status == 0

@@ -1,4 +1,4 @@
-"""What `serve --brokers N` says of numbers of replicas that so many brokers cannot keep."""
+"""The refusals of `serve --brokers N` for numbers of replicas that so many brokers cannot keep."""
 
 import re
 from typing import Final

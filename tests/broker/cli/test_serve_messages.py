@@ -1,4 +1,4 @@
-"""What `barnabas serve` says of itself, in its own process: at the start, at the stop, and when it cannot start."""
+"""The messages of `barnabas serve`, in its own process: at the start, at the stop, and when it cannot start."""
 
 from __future__ import annotations
 

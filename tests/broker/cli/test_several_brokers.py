@@ -86,7 +86,7 @@ def produce(cluster: BarnabasBrokers, topic: str, partition: int = 0) -> int:
 
 @contextlib.contextmanager
 def orphans_are_ours() -> Iterator[None]:
-    """What loses its parent becomes a child of this process, to be waited for without delay (prctl(2))."""
+    """A process that loses its parent becomes a child of this process, to be waited for without delay (prctl(2))."""
     set_child_subreaper = 36
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.prctl(set_child_subreaper, 1, 0, 0, 0) == 0, os.strerror(ctypes.get_errno())
@@ -121,7 +121,7 @@ def test_one_ready_line_and_one_stop(brokers: BarnabasBrokers, tmp_path: Path) -
 
 
 def znode(cluster: BarnabasBrokers, asked_as: int, path: str) -> bytes:
-    """What the parent's store has at a path."""
+    """The data of a path in the parent's store."""
     with store_client(cluster, asked_as) as client:
         data: bytes = client.get(path)[0]
         return data

@@ -1,4 +1,4 @@
-"""What options of commands mean."""
+"""The meaning of the options of commands."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is asked of a controller that has just died, or is the controller no more, is asked of the next one."""
+"""A request to a controller that has just died, or is not the controller any more, is sent to the next one."""
 
 from __future__ import annotations
 

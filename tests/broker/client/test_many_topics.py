@@ -1,5 +1,5 @@
-"""What is asked of a cluster for the configs of all its topics: brokers refuse replies of more than 32 MiB, and serve
-nobody else while they make one."""
+"""Requests for the configs of all topics of a cluster: brokers refuse responses of more than 32 MiB, and serve no other
+request while they make one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def broker() -> Iterator[Broker]:
 
 
 def asked(broker: Broker, work: Callable[[KafkaClient], Awaitable[T]]) -> tuple[T, Watched]:
-    """What some work has found, and what it asked for."""
+    """The result of some work, and its client with the recorded requests."""
 
     async def connected() -> tuple[T, Watched]:
         async with Watched(broker.bootstrap_servers) as client:

@@ -1,4 +1,4 @@
-"""Which replicas partitions shall have: what holds for any cluster."""
+"""The planned replicas of partitions: rules that hold for any cluster."""
 
 from __future__ import annotations
 

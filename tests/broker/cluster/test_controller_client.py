@@ -1,4 +1,4 @@
-"""What a broker asks of the controller, while that moves from broker to broker."""
+"""A broker's requests to the controller, while the controller moves from broker to broker."""
 
 import asyncio
 from collections.abc import Callable

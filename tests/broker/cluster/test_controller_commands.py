@@ -1,4 +1,4 @@
-"""Which commands of controllers a broker obeys, and in what order, over a whole broker."""
+"""The commands of controllers that a broker obeys, and their order, over a whole broker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.anyio
 async def answers(
     commands: ControllerCommands, controller_epoch: int, broker_epoch: int = -1, controller_id: int = OWN_ID
 ) -> list[ErrorCode]:
-    """What becomes of a command of each kind that says nothing else."""
+    """The errors of a command of each kind without content."""
     header: dict[str, Any] = {
         "controller_id": controller_id,
         "controller_epoch": controller_epoch,
@@ -208,9 +208,10 @@ async def test_a_log_whose_topic_was_removed_from_the_store_is_kept_out_of_the_w
 
 async def test_the_settings_of_a_topic_go_with_it(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        last_change = broker.configs._last_change
+        notifications = broker.configs.notifications
+        last_change = notifications.last_change
         await broker.configs.change("topics", "t", lambda _overrides: {"retention.ms": "5"})
-        while broker.configs._last_change == last_change:  # noqa: ASYNC110 - its own notification reads them once more
+        while notifications.last_change == last_change:  # noqa: ASYNC110 - its own notification reads them once more
             await asyncio.sleep(0)
         await broker.configs.refresh("topics", ["t"])  # which comes after that
         for leader in (0, -2):  # -2: the topic is being deleted

@@ -1,4 +1,4 @@
-"""What the cluster may rely on, by what its brokers registered; what clients are told of it."""
+"""The features of the cluster, by the brokers' registrations; and the features that clients are told."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a broker knows of its cluster, as the controller tells it bit by bit, or all at once."""
+"""A broker's knowledge of its cluster, which the controller sends bit by bit, or all at once."""
 
 import asyncio
 
@@ -92,7 +92,7 @@ def test_it_is_not_complete_before_a_new_controller_has_told_everything() -> Non
 
 
 def test_it_counts_when_brokers_come_go_or_move() -> None:
-    """Who sends consumers to a broker near them goes by that."""
+    """The code that sends consumers to a broker near them relies on the count."""
     metadata = MetadataCache()
 
     def told_again(*racks: str, topic: str = "a") -> bool:

@@ -1,4 +1,4 @@
-"""What becomes of a broker whose session with its metadata store is lost."""
+"""A broker whose session with its metadata store is lost."""
 
 import asyncio
 import shutil
@@ -397,7 +397,7 @@ async def test_whose_end_was_not_answered_leaves_its_note(tmp_path: Path) -> Non
 
 
 class HeldFiles(OsFiles):
-    """Whoever looks into a log's directory waits until the test says go on."""
+    """A thread that lists a log's directory waits until the test lets it continue."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()

@@ -37,7 +37,7 @@ class Changes:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.told: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
-        """Which broker was told of a change, and of whose."""
+        """The broker that was told of a change, and the broker whose change it was."""
         cluster.create_topic("t", partitions=len(BROKERS))
         self.partition_of = {cluster.leader("t", partition): partition for partition in BROKERS}
         cluster.call(self._listen())
@@ -145,7 +145,7 @@ def test_configs_for_the_cluster_act_on_every_broker(changes: Changes, at: int) 
 
 
 def test_a_broker_that_was_down_acts_on_what_was_changed_meanwhile(changes: Changes) -> None:
-    """What is followed is a list of changes whose entries go after a while: a start reads what they made."""
+    """Brokers follow a list of changes whose entries are deleted after a while: a start reads the resulting configs."""
     cluster = changes.cluster
     cluster.brokers[2].stop()
     changes.alter(0, BROKER, EVERYBODY, {"message.max.bytes": "300"})

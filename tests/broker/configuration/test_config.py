@@ -309,8 +309,8 @@ def test_keys_of_3_9_are_accepted_with_a_warning() -> None:
         ("ssl.keystore.location", "/etc/keystore.jks"),
         ("ssl.client.auth", "required"),
         ("sasl.enabled.mechanisms", "PLAIN"),
-        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
-        ("super.users", "User:admin"),
+        ("authorizer.class.name", "kafka.security.auth.SimpleAclAuthorizer"),
+        ("super.users", "User:admin;alice"),
         ("security.inter.broker.protocol", "SSL"),
         ("delegation.token.secret.key", "secret"),
         ("listener.name.plaintext.ssl.keystore.location", "/x"),
@@ -368,6 +368,16 @@ def test_passwords_are_not_shown() -> None:
 def test_security_keys_at_their_defaults_are_fine(key: str) -> None:
     default = "none" if key == "ssl.client.auth" else ""
     assert problems({key: default}) == ()
+
+
+@pytest.mark.parametrize(
+    "authorizer",
+    ["kafka.security.authorizer.AclAuthorizer", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"],
+)
+def test_authorizers_of_kafka_are_accepted(authorizer: str) -> None:
+    assert problems({"authorizer.class.name": authorizer, "super.users": "User:CN=a,O=b; User:admin;"}) == ()
+    (error,) = problems({"authorizer.class.name": f"{authorizer}2"})
+    assert "AclAuthorizer, org.apache.kafka.metadata.authorizer.StandardAuthorizer" in error
 
 
 # --- bad values ----------------------------------------------------------------------------------

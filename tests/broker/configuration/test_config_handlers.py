@@ -80,7 +80,7 @@ class Cluster:
             unforeseen=UnforeseenErrors(ManualClock()),
             reply_bytes_max=REPLY_BYTES_MAX,
         )
-        self.context: Any = SimpleNamespace(services=services)
+        self.context: Any = SimpleNamespace(services=services, authorize=lambda *_: True)
 
     def describe(
         self, kind: int, name: str, keys: list[str] | None = None, **options: bool

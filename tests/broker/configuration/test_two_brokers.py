@@ -40,7 +40,7 @@ async def alter_both(tmp_path: Path) -> None:
         changes = ConfigChanges(node_id, topic_configs, repositories[node_id], {"t"})
         config = AlterableConfig(name=key, config_operation=SET, value=value)
         resource = AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[config])
-        assert await changes.alter([resource], apply_operations, validate_only=False) == [None]
+        assert await changes.alter([resource], apply_operations, lambda _: None, validate_only=False) == [None]
 
     await asyncio.gather(*map(alter, KEYS))
     payload, _ = await session.get(znodes.config_path("topics", "t"))

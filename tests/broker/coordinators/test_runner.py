@@ -31,7 +31,7 @@ class Add(NamedTuple):
 
 
 class Doubled(NamedTuple):
-    """What a timer, and every start, does to a sum."""
+    """The effect of a timer, and of every start, on a sum."""
 
     key: str
 

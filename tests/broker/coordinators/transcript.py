@@ -49,7 +49,7 @@ class Transcript:
         return lines
 
     def value(self, word: str) -> str:
-        """What a value stands for."""
+        """The value that a word stands for."""
         return word
 
     def do_settings(self, _: list[str], options: Options) -> list[str]:

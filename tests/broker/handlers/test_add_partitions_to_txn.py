@@ -33,6 +33,7 @@ async def ask_for_three() -> None:
     metadata = SimpleNamespace(has_partition=lambda topic, index: True)
     context: Any = SimpleNamespace(
         api_version=5,
+        authorizer=None,
         comes_from_some_broker=lambda: True,
         services=SimpleNamespace(metadata=metadata, transactions=transactions),
     )

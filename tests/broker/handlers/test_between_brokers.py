@@ -1,4 +1,4 @@
-"""What brokers ask of each other, over real sockets: who is served, and who is not."""
+"""Requests between brokers, over real sockets: the senders that are served, and those that are not."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -163,7 +163,7 @@ async def test_brokers_are_heard_on_their_listener(tmp_path: Path, key: int) -> 
 
 @pytest.mark.parametrize("key", BETWEEN_BROKERS)
 async def test_strangers_are_not_obeyed_where_brokers_are(tmp_path: Path, key: int) -> None:
-    """Whoever they say they are: one that has a secret, or that is not there."""
+    """For any claimed identity: a broker that has a secret, or one that does not exist."""
     async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
         api, version = messages.api(key), load_handler(key).max_version
         for broker_id in (broker.node_id, NOBODY_ID, -1):
@@ -351,7 +351,7 @@ async def test_a_broker_can_be_told_of_more_than_clients_may_ask_for(tmp_path: P
 
 
 def replica_fetch(topics: int) -> FetchRequest:
-    """What a broker asks that follows partitions of so many topics, in a session that it begins: 2 elements each."""
+    """The request of a follower of partitions of so many topics, in a session that it begins: 2 elements each."""
     return FetchRequest(
         replica_state=ReplicaState(replica_id=OTHER_ID, replica_epoch=1),
         max_wait_ms=0,

@@ -281,3 +281,15 @@ def test_aborted_transactions_are_null_except_for_topics_that_do_not_exist(conne
 def test_the_leader_does_not_follow_itself(broker: Broker, connection: socket.socket) -> None:
     request = fetch_of({0: 0}, replica_id=broker.server.node_id)
     assert first_of(connection, request).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_broker_without_a_replica(connection: socket.socket) -> None:
+    """A fetch in the name of a broker that has no replica of the partition ends with Kafka's error."""
+
+    def error(epoch: int) -> ErrorCode:
+        request = fetch_of({0: 0}, replica_id=5)
+        request.topics[0].partitions[0].current_leader_epoch = epoch
+        return ErrorCode.of(first_of(connection, request).error_code)
+
+    assert error(epoch=-1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert error(epoch=0) is ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -113,6 +113,7 @@ class Server:
             disk_space=SimpleNamespace(complaint=lambda: None),
             unforeseen=UnforeseenErrors(SystemClock()),
             reply_bytes_max=reply_bytes_max,
+            authorizer=None,
         )
         self.update("t", 2)
 

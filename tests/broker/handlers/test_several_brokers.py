@@ -1,4 +1,4 @@
-"""What a broker answers when there are others: who leads where, which addresses, and what it does not serve itself."""
+"""A broker's responses in a cluster: the leaders, the addresses, and the requests that it does not serve itself."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -131,7 +131,7 @@ async def test_metadata_tells_of_brokers_that_the_listener_reaches(broker: Broke
 
 @with_broker
 async def test_replicas_that_nobody_reaches_are_offline(broker: Broker) -> None:
-    """Whatever the controller told: their broker is not alive, or has no listener for this client."""
+    """For any state that the controller sent: their broker is not alive, or has no listener for this client."""
     offline = [[], [HIDDEN], [DEAD], [DEAD], [DEAD, HIDDEN, HERE]]
     answer = await ask(broker, MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 12)
     assert [p.offline_replicas for p in answer.topics[0].partitions] == offline
@@ -202,7 +202,8 @@ async def look_up(_broker_id: int) -> None:
 
 @with_broker
 async def test_limits_of_clients_do_not_hold_up_brokers(broker: Broker) -> None:
-    """Who sends what brokers send each other, where they do, and calls itself as one without a secret, is that one."""
+    """A sender of requests between brokers, on their listener, with the client id of a broker without a secret, is that
+    broker."""
     digests = {HERE: "of its secret", OTHER: ""}
     services = replace(broker.services, broker_secrets=RegisteredSecrets(broker.node_id, lambda: digests, look_up))
     markers = client_id_of_broker(OTHER, "markers")

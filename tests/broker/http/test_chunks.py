@@ -1,4 +1,4 @@
-"""What a body in chunks has besides itself, and how much of that is handed on to who reads it."""
+"""The framing of a body in chunks, and its part that is passed on to the reader."""
 
 from __future__ import annotations
 

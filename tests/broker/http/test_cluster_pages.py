@@ -1,4 +1,4 @@
-"""What the pages of a cluster's brokers say when one of them is gone, comes back, and is in sync again."""
+"""The pages of a cluster's brokers when one of them is gone, comes back, and is in sync again."""
 
 import re
 import urllib.error

@@ -165,7 +165,7 @@ POST: Final = b"POST /sizes HTTP/1.1\r\nHost: x\r\n"
     ],
 )
 def test_what_is_not_plainly_one_request_is_the_last(request_bytes: bytes, status: int) -> None:
-    """What follows it might be its body: it is not served."""
+    """The bytes after it might be its body: they are not served."""
 
     async def talk(peer: Peer) -> None:
         peer.send(request_bytes + GET)

@@ -1,4 +1,4 @@
-"""What is counted, and the page that shows it."""
+"""The counters, and the page that shows them."""
 
 from barnabas.broker.http.figures import (
     ApiFigures,

@@ -828,7 +828,7 @@ def test_who_shows_no_secret_to_brokers_makes_room_for_who_may() -> None:
 
 
 def test_who_shows_no_secret_to_brokers_leaves_nothing_behind() -> None:
-    """What it had sent of a request is kept neither while it is connected, beyond 512 KiB, nor afterwards."""
+    """The received part of its request is kept neither while it is connected, beyond 512 KiB, nor afterwards."""
 
     async def run() -> None:
         connections = Connections(load(options=OF_THEIR_OWN), OsThreads())
@@ -878,7 +878,7 @@ def test_bytes_that_clients_send_and_leave_unread_hold_no_broker_up() -> None:
 
 @pytest.mark.parametrize("late", ["broker", "client"])
 def test_brokers_have_turns_of_their_own(late: str) -> None:
-    """Whoever has used a slice up, others of its kind wait, and nobody of the other kind."""
+    """After one kind has used up a slice, others of this kind wait, and none of the other kind."""
 
     async def run() -> None:
         passing = iter(range(10**6))  # each look at the clock is 1 ms later

@@ -156,7 +156,7 @@ def descriptors(pid: int) -> list[int]:
 
 
 def test_idle_connections_leave_descriptors_to_the_log_and_the_metadata_store() -> None:
-    """Who is there goes on to write, and to create topics, when strangers want all descriptors."""
+    """Earlier clients continue to write, and to create topics, when strangers want all descriptors."""
     refused: list[Any] = []
     with contextlib.ExitStack() as stack:
         http_port = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]

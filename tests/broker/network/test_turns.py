@@ -49,7 +49,7 @@ class Scene:
         return Asking(name, left, takes_s, self.time, self.served, self.turns)
 
     async def round(self) -> list[str]:
-        """What is served in the next round of the loop."""
+        """The requests that are served in the next round of the loop."""
         self.served.clear()
         await asyncio.sleep(0)
         return list(self.served)

@@ -125,7 +125,7 @@ class Log:
         self.handler.handle(line)
 
     def lines(self) -> list[str]:
-        """What was written since the last call."""
+        """The lines that were written since the last call."""
         found = self.stream.getvalue().splitlines()
         self.stream.seek(0)
         self.stream.truncate()

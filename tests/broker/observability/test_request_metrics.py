@@ -1,4 +1,4 @@
-"""What /metrics tells of real requests: errors by API and code, records and bytes by topic."""
+"""The metrics of real requests on /metrics: errors by API and code, records and bytes by topic."""
 
 import re
 from collections.abc import Iterator

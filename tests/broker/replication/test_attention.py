@@ -149,9 +149,9 @@ class Comparison:
         ]
         self.readers[1].scans = True
         self.offsets: dict[int, int] = {}
-        """What is to be asked of the partitions of the session."""
+        """The next fetch offsets of the partitions of the session."""
         self.told_offsets: dict[int, int] = {}
-        """What was asked last."""
+        """The fetch offsets of the last request."""
         self.replies = self.waits = self.redirections = 0
 
     async def run(self) -> None:

@@ -71,7 +71,7 @@ CONTROLLER_EPOCH: Final = 1
 
 
 class Leading(NamedTuple):
-    """What a leader knows of its followers. `end_offsets` are those of all replicas, in order. `proposal` is an ISR
+    """A leader's knowledge of its followers. `end_offsets` are those of all replicas, in order. `proposal` is an ISR
     that the leader wants; once the controller `has_stored` it, the leader only lacks the response."""
 
     start_offset: int
@@ -124,7 +124,7 @@ class Replica(NamedTuple):
         return self._replace(leader=self.leader if self.leader == NO_LEADER else names[self.leader], leading=leading)
 
     def looks(self) -> tuple[Hashable, ...]:
-        """What is the same whatever replicas are called."""
+        """The part of the state that does not depend on the names of replicas."""
         leading = self.leading and (
             self.leading.start_offset,
             len(self.leading.isr),
@@ -136,7 +136,8 @@ class Replica(NamedTuple):
 
 
 class Control(NamedTuple):
-    """What the controller has written, and the brokers whose death it has not noticed yet, which may have restarted."""
+    """The state that the controller has written, and the brokers whose death it has not noticed yet, which may have
+    restarted."""
 
     leader: int
     leader_epoch: int
@@ -194,7 +195,7 @@ class Machines:
 
 
 def control_steps(control: Control, up: Sequence[int], machines: type[Machines]) -> Iterator[tuple[str, int, Control]]:
-    """What the controller may do next, and how many crashes that counts as."""
+    """The next steps of the controller, and the number of crashes that each counts as."""
     live = control.live(up)
     if control.leader == NO_LEADER:
         for after in decided(
@@ -229,7 +230,7 @@ def without(control: Control, number: int, live: Sequence[int], machines: type[M
 
 
 def decided(control: Control, decide: Callable[[tuple[int, ...]], PartitionState | None]) -> list[Control]:
-    """What a decision leads to where it changes anything, by all orders in which replicas may be assigned."""
+    """The states after a decision, where it changes anything, by all orders in which replicas may be assigned."""
     states = dict.fromkeys(decide(order) for order in ORDERS)
     return [control.with_state(state) for state in states if state is not None]
 
@@ -290,7 +291,8 @@ def _everybody(_replica: int, _epoch: int) -> bool:
 
 
 class Step(NamedTuple):
-    """What a broker does by itself or with the controller; `crashes` and `records` are how many of them that is."""
+    """A step of a broker, by itself or with the controller; `crashes` and `records` are the numbers of them in the
+    step."""
 
     name: str
     control: Control
@@ -302,7 +304,7 @@ class Step(NamedTuple):
 def broker_steps(
     control: Control, number: int, replica: Replica, up: Sequence[int], machines: type[Machines]
 ) -> Iterator[Step]:
-    """What may happen to a broker next, other than that it fetches."""
+    """The next steps of a broker, other than its fetches."""
     if not replica.is_up:
         yield Step(f"{number} starts", control, replica._replace(is_up=True))
         return
@@ -391,7 +393,7 @@ def leader_steps(
 
 
 def proposed(followers: Followers) -> Proposal:
-    """What the leader proposes."""
+    """The leader's proposal."""
     assert followers.proposal is not None
     return followers.proposal
 
@@ -621,7 +623,7 @@ class Exploration:
     # --- steps
 
     def _steps(self, state: int) -> Iterator[tuple[str, int, int, tuple[int, ...]]]:
-        """What may happen next."""
+        """The next steps from a state."""
         left, control, replicas = _unpacked(state)
         crashes, records = left >> CRASHES_SHIFT, left >> RECORDS_SHIFT & RECORDS_MASK
         traits = [self._traits[replica] for replica in replicas]

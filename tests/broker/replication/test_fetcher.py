@@ -1,4 +1,4 @@
-"""What a follower requests from its leader, and how it processes the responses."""
+"""A follower's requests to its leader, and its processing of the responses."""
 
 import pytest
 from hypothesis import given, settings

@@ -80,7 +80,7 @@ async def produce(broker: Broker, topic: str, partition: int = 0) -> ErrorCode:
 
 
 def pass_of_flushes(broker: Broker) -> None:
-    """What a second of the clock begins."""
+    """Run the flushes that a second of the clock begins."""
     broker.clock.advance(1_000)  # type: ignore[attr-defined]
     broker.timers.fire_due()
 

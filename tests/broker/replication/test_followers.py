@@ -1,4 +1,4 @@
-"""What a leader decides from the fetches of its followers: the high watermark, and which replicas join and leave the
+"""A leader's decisions from the fetches of its followers: the high watermark, and the replicas that join and leave the
 ISR."""
 
 from collections.abc import Callable

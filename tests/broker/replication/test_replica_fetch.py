@@ -480,7 +480,7 @@ async def test_who_acknowledgements_wait_for_is_not_held_up(tmp_path: Path) -> N
 
 
 async def throttled(cluster: Cluster) -> Throttle:
-    """What bounds followers of the topic, at a rate of 0."""
+    """The throttle of the topic's followers, at a rate of 0."""
     listed = AlterableConfig(name="leader.replication.throttled.replicas", value="*")
     resource = AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[listed])
     answer = await ask(cluster.broker, IncrementalAlterConfigsRequest(resources=[resource]), 1)

@@ -317,5 +317,5 @@ async def test_settings_reach_the_partitions_of_their_topic(storage: Storage) ->
 
 
 def test_a_manager_is_made_without_an_event_loop(storage: Storage) -> None:
-    """What it keeps belongs to the loop that runs when it is used."""
+    """The futures and tasks that it keeps belong to the loop that runs when it is used."""
     assert isinstance(Hosting(storage, flush_before_ack=False).replicas, ReplicaManager)

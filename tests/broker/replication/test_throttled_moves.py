@@ -1,4 +1,4 @@
-"""What the leader's throttle alone delays, and what the follower's throttle alone delays (KIP-73). One broker leads all
+"""The effects of the leader's throttle alone, and of the follower's throttle alone (KIP-73). One broker leads all
 topics, the other one follows. Both lists of throttled replicas have all listed replicas, so that the rate alone limits
 one side."""
 

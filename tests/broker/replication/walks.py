@@ -120,9 +120,9 @@ class Node:
     waiting: dict[int, tuple[FetchRequest, "Served"]] = field(default_factory=dict)
     """Fetches that wait here, by the followers."""
     request: tuple[int, FetchRequest] | None = None
-    """What was asked of which leader, and has not come there."""
+    """The leader and the request that is on its way to it."""
     response: FetchResponse | None = None
-    """What was answered, and has not come here."""
+    """The response that is on its way here."""
 
     def __post_init__(self) -> None:
         self.proposals = Proposals()
@@ -250,7 +250,7 @@ class Node:
         return Served(fetch, plan)
 
     def partition_or_error(self, _topic: str, _index: int) -> Partition:
-        """What `ReplicaFetch` asks of a ReplicaManager."""
+        """The method of a ReplicaManager that `ReplicaFetch` calls."""
         return self.partition
 
 
@@ -513,4 +513,4 @@ ACTIONS = {
     Walk.obey: 15,
     Walk.fetch: 45,
 }
-"""What may happen to a living broker, and how often, in per cent."""
+"""The actions of a living broker, and their frequencies, in per cent."""

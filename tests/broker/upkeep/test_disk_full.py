@@ -140,7 +140,7 @@ def begin_transaction(broker: BarnabasProcess, name: str) -> Producer:
 
 
 def read_committed(broker: BarnabasProcess, until: str, patience_s: float = PATIENCE_S) -> list[str]:
-    """What readers of committed data find, up to a value, or as far as it goes."""
+    """The values that readers of committed data find, up to a value, or as far as they can read."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "r", "enable.auto.commit": False})
     consumer.assign([TopicPartition("transactions", 0, OFFSET_BEGINNING)])
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""What is said of log directories without room: to clients, on /readyz and on /metrics."""
+"""Reports of log directories without room: to clients, on /readyz and on /metrics."""
 
 from __future__ import annotations
 

@@ -504,7 +504,7 @@ def test_batches_for_another_broker(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Remembering:
-    """What is remembered of producers, and how many of them have to be forgotten."""
+    """The remembered producers, and the number of those that have to be forgotten."""
 
     def __init__(self, count: int) -> None:
         self.producers = range(count)
@@ -577,8 +577,8 @@ class Channel:
 
 
 def test_telling_a_broker(caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be sent is sent again, since the next command counts on it; an answer, or what is called after it,
-    that raises leaves the next ones be."""
+    """A command that cannot be sent is sent again, since the next command counts on it; if the processing of a
+    response, or a call after it, raises, the next ones are not affected."""
 
     async def scenario() -> None:
         answers, calls, timers = list[Command](), list[str](), ManualTimers()

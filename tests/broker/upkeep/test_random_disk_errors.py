@@ -160,7 +160,7 @@ def test_failures_at_random_take_away_nothing_acknowledged(count: int, is_timed:
 @pytest.mark.slow
 @pytest.mark.live
 def test_failures_that_nobody_notices_are_found(tmp_path: Path) -> None:
-    """What the test above is worth."""
+    """Show that the test above finds such failures."""
     trigger = tmp_path / "fail"
     with BarnabasProcess(SETTINGS, module=f"tests.support.failing_disk:unnoticed sync:{trigger}") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})

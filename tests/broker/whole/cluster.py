@@ -137,7 +137,7 @@ class Cluster:
         return [partition.leader_id for partition in found]
 
     async def leader(self, topic: str, but_not: int = -1) -> int:
-        """Who leads partition 0, by its own word: another one than `but_not`."""
+        """The leader of partition 0, by its own metadata: another one than `but_not`."""
         found: list[int] = []
 
         def is_led() -> bool:

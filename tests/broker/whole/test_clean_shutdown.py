@@ -1,4 +1,4 @@
-"""What a clean stop leaves in a log directory: the mark, with the epoch of the broker that stopped (KIP-966)."""
+"""The mark of a clean stop in a log directory, with the epoch of the broker that stopped (KIP-966)."""
 
 import asyncio
 import json

@@ -47,7 +47,7 @@ def coordinator_of(brokers: Cluster, transactional_id: str) -> int:
 
 
 def state_in(brokers: Cluster, node_id: int, transactional_id: str) -> TransactionState | None:
-    """What a broker says; None if it is not the coordinator, or has not loaded that yet."""
+    """The state by a broker; None if it is not the coordinator, or has not loaded that yet."""
     try:
         return brokers.brokers[node_id].transactions.describe(transactional_id).state
     except ApiError:

@@ -181,7 +181,7 @@ def write_transactions(bootstrap_servers: str) -> None:
 
 
 def read_committed(bootstrap_servers: str) -> list[tuple[int, bytes]]:
-    """What a group reads until it has reached all ends, behind which aborted records lie."""
+    """The records that a group reads until it has reached all ends, behind which aborted records lie."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

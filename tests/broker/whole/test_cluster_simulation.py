@@ -24,7 +24,7 @@ HAPPENS = (
     "former sessions ended", "refused by disks", "producers died", "topics deleted", "rebalances of members",
     "compacted", "ended by retention",
 )  # fmt: skip
-"""What faults and clients bring about."""
+"""The events that faults and clients cause."""
 MOVES = ("moves begun", "moves done")
 
 BUDGET = 200

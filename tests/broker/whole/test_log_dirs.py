@@ -44,7 +44,7 @@ class LogDirs:
             process.close()
 
     def refusal(self, *log_dirs: Path) -> str:
-        """What a start that is refused says: one line, and no traceback."""
+        """The message of a refused start: one line, and no traceback."""
         command = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0"]
         command += ["--data-dir", ",".join(map(str, log_dirs))]
         for key, value in self.overrides.items():
@@ -96,7 +96,7 @@ def leaders(process: BarnabasProcess, topic: str = "t") -> dict[int, int]:
 
 
 def produce_error(process: BarnabasProcess, partition: int) -> int:
-    """What the broker answers a producer that does not believe the metadata."""
+    """The broker's error for a producer that ignores the metadata."""
     batch = batch_of([b"x"])
     with Connection(process.bootstrap_servers) as connection:
         return int(produce_batch(connection, "t", bytes(batch), partition=partition).error_code)

@@ -30,14 +30,14 @@ async def lose_state(brokers: Cluster, harm: str) -> None:
 
 
 def known(brokers: Cluster, node_id: int) -> PartitionMetadata:
-    """What a broker tells clients of t-0."""
+    """A broker's metadata of t-0, as clients get it."""
     found = brokers.brokers[node_id].metadata.partition("t", 0)
     assert found is not None
     return found
 
 
 async def led_anew(brokers: Cluster, epoch: int) -> int:
-    """Who leads t-0 in an epoch after this one, by the word of all."""
+    """The leader of t-0 in an epoch after this one, by the metadata of all brokers."""
 
     def is_led(node_id: int) -> bool:
         found = known(brokers, node_id)

@@ -1,4 +1,4 @@
-"""What becomes of each refusal of the operating system, at each thing that a broker does: it passes, or it is final.
+"""The outcome of each refusal of the operating system, at each activity of a broker: it passes, or it is final.
 
 Each activity is run once, and the calls of `Files` that it makes are written down; then the first, the one in the
 middle and the last of them is refused, with each of six errors. `promise` says what has to come of it. Whatever came,
@@ -48,7 +48,7 @@ ERRORS: Final = (*PASSING, errno.EIO, errno.EACCES)
 
 
 class Promise(Enum):
-    """What a refusal comes to."""
+    """The outcome of a refusal."""
 
     PASSES = "the same works a moment later"
     FINAL = "the broker goes down, without a word that it was done"
@@ -114,8 +114,8 @@ class Bench:
         self.acknowledged.append(value)
 
     def patiently(self, work: Callable[[], Any]) -> Any:
-        """What a client waits for, while the broker's time goes on once the disk has refused something: until then
-        nothing waits for it, and jobs that are due would have calls made of their own."""
+        """The result of a client's call, while the broker's time goes on once the disk has refused something: until
+        then nothing waits for it, and jobs that are due would make calls of their own."""
         future: Future[Any] = self._pool.submit(work)
         patience_s = 0.02
         while True:
@@ -123,7 +123,8 @@ class Bench:
                 return future.result(patience_s)
             except TimeoutError:
                 if self.files.refused_call is not None:
-                    self.broker.clock.advance(1_000)
+                    # A broker that has failed gives no answer: the client waits for as long as the toolkit's limit.
+                    self.broker.clock.advance(60_000 if self.failures else 1_000)
                     patience_s = 0.1
 
     def restart_after_crash(self) -> None:
@@ -155,7 +156,7 @@ class Activity(NamedTuple):
     act: Callable[[Bench], None]
     concerns: Callable[[Call], bool] = lambda call: "/t-0" in call.path
     exceptions: tuple[tuple[Callable[[Call], bool], Promise], ...] = ()
-    """What promises are instead, for some calls."""
+    """Other promises, for some calls."""
     is_fresh: bool = False
     """A second time other calls are made: each cell has a broker of its own."""
     refusals: int = 3
@@ -206,7 +207,7 @@ def dirty(bench: Bench) -> None:
 
 
 def flush(bench: Bench) -> None:
-    """Whatever is due; returns when that is done."""
+    """Flush the logs that are due; returns when that is done."""
     replicas = bench.broker.server.replicas
 
     async def run() -> None:
@@ -361,7 +362,7 @@ ACTIVITIES: Final = (
 
 
 def told(bench: Bench, activity: Activity) -> str:
-    """What the activity ended with."""
+    """The error with which the activity ended."""
     try:
         activity.act(bench)
     except ApiError as error:

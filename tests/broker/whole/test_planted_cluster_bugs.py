@@ -27,7 +27,7 @@ BUDGET = 1_000
 """How many seeds the full tier tries: one in sixty finds the rarest of them."""
 
 MISTAKE = re.compile(r"\b(Attribute|Import|Name|Type)Error\b")
-"""What code raises that is not made for the broker as it is now."""
+"""Exceptions of planted code that does not fit the present broker."""
 
 slow = pytest.mark.slow
 

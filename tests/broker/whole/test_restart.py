@@ -1,4 +1,4 @@
-"""What a stopped or killed process leaves behind: records, groups, offsets. The real command, a stock client."""
+"""State after a stopped or killed process: records, groups, offsets. The real command, a stock client."""
 
 import signal
 import subprocess

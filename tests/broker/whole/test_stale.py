@@ -1,4 +1,4 @@
-"""What was looked up before a wait, and has changed when the wait is over (decision 10)."""
+"""State that was looked up before an await, and has changed when the await is over (decision 10)."""
 
 import asyncio
 import threading
@@ -149,7 +149,7 @@ async def test_an_offset_by_time_that_is_gone_is_not_told(tmp_path: Path, change
 
 
 class LateStore(EmbeddedStore):
-    """What it says of `path` comes when `meanwhile` has happened, once."""
+    """A store whose result for `path` comes after `meanwhile` has happened, once."""
 
     path = ""
     meanwhile: Callable[[], Awaitable[None]]

@@ -16,7 +16,7 @@ EPOCH_MAX = 2**31 - 1
 
 
 async def fetch_as(found: Cluster, leader: int, replica_id: int, offset: int, replica_epoch: int) -> ErrorCode:
-    """What a stranger is answered who fetches as a follower of partition 0 of "t"."""
+    """The error for a stranger that fetches as a follower of partition 0 of "t"."""
     topic = found.brokers[leader].metadata.topic("t")
     assert topic is not None
     request = FetchRequest(
@@ -48,8 +48,8 @@ async def test_a_client_is_no_controller(tmp_path: Path) -> None:
 
 
 async def test_a_client_is_no_follower(tmp_path: Path) -> None:
-    """What it says to have does not count: acks=all waits for those who are in sync. A broker's epoch that it names
-    keeps that one out of the ISR no longer than a moment."""
+    """The fetch offset that a client claims does not count: acks=all waits for the replicas that are in sync. A
+    broker's epoch that it names keeps that one out of the ISR no longer than a moment."""
     async with cluster(tmp_path, 3, min_insync_replicas="2") as found:
         assert await found.create("t", 1, 3) is ErrorCode.NONE
         leader = await found.leader("t")

@@ -18,8 +18,10 @@ from barnabas.wire.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
+from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
@@ -66,6 +68,10 @@ def in_resources(answer: Any) -> list[Any]:
     return [(each.resource_name, each.error_code) for each in answer.responses]
 
 
+def of_acls(answer: Any) -> list[Any]:
+    return [each.error_code for each in (*getattr(answer, "results", []), *getattr(answer, "filter_results", []))]
+
+
 def in_described(answer: Any) -> list[Any]:
     return [(each.resource_name, each.error_code) for each in answer.results]
 
@@ -95,6 +101,10 @@ CHANGE = IncrementalAlterConfigsRequest(resources=[Changed(resource_type=OF_TOPI
 CHANGE_OF_BROKER = IncrementalAlterConfigsRequest(
     resources=[Changed(resource_type=OF_BROKER, resource_name=str(CONTROLLER))]
 )
+NEW_ACL = AclCreation(
+    resource_type=OF_TOPIC, resource_name="t", principal="User:a", host="*", operation=2, permission_type=3
+)
+ACLS = DeleteAclsFilter(resource_type_filter=OF_TOPIC, operation=2, permission_type=3)
 DESCRIPTION_OF_BROKER = DescribeConfigsRequest(
     resources=[DescribeConfigsResource(resource_type=OF_BROKER, resource_name=str(CONTROLLER))]
 )
@@ -118,6 +128,9 @@ TABLE = [
     (OLD_CHANGE, 2, in_resources, [("t", FINE)]),
     (CHANGE, 1, in_resources, [("t", FINE)]),
     (InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), 4, of_the_whole, [FINE]),
+    # Any broker writes ACLs, too, if it has an authorizer.
+    (CreateAclsRequest(creations=[NEW_ACL]), 3, of_acls, [ErrorCode.SECURITY_DISABLED]),
+    (DeleteAclsRequest(filters=[ACLS]), 3, of_acls, [ErrorCode.SECURITY_DISABLED]),
     # Those of a broker are its own matter, whoever is the controller.
     (OLD_CHANGE_OF_BROKER, 2, in_resources, [("1", INVALID)]),
     (CHANGE_OF_BROKER, 1, in_resources, [("1", INVALID)]),

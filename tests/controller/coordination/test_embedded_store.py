@@ -1,4 +1,4 @@
-"""What the embedded store promises beyond the contract: durability, crashes, exclusive use, failures."""
+"""Promises of the embedded store beyond the contract: durability, crashes, exclusive use, failures."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""What may be at the path of the reserve's file."""
+"""The kinds of objects that may be at the path of the reserve's file."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What a controller loads: at a restart, from a store that Kafka has used, from a damaged one."""
+"""The state that a controller loads: at a restart, from a store that Kafka has used, from a damaged one."""
 
 import pytest
 

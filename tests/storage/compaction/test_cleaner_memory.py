@@ -18,7 +18,7 @@ SMALL_MAP = 1000 * ENTRY_BYTES
 LARGE_MAP = 1 << 30
 MAP_FILE = cleaner_map.__file__
 NOISE = 64 << 10
-"""What two runs of the same pass may differ by: interned numbers, buffers of the reader."""
+"""The bytes by which two runs of the same pass may differ: interned numbers, buffers of the reader."""
 
 
 @pytest.mark.parametrize("slots", [3, 100, 10_007])
@@ -39,7 +39,7 @@ def test_a_map_of_keys_takes_no_more_than_its_slots(slots):
 
 
 def bytes_of_the_map():
-    """What the map's own code has allocated: the process may have other threads."""
+    """The bytes that the map's own code has allocated: the process may have other threads."""
     found = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(inclusive=True, filename_pattern=MAP_FILE)])
     return sum(trace.size for trace in found.traces)
 

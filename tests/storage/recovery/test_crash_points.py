@@ -114,7 +114,7 @@ class Scene:
         self.append_raw(log, marker, origin=AppendOrigin.COORDINATOR)
 
     def flush(self):
-        """What the broker does every second."""
+        """Flush, as the broker does every second."""
         run_flushes(self.manager, self.clock.now_ms())
         for log in self.manager.logs:
             flush(log)
@@ -128,7 +128,7 @@ class Scene:
                 history.epochs_durable.append((self.moment, log.leader_epochs.entries))
 
     def checkpoint(self):
-        """What the broker does every few seconds."""
+        """Write the checkpoints, as the broker does every few seconds."""
         self.manager.checkpoint(RECOVERY_POINT_FILE)
         self.manager.checkpoint(LOG_START_FILE)
         self.manager.checkpoint(HIGH_WATERMARK_FILE)
@@ -533,7 +533,8 @@ def check_state(scene, disk, moment):
 
 
 def check_cleaning_goes_on(scene, disk):
-    """What the cleaner's checkpoint calls clean is: later passes leave the last value of each key, and no other."""
+    """The part that the cleaner's checkpoint calls clean is clean: later passes leave the last value of each key, and
+    no other."""
     manager = open_manager(scene, disk)
     try:
         log = manager.get("t", 0)

@@ -1,4 +1,4 @@
-"""What a test does without a client is the same of one broker and of three."""
+"""A test's actions without a client are the same for one broker and for three."""
 
 import asyncio
 import warnings

@@ -48,8 +48,8 @@ def use_coordinators(bootstrap_servers: str, topic: str) -> None:
 
 
 def refused(owner: Owner, topic: str) -> list[str]:
-    """What clients of coordinators were told but for "ok", and what every new member is told (KIP-394). librdkafka
-    gives up its first connection when it has learnt the name of the broker, whatever it has asked there."""
+    """The outcomes for clients of coordinators, except "ok" and the error that every new member gets (KIP-394).
+    librdkafka gives up its first connection when it has learnt the name of the broker, whatever it has asked there."""
     owner.create_topic(topic)
     with owner.recorded() as seen:
         use_coordinators(owner.bootstrap_servers, topic)
@@ -59,7 +59,7 @@ def refused(owner: Owner, topic: str) -> list[str]:
 
 
 def coordinator_at(bootstrap_servers: str) -> Coordinator:
-    """What a client is told that asks for a group's coordinator, once."""
+    """The response to a client's single request for a group's coordinator."""
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
     with connect(bootstrap_servers) as connection:
         connection.sendall(frame(request, 4))

@@ -1,4 +1,5 @@
-"""What is asked of a broker, or of a cluster, that does not run is told so at once, and what to do, whatever it is."""
+"""Each use of a broker, or of a cluster, that does not run fails at once, with an error that says so and gives
+advice."""
 
 import asyncio
 import inspect
@@ -34,13 +35,13 @@ ARGUMENTS = {
     "other": 1,
 }
 ONE_OF = {name: {"group": "g"} for name in ("coordinator", "coordinator_away", "move_coordinator")}
-"""What takes one of several keywords."""
+"""The methods that take one of several keywords."""
 
 NEEDS_NONE = {"start", "stop", "is_running", "topic", "remove"}
-"""What begins and ends, says whether it runs, and a handle that may be had before."""
+"""The members that begin or end a run, report whether it runs, or return a handle before it runs."""
 
 INSIDE = {"call", "call_async", "live_servers", "server"}
-"""What is not for tests."""
+"""The members that are not for tests."""
 
 MEANWHILE = {
     "bootstrap_servers", "cut", "data_dir", "heal", "recorded", "requests", "reset", "restart",
@@ -48,7 +49,7 @@ MEANWHILE = {
     "drop", "fail", "garble", "hold", "pause", "refuse", "throttle", "leader_away", "coordinator_away", "advance",
     "now_ms", "monotonic_ms",
 }  # fmt: skip
-"""What may be done to a cluster none of whose brokers runs, or has an error of its own."""
+"""The members that work on a cluster without running brokers, or have an error of their own."""
 
 Use = Callable[[], object]
 
@@ -84,7 +85,7 @@ def uses_of(owner: Owner, left_out: set[str]) -> list[tuple[str, Use]]:
 
 
 def silent(found: list[tuple[str, Use]], told: str) -> dict[str, object]:
-    """What does not say so: what it says, or does, instead."""
+    """The uses without that error: their results, or their other errors."""
     otherwise: dict[str, object] = {}
     for name, use in found:
         try:

@@ -1,4 +1,4 @@
-"""What a failing assertion, and a failing test, tell of the broker."""
+"""The broker's report in a failing assertion, and in a failing test."""
 
 import logging
 import re
@@ -121,7 +121,7 @@ def test_the_log_of_others_is_not_told(pytester: pytest.Pytester) -> None:
 
 
 def logged(owner: Broker | Cluster) -> list[str]:
-    """What a test had a broker log, as its report has it."""
+    """The lines that a test had a broker log, as in its report."""
     lines = [line for line in owner.report().splitlines() if "barnabas.test" in line]
     return [line.rpartition(": ")[2] for line in lines]
 
@@ -214,7 +214,7 @@ def test_a_cluster() -> None:
 
 
 def test_a_cluster_that_is_not_well() -> None:
-    """Who is down, who is in sync, and which partitions nobody leads."""
+    """The report names the brokers that are down, the replicas in sync, and the partitions without a leader."""
     with Cluster(2, min_insync_replicas=1) as cluster:
         cluster.create_topic("t")
         cluster.create_topic("alone", partitions=2, replication_factor=1)  # one on each broker
@@ -387,7 +387,7 @@ def test_what_clients_asked_in_a_failing_test(pytester: pytest.Pytester) -> None
 
 
 def test_clients_asked_nothing(pytester: pytest.Pytester) -> None:
-    """Which is not the same as that nothing was recorded."""
+    """The report distinguishes this from the case that nothing was recorded."""
     pytester.makepyfile("""
         def test_recorded(kafka_broker):
             assert False

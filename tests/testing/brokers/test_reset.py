@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 
 def seen(broker: Broker) -> dict[str, Any]:
-    """What clients are told of a broker, but for its address."""
+    """A broker's state as clients see it, except for its address."""
 
     def told(request: Any, version: int) -> Any:
         return broker.call(ask(broker.server, request, version))
@@ -433,7 +433,7 @@ def test_a_call_that_is_under_way_ends(exchange: Callable[[Broker], Any], told: 
 @pytest.mark.parametrize("how", ["reset", "restore", "restart"])
 @pytest.mark.parametrize("new_owner", [Broker, partial(Cluster, 2)], ids=["broker", "cluster"])
 def test_calls_beside_it_succeed_or_are_told_why_not(new_owner: Callable[[], Broker | Cluster], how: str) -> None:
-    """What a broker says that ends is not told: that it is no controller, say."""
+    """The errors of a broker that ends are not passed on: that it is no controller, for example."""
     failed: list[str] = []
     done: queue.Queue[int] = queue.Queue()
     is_over = threading.Event()
@@ -464,7 +464,7 @@ def test_calls_beside_it_succeed_or_are_told_why_not(new_owner: Callable[[], Bro
 
 
 def test_a_call_of_a_coroutine_ends(broker: Broker) -> None:
-    """Whoever awaits it is not cancelled."""
+    """The awaiting task is not cancelled."""
     begun = threading.Event()
 
     async def call() -> None:

@@ -142,7 +142,7 @@ def test_the_coordinator_of_a_transaction_moves(cluster: Cluster) -> None:
 
 @both
 def test_a_leader_epoch_is_over(owner: Owner) -> None:
-    """Who fetches with the epoch of before is told, and a client goes on."""
+    """A fetch with the old epoch gets an error, and a client continues."""
     topic = owner.create_topic("t")
     topic.produce("1")
     config = {"bootstrap.servers": owner.bootstrap_servers, "group.id": "e", "auto.offset.reset": "earliest"}
@@ -361,7 +361,7 @@ def test_a_leader_that_is_paused_and_taken_for_dead_is_not_asked_any_more() -> N
 
 
 def test_a_controller_that_is_paused_is_followed_by_another_and_does_no_harm() -> None:
-    """What it was told and asked before it was taken for dead it does and answers late."""
+    """It carries out the commands and requests from before its session expired, and responds late."""
     with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
         topic = cluster.create_topic("t", partitions=3)
         former = cluster.controller()

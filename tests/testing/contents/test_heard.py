@@ -1,4 +1,4 @@
-"""What is done to a cluster is heard of by all its brokers on return; what one of them has not heard is told."""
+"""A change of a cluster returns when all its brokers have the news; news that a broker has not received is reported."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

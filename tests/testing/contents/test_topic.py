@@ -1,4 +1,4 @@
-"""What a test reads from a topic and puts into it."""
+"""The records that a test reads from a topic and puts into it."""
 
 import asyncio
 import threading
@@ -146,7 +146,7 @@ def test_what_there_is_when_the_time_is_over_is_told(broker: Broker, how: str) -
     """And not what there was when the wait began."""
 
     def told_after(timeout_s: int) -> list[str] | None:
-        """What the error says, unless it came before anything had happened."""
+        """The text of the error, unless it came before anything had happened."""
         topic = broker.create_topic("t")
         topic.produce("before")
         with ThreadPoolExecutor(1) as pool:
@@ -196,7 +196,7 @@ def await_waiter(broker: Broker) -> None:
 
 
 def waiters(broker: Broker) -> list[object]:
-    """Who waits for topics to change, but for parts of the broker."""
+    """The waiters for changes of topics, except for parts of the broker."""
     listeners = list(broker.server.metadata.listeners)
     return [each for each in listeners if isinstance(getattr(each, "__self__", None), asyncio.Event)]
 

@@ -26,7 +26,7 @@ from tools.waiting import PATIENCE_S
 pytestmark = [pytest.mark.slow, pytest.mark.live]
 
 CALL = re.compile(r"""\.(?:get|post|delete|refused|ask|done)\(\s*(?:"[A-Z]+", )?f?"([^"]*)\"""")
-"""What a test asks for, in its own text."""
+"""The paths that a test requests, in its own text."""
 
 
 class Asked:
@@ -792,13 +792,13 @@ OF_PYTHON = {
     "add", "clear", "forget", "of_state", "prepare_snapshot", "remove", "on_loop", "tell_loop", "wait", "wait_async",
     "is_of_another_process", "end_undone", "ended_in_test", "is_led",
 }  # fmt: skip
-"""What is a method, and over HTTP a path of faults, or what methods need of each other."""
+"""Methods of Python that are paths of faults over HTTP, or that other methods need."""
 
 OTHER_NAMES = {"duration": "duration_ms", "broker": "node"}
 
 
 def test_python_and_http_have_the_same_verbs() -> None:
-    """What a method takes is a field, but for functions of Python; how long it may take is of HTTP."""
+    """A method's argument is a field, except for functions of Python; the time limit is of HTTP alone."""
     methods = {name for name in dir(Faults) if not name.startswith("_")} - OF_PYTHON
     verbs = {
         verb.path.rpartition("/")[2]: {field.name for field in verb.fields if field.kind is not DEADLINE}

@@ -33,7 +33,7 @@ SERVE, *CURLS = [
 
 @pytest.mark.live
 def test_it_begins_with_the_server(process: BarnabasControl) -> None:
-    """Which is started here, with other ports."""
+    """The server is started here, with other ports."""
     assert SERVE == "barnabas serve --listen 127.0.0.1:9092 --control 127.0.0.1:8099\n"
     assert process._command()[-5:] == ["serve", "--listen", process.bootstrap_servers, "--control", "127.0.0.1:0"]
 
@@ -90,7 +90,7 @@ def test_other_languages_are_shown_as_they_are_tested(language: str, example: st
 
 @pytest.fixture
 def barnabas_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tested, as a command."""
+    """The tested package as a command."""
     command = tmp_path / "bin" / "barnabas"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m barnabas "$@"\n')

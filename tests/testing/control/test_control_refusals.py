@@ -1,5 +1,5 @@
-"""What `barnabas serve --control` refuses, in one line that says what would be right, and what it costs who has no use
-for it."""
+"""The refusals of `barnabas serve --control`, in one line with the right usage, and the cost of the option's code
+without it."""
 
 import gzip
 import http.client

@@ -1,5 +1,5 @@
-"""What `kcl fake control` sends to `kcl fake`, and reads of its answers: methods of kfake's Cluster, and the wait for a
-group. (Its faults: test_control.py and test_rules.py.)"""
+"""The requests of `kcl fake control` to `kcl fake`, and the fields of the responses that it reads: methods of kfake's
+Cluster, and the wait for a group. (Its faults: test_control.py and test_rules.py.)"""
 
 import json
 import re

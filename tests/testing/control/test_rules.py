@@ -26,7 +26,7 @@ def make(broker: Broker, *given: dict[str, Any]) -> Rules:
 
 
 def list_groups(broker: Broker, count: int) -> list[int]:
-    """What so many requests are answered with that have no entries."""
+    """The errors of so many requests without entries."""
     with connect(broker.bootstrap_servers) as connection:
         return [error(connection) for _ in range(count)]
 

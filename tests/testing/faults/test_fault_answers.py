@@ -29,7 +29,7 @@ INDEXES = ("partition", "partition_index", "partition_id", "index")
 
 
 class Server:
-    """What a request asks of a broker."""
+    """The part of a broker that a request uses."""
 
     node_id = 0
     metadata: Any = None
@@ -42,7 +42,7 @@ class Server:
 
 
 class Connection:
-    """What a request asks of a connection."""
+    """The part of a connection that a request uses."""
 
     session: Any = None
     is_broker = False
@@ -102,7 +102,7 @@ def passage(key: int, version: int) -> Passage:
 
 
 def failed(key: int, version: int, where: dict[str, Any], *, after_work: bool) -> Message | None:
-    """What a client is told; None when its connection ends."""
+    """A client's response; None when its connection ends."""
     way = passage(key, version)
     api = messages.api(key)
     matcher = Matcher(key, where | {"from_brokers": True})

@@ -1,4 +1,4 @@
-"""What arguments narrow a fault to: the same verb does nothing to what they leave out."""
+"""Arguments that narrow a fault: the same verb does not affect requests that they exclude."""
 
 from datetime import timedelta
 

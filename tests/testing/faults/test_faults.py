@@ -1,4 +1,4 @@
-"""What clients see of a broker that fails on demand: each verb, who is meant, how often, and what is left of it."""
+"""A broker that fails on demand, as clients see it: each verb, its targets, its count, and its after-effects."""
 
 import asyncio
 import gc
@@ -933,7 +933,7 @@ def test_a_cluster_has_faults_at_any_of_its_brokers() -> None:
 
 @SEEDED
 def test_a_broker_is_sound_after_faults_of_all_kinds(tmp_path: Path, seed: int | None) -> None:
-    """Whatever was acknowledged is there, once and in order, and the logs are whole."""
+    """Every acknowledged record is there, once and in order, and the logs are whole."""
     draw = chance(seed)
     acknowledged: list[bytes] = []
     with Broker(data_dir=tmp_path) as broker:
@@ -986,7 +986,7 @@ def test_fractions_of_a_ms(broker: Broker, duration: Any, ms: float) -> None:
 @pytest.mark.alone
 @pytest.mark.parametrize("ms", [0.25, 1.25, 2])
 def test_fractions_of_a_ms_are_waited_for(broker: Broker, ms: float) -> None:
-    """What is left of the whole ms is slept, as no clock of a broker knows it. That ticks once in a ms, so that the
+    """The remainder of the whole ms is slept, as no clock of a broker knows it. That ticks once in a ms, so that the
     first of the whole ones may be over at once."""
     least_ms = ms - 1 if ms >= 1 else ms
     broker.faults.delay("ListGroups", ms)

@@ -30,7 +30,7 @@ FAULTS: dict[str, Callable[[Broker | Cluster], Any]] = {
     "partition_offline": lambda owner: owner.faults.partition_offline("t"),
 }
 TOLD = ("LeaderAndIsr", "UpdateMetadata")
-"""What the controller tells brokers while others stop and start."""
+"""The controller's commands to brokers while others stop and start."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -167,7 +167,7 @@ def test_the_coordinator_of_one_transactional_id_is_away(broker: Broker) -> None
 
 
 def broker_is_asked(broker: Broker, request: Any, version: int) -> Any:
-    """What a client is answered, on a connection of its own."""
+    """The response to a client, on a connection of its own."""
     with connect(broker.bootstrap_servers) as connection:
         connection.sendall(frame(request, version))
         answer = receive(connection)

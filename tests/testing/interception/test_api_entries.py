@@ -25,7 +25,7 @@ ABOUT_NOTHING = {
     "DescribeTopicPartitions.cursor.topic_name",
     "DescribeTopicPartitions.cursor.partition_index",
 }
-"""What a request names without being about it."""
+"""The fields with names of objects that are not the subject of the request."""
 
 
 OF_CONFIGS = {"topics.topic_config_error_code"}

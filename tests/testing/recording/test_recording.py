@@ -1,4 +1,4 @@
-"""What a test sees of what clients ask: requests, answers, charts."""
+"""The clients' requests as a test sees them: requests, responses, charts."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What brokers log: an error that no fault of the run explains is wrong."""
+"""The brokers' log lines: an error that no fault of the run explains is wrong."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(protocols=PROTOCOLS)
     def everyone_joins(self, protocols):
-        """What well-behaved clients do when they hear of a rebalance."""
+        """All members join, as well-behaved clients do at a rebalance."""
         for client in self.clients:
             if client.joining is None and client.member_id:
                 self.join(client.name, protocols, False, 9)
@@ -216,9 +216,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_ever(self):
-        """Whoever is owed an answer, is in the group's books, and some timer will bring it; whoever is a member has a
-        session.
-        """
+        """Each open request is in the group's books, and some timer will complete it; each member has a session."""
         group = self.group
         parked = set() if group is None else {*group.waiting_joins.values(), *group.waiting_syncs.values()}
         assert set(self.open) == parked

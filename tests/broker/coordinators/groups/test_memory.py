@@ -1,4 +1,4 @@
-"""What groups and offsets may take of the broker's memory, and ids that are longer than what carries them."""
+"""The limits on the broker's memory for groups and offsets, and ids that are longer than their fields."""
 
 import asyncio
 
@@ -61,7 +61,7 @@ def test_metadata_has_a_budget_and_members_keep_what_they_have() -> None:
 
 
 def test_one_group_has_a_bound() -> None:
-    """Whatever there is room for: a rebalance sends all of it to the leader in one reply."""
+    """The bound holds even if there is room: a rebalance sends all metadata to the leader in one response."""
 
     async def scenario(bench: Bench) -> None:
         await bench.elect()

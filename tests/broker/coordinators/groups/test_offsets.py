@@ -254,7 +254,7 @@ def calls(function):
 
 
 def questions_and_deletions(machine):
-    """What asks for open transactions' offsets: about every partition of one topic, or about the group."""
+    """The operations that look for open transactions' offsets: of every partition of one topic, or of the group."""
     shard, event = machine.shard, DeleteOffsets("g", 0, (("t", tuple(range(100))),))
     return {
         "fetch": lambda: shard.offsets.fetch("g", {"t": range(100)}, require_stable=True),

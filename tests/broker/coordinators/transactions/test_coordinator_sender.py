@@ -114,7 +114,7 @@ class Bench:
         await turns()
 
     async def reply_to(self, event, response):
-        """What becomes of an event when the coordinator answers that, or raises it."""
+        """The outcome of an event when the coordinator returns that response, or raises it."""
         reply = self.sender.ask(event)
         await turns()
         _, future = self.waiting.pop(0)

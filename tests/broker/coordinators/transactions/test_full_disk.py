@@ -68,7 +68,7 @@ class FullDisk:
 
 
 def committed_values(broker: Broker, topic: str) -> list[bytes]:
-    """What a reader of committed data sees until the topic's end, which it reaches."""
+    """The values that a reader of committed data sees until the topic's end, which it reaches."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "enable.auto.commit": False,
          "isolation.level": "read_committed", "enable.partition.eof": True}

@@ -1,5 +1,5 @@
-"""Whatever clients, timers and crashes do: no epoch is given out twice, no decision is reversed, and the log rebuilds
-the state.
+"""For any clients, timers and crashes: no epoch is given out twice, no decision is reversed, and the log rebuilds the
+state.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""What transactional ids and the partitions of their transactions may take of the broker's memory."""
+"""The limits on the broker's memory for transactional ids and the partitions of their transactions."""
 
 import asyncio
 

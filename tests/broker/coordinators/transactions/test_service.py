@@ -31,7 +31,8 @@ TARGETS = frozenset({("a", 0), ("a", 1), ("__consumer_offsets", 7)})
 
 
 class Markers:
-    """What was written into partitions; `errors` are raised once per entry, `crash_after` so many markers."""
+    """The markers that were written into partitions; `errors` are raised once per entry, `crash_after` so many
+    markers."""
 
     def __init__(self):
         self.written = []
@@ -541,8 +542,8 @@ async def test_timed_out_transactions_are_aborted_and_their_producers_fenced():
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_a_transaction_that_began_after_the_look_at_the_clock_is_not_aborted(version):
-    """Who is aborted first waits for its record to be replicated; by then the next one's producer, which keeps its
-    epoch under version 0, has ended what had timed out and begun anew."""
+    """The first abort waits for its record to be replicated; by then the next transaction's producer, which keeps its
+    epoch under version 0, has ended the timed-out transaction and begun another."""
 
     async def check():
         bench = await Bench().up()

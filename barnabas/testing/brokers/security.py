@@ -1,0 +1,111 @@
+"""TLS and users of a test's broker, on the files of `serve --secure`, and the configurations of its clients."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.broker.configuration import config as broker_config
+
+if TYPE_CHECKING:
+    from barnabas.broker.cli.secure import Secured
+    from barnabas.broker.cli.secure_clients import Account
+    from barnabas.broker.server import Broker as Server
+
+SASL_SSL: Final = "sasl_ssl"
+CLIENTS: Final = ("confluent_kafka", "aiokafka", "kafka_python", "java")
+
+
+class Security:
+    """The certificates and users of one broker; they stay through its restarts and resets."""
+
+    def __init__(self) -> None:
+        self._secured: Secured | None = None
+        self._temporary: Path | None = None
+
+    @classmethod
+    def of(cls, name: str) -> Security:
+        """Errors: ValueError for anything but "sasl_ssl"."""
+        if name.lower() != SASL_SSL:
+            raise ValueError(f'security={name!r}: expected "{SASL_SSL}"')
+        return cls()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The users that there are."""
+        return frozenset() if self._secured is None else frozenset(user.name for user in self._secured.users)
+
+    def secure(self, options: Mapping[str, str], data_dir: object) -> dict[str, str]:
+        """The options of a secured broker. The files are in the data directory that was given, else in a temporary
+        one. Errors: ConfigError, OSError."""
+        from barnabas.broker.cli.secure import secure
+
+        found = secure(self._directory(data_dir), broker_config.load(options=options), machine_names=())
+        if self._secured is None:
+            self._secured = found
+        return {**options, **found.configs}
+
+    def _directory(self, data_dir: object) -> Path:
+        if data_dir is not None:
+            return Path(str(data_dir).partition(",")[0]) / "secure"
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="barnabas-secure-"))
+            atexit.register(self.forget)  # for brokers that are never stopped
+        return self._temporary
+
+    def prepare(self, server: Server) -> None:
+        """Have a broker add the users when it starts."""
+        from barnabas.broker.cli.secure import prepare
+
+        assert self._secured is not None
+        prepare(self._secured, server)
+
+    async def add_user(self, name: str, server: Server) -> None:
+        """Add a user to a running broker. Errors: ApiError."""
+        from barnabas.broker.api.first_users import FirstUser
+        from barnabas.broker.cli.secure import add_users
+        from barnabas.broker.client.users import new_password
+
+        assert self._secured is not None
+        with_user = self._secured._replace(users=(*self._secured.users, FirstUser(name, new_password())))
+        await add_users(with_user, server)
+        self._secured = with_user
+
+    def account(self, name: str, bootstrap_servers: str) -> Account:
+        """What a client of a user has to know."""
+        from barnabas.broker.cli.secure import accounts
+
+        assert self._secured is not None
+        return accounts(self._secured, bootstrap_servers)[name]
+
+    def forget(self) -> None:
+        """Remove temporary files, and the users with them."""
+        self._secured = None
+        if self._temporary is not None:
+            atexit.unregister(self.forget)
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+
+def client_config(client: str, bootstrap_servers: str, account: Account | None) -> dict[str, Any]:
+    """The configuration of a client; without an account the address alone. Errors: ValueError for an unknown client."""
+    if client not in CLIENTS:
+        raise ValueError(f"client={client!r}: expected one of {', '.join(CLIENTS)}")
+    if account is None:
+        return {"bootstrap_servers" if client in CLIENTS[1:3] else "bootstrap.servers": bootstrap_servers}
+    from barnabas.broker.cli import secure_clients
+
+    if client == "confluent_kafka":
+        return dict(secure_clients.librdkafka_config(account))
+    if client == "java":
+        return dict(line.split("=", 1) for line in secure_clients.java_properties(account).splitlines())
+    arguments: dict[str, Any] = dict(secure_clients.python_arguments(account))
+    if client == "kafka_python":
+        return arguments | {"ssl_cafile": account.ca}
+    import ssl
+
+    return arguments | {"ssl_context": ssl.create_default_context(cafile=account.ca)}

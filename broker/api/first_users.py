@@ -1,0 +1,128 @@
+"""The first users of a broker that is secured from its first start (`serve --secure`): they have to be able to log in
+before there is anybody who could add them.
+
+They are added by requests of a client in the broker's process, as an administrator would, and only where they are
+missing: a password that was changed, and a permission that was taken away, stay so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from barnabas.broker.api.local import LocalClient
+from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
+from barnabas.threads import Threads
+from barnabas.wire.errors import ApiError, ErrorCode
+from barnabas.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialUpsertion,
+)
+from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from barnabas.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    UserName,
+)
+
+ITERATIONS: Final = 8192
+SALT_BYTES: Final = 24
+
+_HASHES: Final = {1: "sha256", 2: "sha512"}
+"""The hashes of SCRAM, by the codes of mechanisms in requests (Kafka's ScramMechanism)."""
+_ALL: Final = 2
+_ALLOW: Final = 3
+_LITERAL: Final = 3
+_CREATE_ACLS_VERSION: Final = 3
+
+_OF_CLIENTS: Final = (
+    (ResourceType.TOPIC, "*", _ALL),
+    (ResourceType.GROUP, "*", _ALL),
+    (ResourceType.TRANSACTIONAL_ID, "*", _ALL),
+    (ResourceType.CLUSTER, CLUSTER_NAME, Operation.DESCRIBE),
+    (ResourceType.CLUSTER, CLUSTER_NAME, Operation.IDEMPOTENT_WRITE),
+)
+"""All that concerns records, but not users, permissions and the cluster's settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstUser:
+    """A user; one that `is_administrator` is a super user of the configuration, and gets no permissions here."""
+
+    name: str
+    password: str = field(repr=False)
+    is_administrator: bool = False
+
+
+async def add_first_users(
+    client: LocalClient, users: Sequence[FirstUser], threads: Threads, random_bytes: Callable[[int], bytes]
+) -> list[str]:
+    """Add those users that have no password for SCRAM, and return their names. `client` speaks for the first
+    administrator. Raises: ApiError.
+    """
+    administrator = next(user for user in users if user.is_administrator)
+    client.session.principal = f"User:{administrator.name}"
+    found = await client.ask(
+        DescribeUserScramCredentialsRequest(users=[UserName(name=user.name) for user in users]),
+        0,
+        DescribeUserScramCredentialsResponse,
+    )
+    _check(found.error_code, found.error_message)
+    there = {each.user for each in found.results if each.error_code == ErrorCode.NONE}
+    missing = [user for user in users if user.name not in there]
+    if not missing:
+        return []
+    await _permit(client, [user.name for user in missing if not user.is_administrator])
+    for mechanism, hash_name in _HASHES.items():
+        salts = [random_bytes(SALT_BYTES) for _ in missing]
+        passwords = [user.password.encode() for user in missing]
+        salted = await threads.call(_salted, hash_name, passwords, salts)
+        upsertions = [
+            ScramCredentialUpsertion(
+                name=user.name, mechanism=mechanism, iterations=ITERATIONS, salt=salt, salted_password=salted_password
+            )
+            for user, salt, salted_password in zip(missing, salts, salted, strict=True)
+        ]
+        request = AlterUserScramCredentialsRequest(upsertions=upsertions)
+        response = await client.ask(request, 0, AlterUserScramCredentialsResponse)
+        for result in response.results:
+            _check(result.error_code, result.error_message)
+    return [user.name for user in missing]
+
+
+def _salted(hash_name: str, passwords: list[bytes], salts: list[bytes]) -> list[bytes]:
+    pairs = zip(passwords, salts, strict=True)
+    return [hashlib.pbkdf2_hmac(hash_name, password, salt, ITERATIONS) for password, salt in pairs]
+
+
+async def _permit(client: LocalClient, names: Sequence[str]) -> None:
+    """Allow these users what `_OF_CLIENTS` has. Raises: ApiError."""
+    creations = [
+        AclCreation(
+            resource_type=resource_type,
+            resource_name=resource_name,
+            resource_pattern_type=_LITERAL,
+            principal=f"User:{name}",
+            host="*",
+            operation=operation,
+            permission_type=_ALLOW,
+        )
+        for name in names
+        for resource_type, resource_name, operation in _OF_CLIENTS
+    ]
+    if not creations:
+        return
+    response = await client.ask(CreateAclsRequest(creations=creations), _CREATE_ACLS_VERSION, CreateAclsResponse)
+    for result in response.results:
+        # Whoever configured another authorizer, or none, gives permissions by other means.
+        if result.error_code != ErrorCode.SECURITY_DISABLED:
+            _check(result.error_code, result.error_message)
+
+
+def _check(code: int, message: str | None) -> None:
+    if code:
+        error = ErrorCode.of(code)
+        raise ApiError(error, f"the first users cannot be added: {message or error.message}")

@@ -1,0 +1,349 @@
+"""`barnabas acls`: who may do what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from typing import Annotated, Any, Final
+
+import typer
+
+from barnabas.broker.cli import completion
+from barnabas.broker.cli.command import Application
+from barnabas.broker.cli.output import (
+    DEFAULT_BOOTSTRAP_SERVERS,
+    AsJson,
+    BootstrapServers,
+    Outcome,
+    counted,
+    print_json,
+    print_table,
+    report,
+    say,
+    with_client,
+)
+from barnabas.broker.client.acls import (
+    ALL,
+    ALL_NAMES,
+    ANY,
+    ANYBODY,
+    Acl,
+    AclFilter,
+    Pattern,
+    Permission,
+    create_acls,
+    delete_acls,
+    list_acls,
+    operation_name,
+)
+from barnabas.broker.client.client import KafkaClient
+from barnabas.broker.security.operations import CLUSTER_NAME, SUPPORTED_OPERATIONS, Operation, ResourceType
+
+app = Application(help="Permissions: which users may do what with which topics and groups.")
+
+PRODUCER: Final = {
+    ResourceType.TOPIC: (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE),
+    ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+}
+CONSUMER: Final = {
+    ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE),
+    ResourceType.GROUP: (Operation.READ, Operation.DESCRIBE),
+}
+"""The operations that producers and consumers need (AclCommand of Kafka)."""
+
+OPERATIONS: Final = (
+    Operation.READ,
+    Operation.WRITE,
+    Operation.CREATE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.CLUSTER_ACTION,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+    Operation.IDEMPOTENT_WRITE,
+    ALL,
+)
+"""The operations of the flags, in their order."""
+
+Users = Annotated[
+    list[str] | None,
+    typer.Option("--user", metavar="NAME", help="The user, or a principal such as User:CN=app; may be repeated."),
+]
+Everybody = Annotated[bool, typer.Option("--everybody", help="All users (User:*).")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="NAME", autocompletion=completion.topics, help="A topic; * for all."),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="NAME", autocompletion=completion.groups, help="A consumer group; * for all."),
+]
+TransactionalIds = Annotated[
+    list[str] | None, typer.Option("--transactional-id", metavar="NAME", help="A transactional id; * for all.")
+]
+OfCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+Prefix = Annotated[bool, typer.Option("--prefix", help="The names are prefixes: --topic orders fits orders-eu, too.")]
+Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Only of clients with this IP address.")]
+Deny = Annotated[bool, typer.Option("--deny", help="Forbid it, whatever else allows it.")]
+
+Read = Annotated[bool, typer.Option("--read", help="Read records, join a group, commit offsets.")]
+Write = Annotated[bool, typer.Option("--write", help="Write records.")]
+Create = Annotated[bool, typer.Option("--create", help="Create topics.")]
+Delete = Annotated[bool, typer.Option("--delete", help="Delete topics, records or groups.")]
+AlterIt = Annotated[bool, typer.Option("--alter", help="Add partitions; of the cluster: ACLs, users, reassignments.")]
+Describe = Annotated[bool, typer.Option("--describe", help="Show it; other operations include that.")]
+ClusterAction = Annotated[bool, typer.Option("--cluster-action", help="What brokers do.")]
+DescribeConfigs = Annotated[bool, typer.Option("--describe-configs", help="Show configs.")]
+AlterConfigs = Annotated[bool, typer.Option("--alter-configs", help="Change configs.")]
+IdempotentWrite = Annotated[bool, typer.Option("--idempotent-write", help="Write idempotently, to any topic.")]
+Everything = Annotated[bool, typer.Option("--all", help="All operations.")]
+Producer = Annotated[bool, typer.Option("--producer", help="Write, describe and create: what a producer needs.")]
+Consumer = Annotated[bool, typer.Option("--consumer", help="Read and describe: what a consumer needs.")]
+
+
+def principals(users: Sequence[str] | None, everybody: bool) -> list[str]:
+    """The principals that options name: a name is that of a user, unless it has a type of its own."""
+    named = [user if user.startswith("User:") else f"User:{user}" for user in users or ()]
+    return [*named, *([ANYBODY] if everybody else [])]
+
+
+def resources(
+    topics: Sequence[str] | None, groups: Sequence[str] | None, transactional_ids: Sequence[str] | None, cluster: bool
+) -> list[tuple[ResourceType, str]]:
+    """The resources that options name."""
+    return [
+        *((ResourceType.TOPIC, name) for name in topics or ()),
+        *((ResourceType.GROUP, name) for name in groups or ()),
+        *((ResourceType.TRANSACTIONAL_ID, name) for name in transactional_ids or ()),
+        *([(ResourceType.CLUSTER, CLUSTER_NAME)] if cluster else []),
+    ]
+
+
+def operations(*flags: bool) -> list[int]:
+    """The operations whose flags are set, in the order of `OPERATIONS`."""
+    return list(compress(OPERATIONS, flags))
+
+
+def planned(
+    named: Sequence[tuple[ResourceType, str]], wanted: Sequence[int], *, producer: bool, consumer: bool
+) -> list[tuple[int, ResourceType, str]]:
+    """Each operation with its resource; an operation applies to the named resources that have it.
+
+    Raises: typer.BadParameter if an operation applies to none, or a resource has none of them.
+    """
+    found: dict[tuple[int, ResourceType, str], None] = {}
+    for resource_type, name in named:
+        fitting = [code for code in wanted if code == ALL or code in SUPPORTED_OPERATIONS[resource_type]]
+        for role, is_wanted in ((PRODUCER, producer), (CONSUMER, consumer)):
+            if is_wanted:
+                fitting += role.get(resource_type, ())
+        if not fitting:
+            text = ", ".join(_option(code) for code in (ALL, *SUPPORTED_OPERATIONS[resource_type]))
+            raise typer.BadParameter(f"none of the operations is one of a {_words(resource_type)}: it has {text}")
+        found |= {(code, resource_type, name): None for code in fitting}
+    used = {code for code, *_ in found}
+    for code in wanted:
+        if code not in used:
+            raise typer.BadParameter(f"{_option(code)} is no operation of what is named")
+    return list(found)
+
+
+def _option(code: int) -> str:
+    return f"--{operation_name(code).lower().replace('_', '-')}"
+
+
+def _words(resource_type: ResourceType) -> str:
+    return resource_type.name.lower().replace("_", " ")
+
+
+@app.command("add")
+def add(
+    user: Users = None,
+    everybody: Everybody = False,
+    read: Read = False,
+    write: Write = False,
+    create: Create = False,
+    delete: Delete = False,
+    alter: AlterIt = False,
+    describe: Describe = False,
+    cluster_action: ClusterAction = False,
+    describe_configs: DescribeConfigs = False,
+    alter_configs: AlterConfigs = False,
+    idempotent_write: IdempotentWrite = False,
+    everything: Everything = False,
+    producer: Producer = False,
+    consumer: Consumer = False,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: OfCluster = False,
+    prefix: Prefix = False,
+    host: Host = None,
+    deny: Deny = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Allow users to do something, or forbid it.
+
+    Each named operation applies to the named topics, groups, transactional ids and the cluster that have it. A user may
+    do what some rule allows and none forbids; super users may do everything. --as logs in; --user is whom it is about.
+
+    [bold]Examples[/bold]
+
+      barnabas acls add --user alice --read --topic orders --prefix
+      barnabas acls add --user loader --consumer --topic flights --group loader
+      barnabas acls add --user feeder --producer --topic flights --transactional-id feeder --prefix
+      barnabas acls add --everybody --describe --topic '*'
+      barnabas acls add --user mallory --deny --all --topic flights --host 10.0.0.7
+    """
+    who = principals(user, everybody)
+    named = resources(topic, group, transactional_id, cluster)
+    flags = (read, write, create, delete, alter, describe, cluster_action)
+    wanted = operations(*flags, describe_configs, alter_configs, idempotent_write, everything)
+    if not who:
+        raise typer.BadParameter("who? Give --user or --everybody")
+    if not named:
+        raise typer.BadParameter("with what? Give --topic, --group, --transactional-id or --cluster")
+    if not (wanted or producer or consumer):
+        raise typer.BadParameter("what? Give --read, --write, --producer, --consumer or another operation")
+    permission = Permission.DENY if deny else Permission.ALLOW
+    acls = [
+        Acl(principal, permission, code, resource_type, name, _pattern(resource_type, name, prefix), host or "*")
+        for principal in who
+        for code, resource_type, name in planned(named, wanted, producer=producer, consumer=consumer)
+    ]
+    problems = with_client(bootstrap_servers, lambda client: create_acls(client, acls))
+    report(
+        [
+            Outcome(acl.as_document(), f"{sentence(acl)}: {problem}" if problem else sentence(acl), bool(problem))
+            for acl, problem in zip(acls, problems, strict=True)
+        ],
+        as_json,
+    )
+
+
+def _pattern(resource_type: ResourceType, name: str, prefix: bool) -> Pattern:
+    is_prefix = prefix and resource_type is not ResourceType.CLUSTER and name != ALL_NAMES
+    return Pattern.PREFIXED if is_prefix else Pattern.LITERAL
+
+
+def sentence(acl: Acl) -> str:
+    """A rule in words."""
+    who = "everybody" if acl.principal == ANYBODY else acl.principal.removeprefix("User:")
+    where = f"{_words(acl.resource_type)} {acl.name}{'...' if acl.pattern == Pattern.PREFIXED else ''}"
+    if acl.resource_type is ResourceType.CLUSTER:
+        where = "the cluster"
+    elif acl.name == ALL_NAMES and acl.pattern == Pattern.LITERAL:
+        where = f"any {_words(acl.resource_type)}"
+    may = "may not" if acl.permission is Permission.DENY else "may"
+    place = "" if acl.host == "*" else f" from {acl.host}"
+    return f"{who} {may} {operation_name(acl.operation)} {where}{place}"
+
+
+@app.command("list")
+def list_rules(
+    user: Users = None,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: OfCluster = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """List the permissions of users, or all that matter for a topic or group: those of prefixes and *, too.
+
+    [bold]Examples[/bold]
+
+      barnabas acls list
+      barnabas acls list --user alice
+      barnabas acls list --topic orders-eu --json | jq -r '.[].principal'
+    """
+    filters = [
+        AclFilter(
+            principal=principal, resource_type=resource_type, name=name, pattern=ANY if name is None else Pattern.MATCH
+        )
+        for principal in principals(user, False) or [None]
+        for resource_type, name in resources(topic, group, transactional_id, cluster) or [(ANY, None)]
+    ]
+
+    async def work(client: KafkaClient) -> list[Acl]:
+        return sorted({acl for each in filters for acl in await list_acls(client, each)})
+
+    found = with_client(bootstrap_servers, work)
+    if as_json:
+        print_json([acl.as_document() for acl in found])
+        return
+    print_table(
+        ("PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "NAME", "PATTERN", "HOST"),
+        [
+            (row["principal"], row["permission"], row["operation"], row["resource_type"], row["resource_name"],
+             row["pattern_type"], row["host"])
+            for row in (acl.as_document() for acl in found)
+        ],
+    )  # fmt: skip
+
+
+@app.command("remove")
+def remove(
+    user: Users = None,
+    everybody: Everybody = False,
+    read: Read = False,
+    write: Write = False,
+    create: Create = False,
+    delete: Delete = False,
+    alter: AlterIt = False,
+    describe: Describe = False,
+    cluster_action: ClusterAction = False,
+    describe_configs: DescribeConfigs = False,
+    alter_configs: AlterConfigs = False,
+    idempotent_write: IdempotentWrite = False,
+    everything: Everything = False,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: OfCluster = False,
+    prefix: Prefix = False,
+    host: Host = None,
+    deny: Deny = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    as_json: AsJson = False,
+) -> None:
+    """Remove rules that have all of what is named: those of a user, of a topic, for an operation.
+
+    --all is the rule for all operations; without an operation, rules of each are removed. --deny takes rules that
+    forbid, without it those that allow are meant.
+
+    [bold]Examples[/bold]
+
+      barnabas acls remove --user alice --read --topic orders --prefix
+      barnabas acls remove --user loader
+      barnabas acls remove --user mallory --deny
+    """
+    who = principals(user, everybody)
+    named: list[tuple[Any, str | None]] = [*resources(topic, group, transactional_id, cluster)]
+    flags = (read, write, create, delete, alter, describe, cluster_action)
+    wanted = operations(*flags, describe_configs, alter_configs, idempotent_write, everything)
+    if not who and not named:
+        raise typer.BadParameter("which? Give --user, --everybody, --topic, --group, --transactional-id or --cluster")
+    filters = [
+        AclFilter(
+            principal,
+            Permission.DENY if deny else Permission.ALLOW,
+            code,
+            resource_type,
+            name,
+            ANY if name is None else _pattern(resource_type, name, prefix),
+            host,
+        )
+        for principal in who or [None]
+        for code in wanted or [ANY]
+        for resource_type, name in named or [(ANY, None)]
+    ]
+    removed = with_client(bootstrap_servers, lambda client: delete_acls(client, filters))
+    if as_json:
+        print_json([acl.as_document() for acl in removed])
+        return
+    for acl in removed:
+        say(f"removed: {sentence(acl)}")
+    say(f"{counted(len(removed), 'rule')} removed")

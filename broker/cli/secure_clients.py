@@ -1,0 +1,117 @@
+"""The files and lines by which clients connect to a broker of `serve --secure`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+MECHANISM: Final = "SCRAM-SHA-512"
+_SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a client has to know. `ca` is the path of the CA's certificate."""
+
+    bootstrap_servers: str
+    username: str
+    password: str = field(repr=False)
+    ca: str
+
+
+def jaas(account: Account) -> str:
+    """The value of `sasl.jaas.config`."""
+    return f'{_SCRAM_MODULE} required username="{account.username}" password="{account.password}";'
+
+
+def java_properties(account: Account) -> str:
+    """A file of properties for Kafka's clients and tools, and for `--command-config` of Barnabas' commands."""
+    return (
+        f"bootstrap.servers={account.bootstrap_servers}\n"
+        "security.protocol=SASL_SSL\n"
+        f"sasl.mechanism={MECHANISM}\n"
+        f"sasl.jaas.config={jaas(account)}\n"
+        "ssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={account.ca}\n"
+    )
+
+
+def librdkafka_properties(account: Account) -> str:
+    """A file of properties for librdkafka: `kcat -F`, and confluent-kafka in any language."""
+    return (
+        f"bootstrap.servers={account.bootstrap_servers}\n"
+        "security.protocol=SASL_SSL\n"
+        f"sasl.mechanisms={MECHANISM}\n"
+        f"sasl.username={account.username}\n"
+        f"sasl.password={account.password}\n"
+        f"ssl.ca.location={account.ca}\n"
+    )
+
+
+def librdkafka_config(account: Account) -> dict[str, str]:
+    """The configuration of confluent-kafka."""
+    lines = librdkafka_properties(account).splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def python_arguments(account: Account) -> dict[str, str]:
+    """The arguments of aiokafka and kafka-python but for TLS."""
+    return {
+        "bootstrap_servers": account.bootstrap_servers,
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": MECHANISM,
+        "sasl_plain_username": account.username,
+        "sasl_plain_password": account.password,
+    }
+
+
+def instructions(account: Account, directory: str, token_url: str | None) -> str:
+    """Lines to paste, for each client; the password in them is the account's."""
+    servers, name, password, ca = account.bootstrap_servers, account.username, account.password, account.ca
+    config = "\n".join(f"    {key!r}: {value!r}," for key, value in librdkafka_config(account).items())
+    token = "" if token_url is None else _TOKEN.format(url=token_url, name=name, password=password, ca=ca)
+    return f"""\
+Barnabas' commands, as administrator and as client:
+  barnabas users list --command-config {directory}/admin.properties
+  barnabas topics list --command-config {directory}/client.properties
+Java, and Kafka's tools (bin/kafka-topics.sh --command-config FILE):
+  {directory}/client.properties
+kcat:
+  kcat -F {directory}/librdkafka.properties -L
+librdkafka (confluent-kafka; Python as an example):
+  Producer({{
+{config}
+  }})
+aiokafka:
+  AIOKafkaProducer(
+    bootstrap_servers={servers!r}, security_protocol="SASL_SSL", sasl_mechanism="{MECHANISM}",
+    sasl_plain_username={name!r}, sasl_plain_password={password!r},
+    ssl_context=aiokafka.helpers.create_ssl_context(cafile={ca!r}))
+kafka-python:
+  KafkaProducer(
+    bootstrap_servers={servers!r}, security_protocol="SASL_SSL", sasl_mechanism="{MECHANISM}",
+    sasl_plain_username={name!r}, sasl_plain_password={password!r}, ssl_cafile={ca!r})
+kafkajs:
+  new Kafka({{ brokers: [{_quoted_list(servers)}], ssl: {{ ca: [fs.readFileSync("{ca}", "utf-8")] }},
+    sasl: {{ mechanism: "{MECHANISM.lower()}", username: "{name}", password: "{password}" }} }})
+franz-go (roots: a *x509.CertPool with {ca}):
+  kgo.NewClient(kgo.SeedBrokers({_quoted_list(servers)}), kgo.DialTLSConfig(&tls.Config{{RootCAs: roots}}),
+    kgo.SASL(scram.Auth{{User: "{name}", Pass: "{password}"}}.AsSha512Mechanism()))
+Spark:
+  spark.readStream.format("kafka").option("kafka.bootstrap.servers", "{servers}")
+    .option("kafka.security.protocol", "SASL_SSL").option("kafka.sasl.mechanism", "{MECHANISM}")
+    .option("kafka.sasl.jaas.config", '{jaas(account)}')
+    .option("kafka.ssl.truststore.type", "PEM").option("kafka.ssl.truststore.location", "{ca}")
+{token}"""
+
+
+_TOKEN: Final = """\
+OAUTHBEARER (librdkafka; for development):
+  sasl.mechanisms=OAUTHBEARER  sasl.oauthbearer.method=oidc  sasl.oauthbearer.token.endpoint.url={url}
+  sasl.oauthbearer.client.id={name}  sasl.oauthbearer.client.secret={password}
+  security.protocol=SASL_SSL  ssl.ca.location={ca}
+"""
+
+
+def _quoted_list(servers: str) -> str:
+    return ", ".join(f'"{each}"' for each in servers.split(","))

@@ -1,0 +1,81 @@
+"""A client of full speed is held to its quota: on a clock that the test moves, and in real time."""
+
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from barnabas.testing import Broker
+from tests.broker.quotas.clients import TOPIC, configure, create, local_client, produce, produce_bytes
+from tests.broker.running import running
+
+RATE = 60_000
+"""The quota, in bytes per second."""
+
+MEASURED_MS = 30_000
+TOLERANCE = 0.05
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("samples", "speed", "before_ms"),
+    [
+        (2, 50, 2_000),
+        (2, 2, 2_000),
+        pytest.param(11, 2, 110_000, marks=pytest.mark.slow),
+        pytest.param(11, 1.5, 110_000, marks=pytest.mark.full),
+    ],
+)
+async def test_a_producer_of_full_speed(tmp_path: Path, samples: int, speed: float, before_ms: int) -> None:
+    """Each request takes the time that `speed` times the quota allows it, and each throttle its own. With Kafka's
+    window of eleven samples a client that begins may send ten seconds' worth at once, then waits for these samples to
+    expire, and approaches the quota after some windows."""
+    async with running(tmp_path, quota_window_num=str(samples)) as broker:
+        client = local_client(broker, "app")
+        await create(client, (TOPIC, 1))
+        await configure(broker, "clients", "app", producer_byte_rate=str(RATE))
+        request_bytes = produce_bytes("app")
+        took_ms = request_bytes / (RATE * speed) * 1_000
+        began_ms, owed_ms, total_bytes = broker.clock.monotonic_ms(), 0.0, 0
+        while (now_ms := broker.clock.monotonic_ms() - began_ms) < before_ms + MEASURED_MS:
+            throttle_time_ms = await produce(client)
+            if now_ms >= before_ms:
+                total_bytes += request_bytes
+            owed_ms += took_ms + throttle_time_ms
+            broker.clock.advance(int(owed_ms))
+            owed_ms -= int(owed_ms)
+            await broker.settle()
+        ratio = total_bytes / (RATE * MEASURED_MS / 1_000)
+        print(f"{ratio:.3f} of the quota")
+        assert abs(ratio - 1) < TOLERANCE
+
+
+@pytest.mark.alone
+def test_a_real_producer_in_real_time() -> None:
+    """librdkafka sends as fast as it may for half a minute."""
+    rate = 2_000_000
+    with Broker(quota_window_num=2) as broker:
+        broker.create_topic("t")
+        broker.call(configure(broker.server, "clients", "app", producer_byte_rate=str(rate)))
+        acknowledged: list[tuple[float, int]] = []
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "app", "linger.ms": 5})
+        value = b"x" * 10_000
+
+        def note(error: object, message: object) -> None:
+            assert error is None
+            acknowledged.append((time.monotonic(), len(value)))
+
+        began_s = time.monotonic()
+        end_s = began_s + 5 + MEASURED_MS / 1_000
+        while time.monotonic() < end_s:
+            try:
+                producer.produce("t", value, on_delivery=note)
+            except BufferError:
+                producer.poll(0.01)
+            producer.poll(0)
+        producer.purge()
+    total_bytes = sum(size for at_s, size in acknowledged if began_s + 5 <= at_s < end_s)
+    ratio = total_bytes / (rate * MEASURED_MS / 1_000)
+    print(f"{ratio:.3f} of the quota")
+    assert abs(ratio - 1) < TOLERANCE
