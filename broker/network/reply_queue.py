@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from barnabas.broker.network.file_sender import FileSender
 from barnabas.storage.file_records import FileRegion
+from barnabas.storage.files import Buffer
 from barnabas.threads import Threads
 
 Parts = list[bytes | bytearray | memoryview | FileRegion]
@@ -237,9 +238,12 @@ class ReplyQueue:
         try:
             for part in parts:
                 for start in range(0, len(part), ENCRYPTED_BYTES_MAX):
-                    size = min(ENCRYPTED_BYTES_MAX, len(part) - start)
-                    is_region = isinstance(part, FileRegion)
-                    piece = await threads.call(part.read, start, size) if is_region else part[start : start + size]
+                    piece: Buffer
+                    if isinstance(part, FileRegion):
+                        size = min(ENCRYPTED_BYTES_MAX, len(part) - start)
+                        piece = await threads.call(part.read, start, size)
+                    else:
+                        piece = memoryview(part)[start : start + ENCRYPTED_BYTES_MAX]
                     if self._is_closed:
                         return
                     transport.write(piece)

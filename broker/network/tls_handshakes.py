@@ -118,7 +118,7 @@ class Handshake(asyncio.Protocol):
         except OSError as error:
             self.plain.abort()
             raise HandshakeFailed(reason_of(error)) from error
-        if self.plain.is_closing():
+        if transport is None or self.plain.is_closing():
             if transport is not None:
                 transport.abort()
             raise ConnectionAbortedError("the connection was closed")

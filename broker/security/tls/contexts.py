@@ -242,7 +242,7 @@ class _AlertingObject(ssl.SSLObject):
 class _AlertingContext:
     """What an event loop needs of a context, for one connection; the loops ask for its class."""
 
-    __class__ = property(lambda self: ssl.SSLContext)  # type: ignore[assignment]
+    __class__ = property(lambda self: ssl.SSLContext)
 
     def __init__(self, context: ssl.SSLContext, send: Callable[[bytes], None]) -> None:
         self._context = context
@@ -298,7 +298,7 @@ def _select_ciphers(
     key = f"{settings.prefix}ssl.cipher.suites"
     newer = [name for name in settings.cipher_suites if name in _TLS_1_3_SUITES]
     older = [openssl_name(name) for name in settings.cipher_suites if name not in newer]
-    known = {each["name"] for each in _all_ciphers()}
+    known = _all_ciphers()
     unknown = [name for name in settings.cipher_suites if name not in newer and openssl_name(name) not in known]
     if unknown:
         raise TlsConfigError(f"{key}: {', '.join(unknown)} is no cipher suite of this OpenSSL")
@@ -326,10 +326,11 @@ def openssl_name(name: str) -> str:
     return "-".join(parts).replace("_", "-")
 
 
-def _all_ciphers() -> list[dict[str, Any]]:
+def _all_ciphers() -> set[str]:
+    """OpenSSL's names of all cipher suites."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_ciphers("ALL")
-    return context.get_ciphers()
+    return {each["name"] for each in context.get_ciphers()}
 
 
 def _load_key(context: ssl.SSLContext, key_store: KeyStore, settings: TlsSettings) -> None:

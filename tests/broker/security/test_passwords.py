@@ -6,6 +6,20 @@ import pytest
 
 from barnabas.broker.security.tls.passwords import CBC, GCM, EncoderSettings, PasswordError, decode, encode
 
+BY_KAFKA = (
+    "initializationVector:12JDI3dwhFND1qtzj/iMHA==,keyLength:128,salt:O8X5FDDRSWI54jBIJXlXIBMKkMe2uxxKScC"
+    "mrbLOJw0SuVaF3Xc9aIPYfM98dZFafH1NOykPpPYBeHvMN2p3h6xibpGRRVlg/8GM+pkizyZIyFlHYzTC8VzpRCYssLM5J4jBhBt"
+    "bdzaac/7n+ChWNVFfrsJaruE+QMfXrBzaW9KAjixnMf9rMypZlVWvTdE1phgeB+isMb1ub7lwtdw21rECuCqgnySaxBm1b6Y93nW"
+    "hmMQdJgXx1VowcKTJHXJN1splYRBLD9xKH+IuYZGFTcrEOrK/Ws2YiZthReOne9DNQHwEbYoE6gfNHdHhfYeSHhZZT06exyAcW51"
+    "KnOyFzg==,keyFactoryAlgorithm:PBKDF2WithHmacSHA512,cipherAlgorithm:AES/CBC/PKCS5Padding,iterations:4"
+    "096,passwordLength:11,encryptedPassword:4/Ecf402jCYIf9GTcyR6Ng=="
+)
+"""What Kafka 3.9.1 has encoded with the secret "the secret" (PasswordEncoder.encrypting)."""
+
+
+def test_what_kafka_has_encoded() -> None:
+    assert decode(BY_KAFKA, "the secret") == "pässwörd 😀"
+
 
 @pytest.mark.parametrize("cipher", [CBC, GCM])
 @pytest.mark.parametrize("keyfactory", ["PBKDF2WithHmacSHA512", "PBKDF2WithHmacSHA1"])
