@@ -11,7 +11,7 @@ Before it stops, it transfers its leaderships.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.dispatch import Dispatcher
@@ -30,7 +30,7 @@ from barnabas.broker.parts import Parts
 from barnabas.broker.stops import Stops
 from barnabas.broker.upkeep.housekeeping import Housekeeping
 from barnabas.broker.welcome import Welcome
-from barnabas.controller.state import EndPoint
+from barnabas.controller.state import EndPoint, SecurityProtocol
 from barnabas.storage.log_manager import LogEnvironment, LogManager, LogManagerSettings
 from barnabas.storage.recovery.opening import OpeningGivenUp
 
@@ -127,8 +127,7 @@ class Broker:
                 await self._start_http(self.config.barnabas_http_address)
             self._stops.push_async_callback(self._end_connections)
             self.welcome.serves_clients.set()
-            assert self.dispatcher is not None
-            await self.socket_server.listen(self.dispatcher)
+            await self._listen([each.name for each in self.config.listeners])
             if self._foundation.may_have_others:
                 self._stops.later(self._hand_over)
         except BaseException:
@@ -276,16 +275,27 @@ class Broker:
 
     async def _listen_to_brokers(self) -> None:
         """Serve on the inter-broker listener, which is for brokers alone if a parent has given them a secret."""
-        assert self.dispatcher is not None
         name = self.config.inter_broker_listener_name
         if self.environment.broker_secret is not None:
+            await self._listen([name], PrincipalSource.SASL)
+            return
+        await self._listen([name])
+        if not all(each.is_loopback or each.has_sasl for each in self.config.listeners if each.name == name):
+            logger.warning(_SHARED_LISTENER, name)
+
+    async def _listen(self, names: Sequence[str], principal_source: PrincipalSource | None = None) -> None:
+        """Listen on the listeners of these names that do not listen yet. Where clients authenticate by SASL, nothing
+        else is served before."""
+        assert self.dispatcher is not None
+        with_sasl = {each.name for each in self.config.listeners if each.has_sasl}
+        if principal_source is PrincipalSource.SASL:
+            with_sasl.update(names)
+        await self.socket_server.listen(self.dispatcher, [name for name in names if name not in with_sasl])
+        if authenticating := [name for name in names if name in with_sasl]:
             from barnabas.broker.api.authentication import AuthenticatedRequests
 
-            await self.socket_server.listen(AuthenticatedRequests(self.dispatcher), [name], PrincipalSource.SASL)
-            return
-        await self.socket_server.listen(self.dispatcher, [name])
-        if not all(each.is_loopback for each in self.config.listeners if each.name == name):
-            logger.warning(_SHARED_LISTENER, name)
+            requests = AuthenticatedRequests(self.dispatcher, self.services.sasl)
+            await self.socket_server.listen(requests, authenticating, principal_source)
 
     async def _be_told(self) -> None:
         """Wait until the controller, in this or another broker, has sent all topics. Until then, clients would
@@ -313,7 +323,12 @@ class Broker:
 
     def _endpoints(self) -> tuple[EndPoint, ...]:
         return tuple(
-            EndPoint(listener.name, listener.advertised.host, listener.advertised.port)
+            EndPoint(
+                listener.name,
+                listener.advertised.host,
+                listener.advertised.port,
+                SecurityProtocol[listener.listener.security_protocol],
+            )
             for listener in self.socket_server.advertised
         )
 

@@ -15,11 +15,16 @@ from barnabas.broker.handlers import find_handler_in_cluster
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.timers import Timers, time_limit
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.schema import Message
 
 WELCOME_MS_MAX: Final = 1_500
 """The time for which an early client waits before it is refused: less than the 2 s in which kafka-python 2 expects the
 brokers' versions (`api_version_auto_timeout_ms`)."""
+
+_LOGIN: Final = (SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY)
+"""The requests by which brokers authenticate, and clients, whose next request is refused."""
 
 _TOLD_NOTHING: Final = "this broker does not know its cluster yet"
 
@@ -38,7 +43,7 @@ class Welcome:
     def find_handler(self, key: int) -> Handler[Any, Any] | None:
         """The handler of an API; None for an unknown key. Raises CloseConnection for one that comes too early."""
         handler = find_handler_in_cluster(key)
-        if handler is None or handler.is_inter_broker or self.serves_clients.is_set():
+        if handler is None or handler.is_inter_broker or key in _LOGIN or self.serves_clients.is_set():
             return handler
         if key == ApiVersionsRequest.API_KEY:
             return replace(handler, handle=partial(self._answer, handler.handle))

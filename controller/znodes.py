@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote, unquote
 
 from barnabas.controller.coordination.interface import Create, Operation, SetData
 from barnabas.controller.state import (
@@ -409,6 +410,16 @@ def lost_partition_state(version: int = NO_ZNODE) -> PartitionState:
 def config_path(entity_type: str, name: str) -> str:
     """The path of an entity's overrides."""
     return f"{CONFIG}/{entity_type}/{name}"
+
+
+def sanitized(name: str) -> str:
+    """A user's or client's name as a part of an entity's name and path (Kafka's Sanitizer, as Java's URLEncoder)."""
+    return quote(name, safe="").replace("~", "%7E")
+
+
+def desanitized(name: str) -> str:
+    """The name that `sanitized` has made one of."""
+    return unquote(name)
 
 
 def encode_config(configs: Mapping[str, str]) -> bytes:

@@ -6,7 +6,7 @@ from functools import partial
 from barnabas.broker.cluster.metadata import MetadataCache
 from barnabas.broker.network.peer_connection import PeerConnection
 from barnabas.broker.network.session import client_id_of_broker
-from barnabas.broker.security.sasl_plain import Credentials
+from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.network import Network
 from barnabas.timers import Timers
 from barnabas.wire.framing import ReceiveBuffer

@@ -1,10 +1,13 @@
 """The properties of a listener that its connections know: name, security protocol, source of principals."""
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.configuration.listeners import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
+
+UNAUTHENTICATED_BYTES_MAX: Final = 512 * 1024
+"""Kafka's default of `sasl.server.max.receive.size`."""
 
 
 class PrincipalSource(Enum):
@@ -23,7 +26,7 @@ class ListenerContext(NamedTuple):
 
     `name` selects the advertised addresses in responses, `security_protocol` is Kafka's. A listener that
     `is_inter_broker` takes requests of other brokers, one that `is_for_brokers_alone` none of clients: these have
-    another.
+    another. Where clients authenticate by SASL, requests have at most `unauthenticated_bytes_max` before.
     """
 
     name: str
@@ -31,6 +34,7 @@ class ListenerContext(NamedTuple):
     principal_source: PrincipalSource = PrincipalSource.NOTHING
     is_inter_broker: bool = False
     is_for_brokers_alone: bool = False
+    unauthenticated_bytes_max: int = UNAUTHENTICATED_BYTES_MAX
 
     @classmethod
     def of(cls, config: BrokerConfig, name: str, principal_source: PrincipalSource | None = None) -> "ListenerContext":
@@ -38,7 +42,10 @@ class ListenerContext(NamedTuple):
         protocol = next((each.security_protocol for each in config.listeners if each.name == name), PLAINTEXT)
         source = principal_source or _SOURCES[protocol]
         is_inter_broker = name == config.inter_broker_listener_name
-        return cls(name, protocol, source, is_inter_broker, is_inter_broker and len(config.listeners) > 1)
+        is_for_brokers_alone = is_inter_broker and len(config.listeners) > 1
+        bytes_max = config.value_for_listener(name, "sasl.server.max.receive.size")
+        assert isinstance(bytes_max, int)
+        return cls(name, protocol, source, is_inter_broker, is_for_brokers_alone, bytes_max)
 
 
 _SOURCES = {

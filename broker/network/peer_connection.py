@@ -17,8 +17,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
-from barnabas.broker.security import sasl_plain
-from barnabas.broker.security.sasl_plain import Credentials
+from barnabas.broker.security.sasl import plain
+from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.network import Network
 from barnabas.timers import ScheduledCall, Timers
 from barnabas.wire import codec, messages
@@ -220,8 +220,8 @@ class _Link(asyncio.BufferedProtocol):
     def authenticate(self, credentials: Credentials, timeout_ms: int) -> None:
         """Authenticate this broker, before its first request. If that fails, the connection is cut."""
         steps: list[tuple[Message, int]] = [
-            (SaslHandshakeRequest(mechanism=sasl_plain.MECHANISM), SASL_HANDSHAKE_VERSION),
-            (SaslAuthenticateRequest(auth_bytes=sasl_plain.encode(credentials)), SASL_AUTHENTICATE_VERSION),
+            (SaslHandshakeRequest(mechanism=plain.MECHANISM), SASL_HANDSHAKE_VERSION),
+            (SaslAuthenticateRequest(auth_bytes=plain.encode(credentials)), SASL_AUTHENTICATE_VERSION),
         ]
         for request, version in steps:
             parts: list[Any] = []
