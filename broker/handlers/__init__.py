@@ -57,6 +57,8 @@ _MODULES = {
     45: "alter_partition_reassignments",
     46: "list_partition_reassignments",
     47: "offset_delete",
+    50: "describe_user_scram_credentials",
+    51: "alter_user_scram_credentials",
     60: "describe_cluster",
     61: "describe_producers",
     65: "describe_transactions",

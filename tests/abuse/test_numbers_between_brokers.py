@@ -19,8 +19,8 @@ import pytest
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
 from barnabas.broker.parts import REPLICA_FETCH_SESSIONS_MAX
-from barnabas.broker.security.sasl import plain
 from barnabas.broker.security.broker_secrets import credentials_of_broker
+from barnabas.broker.security.sasl import plain
 from barnabas.broker.server import Broker
 from barnabas.clock import SystemClock
 from barnabas.controller import znodes

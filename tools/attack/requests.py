@@ -8,6 +8,7 @@ from barnabas.wire.messages import (
     add_offsets_to_txn,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     create_partitions,
     create_topics,
     delete_groups,
@@ -20,6 +21,7 @@ from barnabas.wire.messages import (
     describe_producers,
     describe_topic_partitions,
     describe_transactions,
+    describe_user_scram_credentials,
     elect_leaders,
     end_txn,
     find_coordinator,
@@ -349,6 +351,17 @@ def _describe_topic_partitions(_: Stage, _version: int) -> Message:
     )
 
 
+def _describe_credentials(_: Stage, _version: int) -> Message:
+    return describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=None)
+
+
+def _alter_credentials(_: Stage, _version: int) -> Message:
+    upsertion = alter_user_scram_credentials.ScramCredentialUpsertion(
+        name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=bytes(32)
+    )
+    return alter_user_scram_credentials.AlterUserScramCredentialsRequest(upsertions=[upsertion])
+
+
 Builder = Callable[[Stage, int], Message]
 
 REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
@@ -386,6 +399,8 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     45: (_alter_reassignments,),
     46: (_list_reassignments,),
     47: (_delete_offsets,),
+    50: (_describe_credentials,),
+    51: (_alter_credentials,),
     60: (_describe_cluster,),
     61: (_describe_producers,),
     65: (_describe_transactions,),

@@ -166,6 +166,8 @@ API_ENTRIES: Final[Mapping[str, ApiEntries]] = {
     "AlterPartitionReassignments": ApiEntries({"topics": _PARTITIONS}, {**_FAILING, "responses": _RESULTS}),
     "ListPartitionReassignments": ApiEntries({"topics": _INDEXES}, _FAILING),
     "OffsetDelete": ApiEntries({"group_id": GROUP, "topics": _PARTITIONS}, {**_FAILING, "topics": _RESULTS}),
+    "DescribeUserScramCredentials": ApiEntries({}, {**_FAILING, "results": _FAILING}),
+    "AlterUserScramCredentials": ApiEntries({}, {"results": _FAILING}),
     "AlterPartition": ApiEntries(
         {"topics": {"topic_name": TOPIC, "topic_id": TOPIC_ID, "partitions": _INDEX}},
         {
