@@ -2,7 +2,7 @@
 
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.session import Session, broker_of_client_id
-from barnabas.broker.security.operations import SUPPORTED_OPERATIONS, Operation, ResourceType, bits
+from barnabas.broker.security.operations import CLUSTER_NAME, SUPPORTED_OPERATIONS, Operation, ResourceType, bits
 from barnabas.broker.services import Services
 from barnabas.controller.coordination.interface import CoordinationError
 
@@ -65,6 +65,8 @@ class RequestContext:
             return session.broker_id == broker_id
         if not (self.is_on_inter_broker_listener and self.services.broker_secrets.believes(broker_id)):
             return False
+        if not self.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+            return False  # a client that names a broker without a secret
         if broker_id != self.services.node_id:
             session.belongs_to_broker(broker_id)
         return True

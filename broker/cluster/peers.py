@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from barnabas.broker.cluster.metadata import MetadataCache
-from barnabas.broker.network.peer_connection import PeerConnection
+from barnabas.broker.network.peer_connection import PeerConnection, PeerLogin
 from barnabas.broker.network.session import client_id_of_broker
 from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.network import Network
@@ -25,7 +25,8 @@ class Peers:
         timers: end the wait for responses.
         node_id: this broker's id, which client ids contain.
         request_timeout_ms: the default timeout of a request.
-        credentials: authenticate this broker to the others.
+        credentials: this broker's secret for the others.
+        login: how this broker logs in to the others, where their listener asks for SASL.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Peers:
         node_id: int,
         request_timeout_ms: int,
         credentials: Credentials | None = None,
+        login: PeerLogin | None = None,
     ) -> None:
         self._network = network
         self._metadata = metadata
@@ -45,6 +47,7 @@ class Peers:
         self._node_id = node_id
         self._request_timeout_ms = request_timeout_ms
         self._credentials = credentials
+        self._login = login
         self._receive_buffer = ReceiveBuffer()
         self._connections: dict[tuple[int, str], PeerConnection] = {}
         metadata.listeners[self._follow_addresses] = None
@@ -69,6 +72,7 @@ class Peers:
                 name=f"broker {broker_id}",
                 receive_buffer=self._receive_buffer,
                 credentials=self._credentials,
+                login=self._login,
             )
         return connection
 

@@ -84,10 +84,10 @@ class Login:
         and that of a broker which sends its secret."""
         if self._exchange is not None:
             return False
-        if self.identity is None or self._is_of_broker(mechanism):
+        if self.identity is None:
             return True
-        if self.ends_ms is None:
-            return False
+        if mechanism == BROKER_MECHANISM or self.ends_ms is None:
+            return self._is_of_broker(mechanism)
         last_ms = self._reauthenticated_ms
         return last_ms is None or self._clock.monotonic_ms() - last_ms >= REAUTHENTICATION_INTERVAL_MS
 
