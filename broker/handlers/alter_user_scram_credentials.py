@@ -42,7 +42,8 @@ async def handle(
     request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
     changes: dict[str, list[Change]] = {}
-    for change in (*request.deletions, *request.upsertions):
+    asked: list[Change] = [*request.deletions, *request.upsertions]
+    for change in asked:
         changes.setdefault(change.name, []).append(change)
     refusal = _refusal(context)
     turns = Turns(USERS_PER_TURN)

@@ -173,9 +173,8 @@ class Login:
 class _Refusing:
     """An exchange that fails with the client's next message."""
 
-    identity = None
-
     def __init__(self, message: str) -> None:
+        self.identity: Identity | None = None
         self._message = message
 
     def take(self, message: bytes) -> bytes:
