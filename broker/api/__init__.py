@@ -3,7 +3,8 @@
 - `dispatch.py` decodes a frame, calls the handler, encodes the response, and is the boundary for unexpected errors.
 - `registry.py` is the declaration of an API, `HANDLER` in its file of `broker/handlers/`.
 - `context.py` is what a handler is given: the session, the services, and what the client may do.
-- `authentication.py` refuses requests before authentication, on the brokers' own listener of `serve --brokers`.
+- `authentication.py` refuses requests before a login, on listeners of SASL and on that of brokers alone of
+  `serve --brokers`, and carries logins out.
 - `local.py` is a client in the broker's own process, with the limits of others.
 - `large_requests.py` limits how many large requests are served at the same time.
 

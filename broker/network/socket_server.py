@@ -121,8 +121,10 @@ class SocketServer:
             listener.is_listening = True
             if not listener.listener.is_loopback:
                 logger.warning(
-                    "listener %s accepts connections from other machines, unencrypted and unauthenticated (PLAINTEXT)",
+                    "listener %s accepts connections from other machines, %s (%s)",
                     listener.name,
+                    "unencrypted" if listener.listener.has_sasl else "unencrypted and unauthenticated",
+                    listener.listener.security_protocol,
                 )
             context = ListenerContext.of(self._config, listener.name, principal_source)
             new_connection = partial(self._new_connection, requests, context)
