@@ -15,16 +15,14 @@ from barnabas.broker.handlers import find_handler_in_cluster
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.timers import Timers, time_limit
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
-from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.schema import Message
 
 WELCOME_MS_MAX: Final = 1_500
 """The time for which an early client waits before it is refused: less than the 2 s in which kafka-python 2 expects the
 brokers' versions (`api_version_auto_timeout_ms`)."""
 
-_LOGIN: Final = (SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY)
-"""The requests by which brokers authenticate, and clients, whose next request is refused."""
+_LOGIN: Final = (17, 36)
+"""SaslHandshake and SaslAuthenticate, by which brokers authenticate, and clients, whose next request is refused."""
 
 _TOLD_NOTHING: Final = "this broker does not know its cluster yet"
 

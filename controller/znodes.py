@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote, unquote
 
 from barnabas.controller.coordination.interface import Create, Operation, SetData
 from barnabas.controller.state import (
@@ -414,11 +413,15 @@ def config_path(entity_type: str, name: str) -> str:
 
 def sanitized(name: str) -> str:
     """A user's or client's name as a part of an entity's name and path (Kafka's Sanitizer, as Java's URLEncoder)."""
+    from urllib.parse import quote  # a broker without users and quotas needs none of it
+
     return quote(name, safe="").replace("~", "%7E")
 
 
 def desanitized(name: str) -> str:
     """The name that `sanitized` has made one of."""
+    from urllib.parse import unquote
+
     return unquote(name)
 
 

@@ -45,6 +45,8 @@ class ListenerContext(NamedTuple):
         is_for_brokers_alone = is_inter_broker and len(config.listeners) > 1
         bytes_max = config.value_for_listener(name, "sasl.server.max.receive.size")
         assert isinstance(bytes_max, int)
+        if bytes_max < 0:  # NetworkReceive.UNLIMITED
+            bytes_max = config.socket_request_max_bytes
         return cls(name, protocol, source, is_inter_broker, is_for_brokers_alone, bytes_max)
 
 

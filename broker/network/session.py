@@ -2,10 +2,12 @@
 
 import re
 import sys
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.broker.network.listener import ListenerContext
-from barnabas.broker.security.sasl.login import Login
+
+if TYPE_CHECKING:
+    from barnabas.broker.security.sasl.login import Login
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """Kafka's principal of a client that has not authenticated."""

@@ -54,6 +54,8 @@ async def test_plain(tmp_path: Path) -> None:
         answer = await client.log_in(ALICE)
         assert (answer.error_code, answer.auth_bytes, answer.session_lifetime_ms) == (0, b"", 0)
         assert await is_served(client)
+        (connection,) = broker.connections
+        assert connection._dispatcher is broker.dispatcher  # a session without an end costs nothing more
         session = session_of(broker)
         assert (session.principal, session.sasl_mechanism) == ("User:alice", "PLAIN")
         names = [CreatableTopic(name="x" * 1_000, num_partitions=1, replication_factor=1) for _ in range(600)]
@@ -144,6 +146,22 @@ async def test_unsupported_mechanism(tmp_path: Path) -> None:
                 assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
                 assert answer.mechanisms == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
                 assert await client.is_closed()
+
+
+async def test_mechanisms_of_a_listener(tmp_path: Path) -> None:
+    """Each listener has its own, and those users."""
+    configs = {
+        **sasl_listener("PLAIN"),
+        **AT_ONCE,
+        "listeners": "CLIENTS://127.0.0.1:0,OTHERS://127.0.0.1:0",
+        "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT,OTHERS:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "CLIENTS",
+        "listener.name.others.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    }
+    async with running(tmp_path, **configs) as broker:
+        for listener, mechanism in (("CLIENTS", "PLAIN"), ("OTHERS", "SCRAM-SHA-512")):
+            async with wire(broker, listener) as client:
+                assert (await client.ask(SaslHandshakeRequest(mechanism="X"), 1)).mechanisms == [mechanism]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
