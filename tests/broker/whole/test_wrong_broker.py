@@ -17,6 +17,11 @@ from barnabas.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from barnabas.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -66,6 +71,10 @@ def in_resources(answer: Any) -> list[Any]:
     return [(each.resource_name, each.error_code) for each in answer.responses]
 
 
+def of_users(answer: Any) -> list[Any]:
+    return [(each.user, each.error_code) for each in answer.results]
+
+
 def in_described(answer: Any) -> list[Any]:
     return [(each.resource_name, each.error_code) for each in answer.results]
 
@@ -98,6 +107,10 @@ CHANGE_OF_BROKER = IncrementalAlterConfigsRequest(
 DESCRIPTION_OF_BROKER = DescribeConfigsRequest(
     resources=[DescribeConfigsResource(resource_type=OF_BROKER, resource_name=str(CONTROLLER))]
 )
+CREDENTIALS = AlterUserScramCredentialsRequest(
+    deletions=[ScramCredentialDeletion(name="alice", mechanism=1)],
+    upsertions=[ScramCredentialUpsertion(name=name, mechanism=2, iterations=4096) for name in ("bob", "alice")],
+)
 
 # What is asked, in which version; how the error is read from an answer, and what is there.
 TABLE = [
@@ -111,6 +124,7 @@ TABLE = [
     (elections([]), 2, of_elections, [FINE]),
     (AlterPartitionReassignmentsRequest(topics=[MOVED], timeout_ms=10_000), 1, of_the_whole, [REFUSED]),
     (ListPartitionReassignmentsRequest(topics=None, timeout_ms=10_000), 0, of_the_whole, [REFUSED]),
+    (CREDENTIALS, 0, of_users, [("alice", REFUSED), ("bob", REFUSED)]),
     (AlterPartitionRequest(broker_id=OTHER, broker_epoch=1), 3, of_the_whole, [REFUSED]),
     (AllocateProducerIdsRequest(broker_id=OTHER, broker_epoch=1), 0, of_the_whole, [REFUSED]),
     (ControlledShutdownRequest(broker_id=OTHER, broker_epoch=1), 3, of_the_whole, [REFUSED]),
