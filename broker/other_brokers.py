@@ -21,6 +21,7 @@ from barnabas.broker.coordinators.transactions.coordinator_sender import Coordin
 from barnabas.broker.coordinators.transactions.marker_sender import MarkerSender
 from barnabas.broker.coordinators.transactions.markers import MarkerWriter
 from barnabas.broker.foundation import Foundation
+from barnabas.broker.network.peer_connection import PeerLogin
 from barnabas.broker.replication.fetcher import FetchSettings
 from barnabas.broker.replication.fetcher_context import FetcherContext, FlushLog
 from barnabas.broker.replication.fetcher_manager import FetcherManager
@@ -79,6 +80,7 @@ class OtherBrokers:
             config.request_timeout_ms,
             credentials_of_broker(self._node_id, foundation.secret),
             foundation.inter_broker_tls(),
+            _login_of(foundation),
         )
 
     def close(self) -> None:
@@ -232,3 +234,16 @@ async def _ask_again(_request: object) -> None:
     """Raise NOT_CONTROLLER, so that the request is repeated: it was meant for another broker, and this one is the
     controller by now."""
     raise ApiError(ErrorCode.NOT_CONTROLLER)
+
+
+def _login_of(foundation: Foundation) -> PeerLogin | None:
+    """How this broker logs in to others; None if their listener does not ask for SASL."""
+    config = foundation.config
+    name = config.inter_broker_listener_name
+    if not any(each.has_sasl for each in config.listeners if each.name == name):
+        return None
+    from barnabas.broker.security.sasl.making import make_client
+
+    environment = foundation.environment
+    mechanism = make_client(name, config.value_for_listener, environment.random_bytes)
+    return PeerLogin(mechanism, environment.threads)

@@ -7,6 +7,7 @@ producer ids, and the controller allocates ids beyond those that transactions us
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.cluster.auto_topics import AutoTopicCreation
@@ -32,7 +33,15 @@ from barnabas.broker.foundation import Foundation
 from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.internal_topic_log import InternalTopicLog
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.security.broker_secrets import BrokerSecrets, RegisteredSecrets, SharedSecret, digest_of
+from barnabas.broker.security.broker_secrets import (
+    BrokerSecretMechanism,
+    BrokerSecrets,
+    RegisteredSecrets,
+    SharedSecret,
+    digest_of,
+)
+from barnabas.broker.security.sasl import plain
+from barnabas.broker.security.sasl.listeners import Sasl, SaslListener
 from barnabas.broker.services import Services
 from barnabas.broker.stops import Stops
 from barnabas.broker.upkeep.compaction import Compaction
@@ -45,6 +54,7 @@ from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.coordination.interface import CoordinationStore
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.controller.topics import NewTopic, TopicDefaults, TopicOutcome
+from barnabas.controller.znodes import sanitized
 from barnabas.set_aside import SetAside
 from barnabas.storage.log_manager import LogManager
 
@@ -331,6 +341,29 @@ class Parts:
         if self._others is not None:
             self._others.close()
 
+    def _make_sasl(self) -> Sasl:
+        """The SASL of the listeners that ask for it; on the inter-broker listener brokers send their secrets."""
+        foundation, config = self._foundation, self._foundation.config
+        brokers = config.inter_broker_listener_name
+        of_brokers = BrokerSecretMechanism(self._broker_secrets) if foundation.may_have_others else None
+        listeners: dict[str, SaslListener] = {}
+        for name in [each.name for each in config.listeners if each.has_sasl]:
+            from barnabas.broker.security.sasl.making import Sources, make_listener
+
+            sources = Sources(
+                foundation.network_clock,
+                foundation.environment.threads,
+                foundation.environment.random_bytes,
+                lambda mechanism, user: self.configs.overrides("users", sanitized(user)).get(mechanism),
+            )
+            listeners[name] = make_listener(
+                name, config.value_for_listener, sources, of_brokers if name == brokers else None
+            )
+        if of_brokers is not None and brokers not in listeners:
+            listeners[brokers] = SaslListener({plain.MECHANISM: of_brokers})
+        return Sasl(listeners, foundation.network_clock, foundation.network_timers)
+
+    @cached_property
     def _broker_secrets(self) -> BrokerSecrets:
         """The authentication of other brokers: by the parent's secret, or by the secrets that brokers have
         registered."""
@@ -419,7 +452,8 @@ class Parts:
             config_changes=self._make_config_changes(),
             metadata=foundation.metadata,
             features=self.features,
-            broker_secrets=self._broker_secrets(),
+            broker_secrets=self._broker_secrets,
+            sasl=self._make_sasl(),
             authorizer=None if self.acls is None else self.acls.authorizer,
             acls=self.acls,
             commands=self.commands,

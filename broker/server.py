@@ -141,8 +141,7 @@ class Broker:
                 await self._start_http(self.config.barnabas_http_address)
             self._stops.push_async_callback(self._end_connections)
             self.welcome.serves_clients.set()
-            assert self.dispatcher is not None
-            await self.socket_server.listen(self.dispatcher)
+            await self._listen([each.name for each in self.config.listeners])
             if self._foundation.may_have_others:
                 self._stops.later(self._hand_over)
         except BaseException:
@@ -314,17 +313,28 @@ class Broker:
 
     async def _listen_to_brokers(self) -> None:
         """Serve on the inter-broker listener, which is for brokers alone if a parent has given them a secret."""
-        assert self.dispatcher is not None
         name = self.config.inter_broker_listener_name
         if self.environment.broker_secret is not None:
+            await self._listen([name], PrincipalSource.SASL)
+            return
+        await self._listen([name])
+        for listener in self.config.listeners:
+            if listener.name == name and not (listener.is_loopback or listener.has_sasl):
+                logger.warning(_SHARED_LISTENER, "encrypted" if listener.has_tls else "unencrypted", name)
+
+    async def _listen(self, names: Sequence[str], principal_source: PrincipalSource | None = None) -> None:
+        """Listen on the listeners of these names that do not listen yet. Where clients authenticate by SASL, nothing
+        else is served before."""
+        assert self.dispatcher is not None
+        with_sasl = {each.name for each in self.config.listeners if each.has_sasl}
+        if principal_source is PrincipalSource.SASL:
+            with_sasl.update(names)
+        await self.socket_server.listen(self.dispatcher, [name for name in names if name not in with_sasl])
+        if authenticating := [name for name in names if name in with_sasl]:
             from barnabas.broker.api.authentication import AuthenticatedRequests
 
-            await self.socket_server.listen(AuthenticatedRequests(self.dispatcher), [name], PrincipalSource.SASL)
-            return
-        await self.socket_server.listen(self.dispatcher, [name])
-        for listener in self.config.listeners:
-            if listener.name == name and not listener.is_loopback:
-                logger.warning(_SHARED_LISTENER, "encrypted" if listener.has_tls else "unencrypted", name)
+            requests = AuthenticatedRequests(self.dispatcher, self.services.sasl)
+            await self.socket_server.listen(requests, authenticating, principal_source)
 
     async def _await_first_metadata(self) -> None:
         """Wait until the controller, in this or another broker, has sent all topics. Until then, clients would take

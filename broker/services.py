@@ -22,6 +22,7 @@ from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.broker_secrets import BrokerSecrets
+from barnabas.broker.security.sasl.listeners import Sasl
 from barnabas.broker.upkeep.disk_space import DiskSpace
 from barnabas.clock import Clock
 from barnabas.controller.configs import ConfigRepository
@@ -61,6 +62,7 @@ class Services:
     metadata: MetadataCache
     features: ClusterFeatures
     broker_secrets: BrokerSecrets
+    sasl: Sasl
     authorizer: Authorizer | None
     acls: "AclAdministration | None"
     """Lists and changes the ACLs by which `authorizer` decides; None where there is none."""

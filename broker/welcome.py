@@ -21,6 +21,9 @@ WELCOME_MS_MAX: Final = 1_500
 """The time for which an early client waits before it is refused: less than the 2 s in which kafka-python 2 expects the
 brokers' versions (`api_version_auto_timeout_ms`)."""
 
+_LOGIN: Final = (17, 36)
+"""SaslHandshake and SaslAuthenticate, by which brokers authenticate, and clients, whose next request is refused."""
+
 _TOLD_NOTHING: Final = "this broker does not know its cluster yet"
 
 
@@ -38,7 +41,7 @@ class Welcome:
     def find_handler(self, key: int) -> Handler[Any, Any] | None:
         """The handler of an API; None for an unknown key. Raises CloseConnection for one that comes too early."""
         handler = find_handler_in_cluster(key)
-        if handler is None or handler.is_inter_broker or self.serves_clients.is_set():
+        if handler is None or handler.is_inter_broker or key in _LOGIN or self.serves_clients.is_set():
             return handler
         if key == ApiVersionsRequest.API_KEY:
             return replace(handler, handle=partial(self._answer, handler.handle))

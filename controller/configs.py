@@ -186,6 +186,10 @@ class ConfigRepository:
         """The entities of some types that have overrides, as (type, name)."""
         return [entity for entity in self._overrides if entity[0] in entity_types]
 
+    def names(self, entity_type: str) -> list[str]:
+        """The names of the entities of a type that have overrides."""
+        return [name for found, name in self._overrides if found == entity_type]
+
     def was_found(self, entity_type: str, name: str) -> bool:
         """Whether the entity existed at the last full load: later changes of it come with a notification. The overrides
         of a topic that was created since came without one.
@@ -307,7 +311,8 @@ class ConfigRepository:
             self._note_version(entity, 0 if answer is None else answer[1].version)
             configs, damage = self._decoded(entity, answer)
             if damage is not None:
-                logger.error("%s %s keeps %s: %s", *entity, dict(configs) or "its settings", damage)
+                kept = "its settings" if entity[0] == "users" or not configs else dict(configs)  # users have secrets
+                logger.error("%s %s keeps %s: %s", *entity, kept, damage)
             if configs == self.overrides(*entity):
                 continue
             changed.append(entity)

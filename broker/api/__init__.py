@@ -4,7 +4,8 @@
 - `registry.py` is the declaration of an API, `HANDLER` in its file of `broker/handlers/`.
 - `context.py` is what a handler is given: the session, the services, and what the client may do.
 - `authorization.py` asks the authorizer about the many resources of one request, and about the cluster.
-- `authentication.py` refuses requests before authentication, on the brokers' own listener of `serve --brokers`.
+- `authentication.py` refuses requests before a login, on listeners of SASL and on that of brokers alone of
+  `serve --brokers`, and carries logins out.
 - `local.py` is a client in the broker's own process, with the limits of others; `first_users.py` adds users by it.
 - `metering.py` counts requests for the quotas of their clients, once there is a quota.
 - `large_requests.py` limits how many large requests are served at the same time.

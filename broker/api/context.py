@@ -93,6 +93,8 @@ class RequestContext:
             and self._may_be_broker
         ):
             return False
+        if not self.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+            return False  # a client that names a broker without a secret
         if broker_id != self.services.node_id:
             session.belongs_to_broker(broker_id)
         return True

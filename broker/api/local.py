@@ -144,3 +144,6 @@ class LocalClient:
 
     def exempt(self) -> None:
         """Nothing: the limits of clients hold for a local one in whatever name it asks."""
+
+    def unbound_frames(self) -> None:
+        """Nothing: a local client does not log in."""

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker.cluster.metadata import MetadataCache
-from barnabas.broker.network.peer_connection import PeerConnection
+from barnabas.broker.network.peer_connection import PeerConnection, PeerLogin
 from barnabas.broker.network.session import client_id_of_broker
-from barnabas.broker.security.sasl_plain import Credentials
+from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.network import Network
 from barnabas.timers import Timers
 from barnabas.wire.framing import ReceiveBuffer
@@ -31,8 +31,9 @@ class Peers:
         timers: end the wait for responses.
         node_id: this broker's id, which client ids contain.
         request_timeout_ms: the default timeout of a request.
-        credentials: authenticate this broker to the others.
+        credentials: this broker's secret for the others.
         tls: the present TLS of the inter-broker listener, if that has any.
+        login: how this broker logs in to the others, where their listener asks for SASL.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Peers:
         request_timeout_ms: int,
         credentials: Credentials | None = None,
         tls: Callable[[], Tls] | None = None,
+        login: PeerLogin | None = None,
     ) -> None:
         self._tls = tls
         self._network = network
@@ -54,6 +56,7 @@ class Peers:
         self._node_id = node_id
         self._request_timeout_ms = request_timeout_ms
         self._credentials = credentials
+        self._login = login
         self._receive_buffer = ReceiveBuffer()
         self._connections: dict[tuple[int, str], PeerConnection] = {}
         metadata.listeners[self._follow_addresses] = None
@@ -79,6 +82,7 @@ class Peers:
                 receive_buffer=self._receive_buffer,
                 credentials=self._credentials,
                 tls=self._tls,
+                login=self._login,
             )
         return connection
 

@@ -354,7 +354,19 @@ class _Resolver:
         config = BrokerConfig(
             values, raw=self.raw, sources=self.sources, defaults=self.defaults, warnings=tuple(self.warnings)
         )
+        self._check_sasl(config)
+        if self.errors:
+            return Resolution(tuple(self.errors), config.warnings, tuple(self.notes), None)
         return Resolution((), config.warnings, tuple(self.notes), config)
+
+    def _check_sasl(self, config: BrokerConfig) -> None:
+        """Check that the mechanisms of listeners with SASL can be made."""
+        if with_sasl := [each.name for each in config.listeners if each.has_sasl]:
+            from barnabas.broker.security.sasl.making import problems
+
+            has_others = config.zookeeper_connect is not None
+            of_brokers = config.inter_broker_listener_name if has_others else None
+            self.errors += problems(with_sasl, of_brokers, config.value_for_listener)
 
     def value(self, key: str) -> ConfigValue:
         """The value of one key so far: parsed, or its default (also after an error, so that checking can continue)."""

@@ -1,54 +1,42 @@
-"""SaslAuthenticate (key 36): authenticate, by the mechanism of SaslHandshake.   Version 2.
+"""SaslAuthenticate (key 36): authenticate, by the mechanism of SaslHandshake.   Versions 0-2.
 
-Behaviour: between brokers, on their listener. A connection that sends a broker's secret belongs to that broker from
-then on (`broker/security/broker_secrets.py`). After SASL_AUTHENTICATION_FAILED the connection is closed, so that each
-guess costs one. It is also closed if the metadata store, which has the registrations, cannot be read: the other broker
-retries.
-Errors: ILLEGAL_SASL_STATE (without a handshake, or again), SASL_AUTHENTICATION_FAILED, CLUSTER_AUTHORIZATION_FAILED.
+Behaviour: the mechanism's messages, until the login is complete (`broker/security/sasl/`). The session may then have a
+lifetime (KIP-368): that of the client's token, and at most `connections.max.reauth.ms`. SASL_AUTHENTICATION_FAILED
+comes after the delay of failed logins, and the connection is closed, so that each guess costs one. The connection of a
+broker that has sent its secret belongs to that broker from then on; it is closed if the metadata store, which has the
+registrations, cannot be read: the other broker retries.
+Errors: ILLEGAL_SASL_STATE (no handshake before), SASL_AUTHENTICATION_FAILED.
 Authorization: none, as in Kafka: it is the authentication.
-Versions: 2 flexible.
+Versions: 1 session_lifetime_ms; 2 flexible.
 """
 
-import logging
-
+from barnabas.broker.api.authentication import authenticate
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.network.outcome import CloseConnection
-from barnabas.broker.security import sasl_plain
-from barnabas.broker.security.broker_secrets import broker_of_username
-from barnabas.controller.coordination.interface import CoordinationError
+from barnabas.broker.security.sasl.mechanism import AuthenticationFailed
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
-logger = logging.getLogger(__name__)
-
-_FAILED = "Authentication failed: Invalid username or password"
-"""Kafka's message: it does not reveal which of the two was wrong."""
-
 
 async def handle(request: SaslAuthenticateRequest, context: RequestContext) -> SaslAuthenticateResponse:
-    session = context.session
-    if session.is_broker or session.sasl_mechanism is None:
-        told = "SaslAuthenticate comes once, after SaslHandshake"
+    login = context.session.login
+    if login is None or not login.is_under_way:
+        told = "SaslAuthenticate request received after successful authentication"
+        if login is None or login.identity is None:
+            told = "SaslAuthenticate request received without a SaslHandshake request before"
         return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=told)
-    shown = sasl_plain.decode(request.auth_bytes)
-    broker_id = -1 if shown is None else broker_of_username(shown.username)
-    if shown is None or broker_id < 0 or not await _is_shown(broker_id, shown.password, context):
-        logger.warning("a client at %s has shown no secret of a broker", session.client_host)
-        refused = SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=_FAILED)
-        raise CloseConnection("SaslAuthenticate was refused", refused)
-    session.principal = f"User:{shown.username}"
-    session.belongs_to_broker(broker_id)
-    return SaslAuthenticateResponse(error_message=None)
-
-
-async def _is_shown(broker_id: int, secret: str, context: RequestContext) -> bool:
     try:
-        return await context.services.broker_secrets.is_shown(broker_id, secret)
-    except CoordinationError as error:
-        raise CloseConnection(f"the registration of broker {broker_id} cannot be read: {error}") from error
+        answer = await authenticate(request.auth_bytes, context.session, context.services.sasl)
+    except AuthenticationFailed as failure:
+        refused = SaslAuthenticateResponse(
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=failure.message
+        )
+        raise CloseConnection("SaslAuthenticate was refused", refused) from failure
+    lifetime_ms = login.lifetime_ms if login.is_complete else 0
+    return SaslAuthenticateResponse(error_message=None, auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
 
 HANDLER: Handler[SaslAuthenticateRequest, SaslAuthenticateResponse] = Handler(
-    key=36, min_version=2, max_version=2, handle=handle, is_inter_broker=True
+    key=36, min_version=0, max_version=2, handle=handle
 )

@@ -92,6 +92,16 @@ class PeerFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class LoginFigures:
+    """The logins of SASL on a listener: `is_again` for re-authentications."""
+
+    listener: str
+    succeeded: bool
+    is_again: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicFigures:
     """The records written to and read from a topic, since this broker began to host it."""
 
@@ -168,6 +178,7 @@ class Snapshot:
     replication: ReplicationFigures
     controller: ControllerFigures
     peers: tuple[PeerFigures, ...]
+    logins: tuple[LoginFigures, ...]
     groups: tuple[GroupFigures, ...]
     groups_left_out: int
     unforeseen_errors: int
@@ -238,6 +249,7 @@ def take_snapshot(sources: MetricSources, topics_max: int = TOPICS_MAX) -> Snaps
         replication=_replication(services),
         controller=_controller(services),
         peers=_peers(sources),
+        logins=tuple(_logins(services)),
         groups=tuple(
             GroupFigures(group.group_id, group.state.value, group.member_count, group.offsets) for group in groups
         ),
@@ -304,6 +316,15 @@ def _peers(sources: MetricSources) -> tuple[PeerFigures, ...]:
 def _quotas(sources: MetricSources) -> tuple[QuotaFigures, ...]:
     quotas = sources.quotas()
     return () if quotas is None else tuple(QuotaFigures(*usage) for usage in quotas.usages())
+
+
+def _logins(services: Services) -> Iterator[LoginFigures]:
+    for name, listener in services.sasl.listeners.items():
+        counts = listener.counts
+        yield LoginFigures(name, True, False, counts.succeeded)
+        yield LoginFigures(name, False, False, counts.failed)
+        yield LoginFigures(name, True, True, counts.succeeded_again)
+        yield LoginFigures(name, False, True, counts.failed_again)
 
 
 def _topics(services: Services) -> list[TopicFigures]:

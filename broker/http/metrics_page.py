@@ -22,6 +22,7 @@ import barnabas
 from barnabas.broker.http.figures import (
     TOPICS_MAX,
     ControllerFigures,
+    LoginFigures,
     PartitionFigures,
     PeerFigures,
     ReplicationFigures,
@@ -62,6 +63,7 @@ class MetricsPage(Collector):
         yield from _replication_metrics(snapshot.replication)
         yield from _controller_metrics(snapshot.controller)
         yield from _peer_metrics(snapshot.peers)
+        yield from _login_metrics(snapshot.logins)
         yield from _group_metrics(snapshot)
         yield from _quota_metrics(snapshot)
         yield from _set_aside_metrics(snapshot)
@@ -276,6 +278,24 @@ def _peer_metrics(peers: tuple[PeerFigures, ...]) -> Iterator[Metric]:
         sent.add_metric(names, peer.sent_count)
         waiting.add_metric(names, peer.waiting_count)
     yield from (sent, waiting)
+
+
+def _login_metrics(logins: tuple[LoginFigures, ...]) -> Iterator[Metric]:
+    labels = ["listener", "result"]
+    first = CounterMetricFamily(
+        "barnabas_authentications",
+        "Logins of SASL (Kafka's successful-authentication-total and failed-authentication-total).",
+        labels=labels,
+    )
+    again = CounterMetricFamily(
+        "barnabas_reauthentications",
+        "Re-authentications of SASL (Kafka's successful-reauthentication-total and failed-reauthentication-total).",
+        labels=labels,
+    )
+    for figures in logins:
+        metric = again if figures.is_again else first
+        metric.add_metric([figures.listener, "success" if figures.succeeded else "failure"], figures.count)
+    yield from (first, again)
 
 
 def _group_metrics(snapshot: Snapshot) -> Iterator[Metric]:

@@ -272,8 +272,15 @@ class Connection(asyncio.BufferedProtocol):
         self._report_unsent()
 
     def bound_frames(self, frame_bytes_max: int) -> None:
-        """Limit the size of requests until the connection is exempt."""
+        """Limit the size of requests until the client has authenticated."""
         self._reader.frame_bytes_max = min(frame_bytes_max, self._frame_bytes_max)
+
+    def unbound_frames(self) -> None:
+        self._reader.frame_bytes_max = self._frame_bytes_max
+
+    def serve_by(self, dispatcher: RequestServer) -> None:
+        """Have another server serve the requests from the next one on."""
+        self._dispatcher = dispatcher
 
     def _end_throttle(self) -> None:
         self._throttle = None

@@ -31,9 +31,6 @@ UNSENT_BYTES_MAX = 192 * 1024 * 1024
 STRANGERS_MAX = 32
 """The limit of connections without a broker's secret on a listener of brokers alone."""
 
-STRANGERS_FRAME_BYTES_MAX = 512 * 1024
-"""The maximum size of a request of such a connection (Kafka's default of `sasl.server.max.receive.size`)."""
-
 PARTIAL_FRAME_TIMEOUT_MS = 30_000
 ABANDONED_TIMEOUT_MS = 30_000
 
@@ -104,6 +101,8 @@ class Connections:
         if (refused := self.refusal(connection.session)) is not None:
             return refused
         listener = connection.session.listener
+        if listener.principal_source is PrincipalSource.SASL:
+            connection.bound_frames(listener.unauthenticated_bytes_max)
         if listener.is_for_brokers_alone:
             if listener.principal_source is PrincipalSource.SASL:
                 self._bound_strangers(connection)
@@ -122,9 +121,8 @@ class Connections:
 
     def _bound_strangers(self, newcomer: Connection) -> None:
         """Cut the oldest unauthenticated connection if there are too many: a broker sends its secret with its first
-        bytes, and silent connections would take descriptors without a limit. Their requests have a small limit.
+        bytes, and silent connections would take descriptors without a limit.
         """
-        newcomer.bound_frames(STRANGERS_FRAME_BYTES_MAX)
         unproven = (other for other in self._strangers if not (other.is_closing or other.session.is_authenticated))
         self._strangers = dict.fromkeys([*unproven, newcomer])
         for oldest in list(self._strangers)[:-STRANGERS_MAX]:

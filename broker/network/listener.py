@@ -10,6 +10,9 @@ from barnabas.broker.configuration.listeners import PLAINTEXT, SASL_PLAINTEXT, S
 ANONYMOUS: Final = "User:ANONYMOUS"
 """Kafka's principal of a client that has not authenticated."""
 
+UNAUTHENTICATED_BYTES_MAX: Final = 512 * 1024
+"""Kafka's default of `sasl.server.max.receive.size`."""
+
 
 class PrincipalSource(Enum):
     """The source of a client's identity."""
@@ -27,7 +30,8 @@ class ListenerContext(NamedTuple):
 
     `name` selects the advertised addresses in responses, `security_protocol` is Kafka's. A listener that
     `is_inter_broker` takes requests of other brokers, one that `is_for_brokers_alone` none of clients: these have
-    another. `principal_of(certificate)` is the principal of a client that has shown a certificate (DER).
+    another. `principal_of(certificate)` is the principal of a client that has shown a certificate (DER). Where clients
+    authenticate by SASL, requests have at most `unauthenticated_bytes_max` before.
     """
 
     name: str
@@ -36,6 +40,7 @@ class ListenerContext(NamedTuple):
     is_inter_broker: bool = False
     is_for_brokers_alone: bool = False
     principal_of: Callable[[bytes], str] = lambda certificate: ANONYMOUS
+    unauthenticated_bytes_max: int = UNAUTHENTICATED_BYTES_MAX
 
     @classmethod
     def of(cls, config: BrokerConfig, name: str, principal_source: PrincipalSource | None = None) -> "ListenerContext":
@@ -43,7 +48,12 @@ class ListenerContext(NamedTuple):
         protocol = next((each.security_protocol for each in config.listeners if each.name == name), PLAINTEXT)
         source = principal_source or _SOURCES[protocol]
         is_inter_broker = name == config.inter_broker_listener_name
-        return cls(name, protocol, source, is_inter_broker, is_inter_broker and len(config.listeners) > 1)
+        is_for_brokers_alone = is_inter_broker and len(config.listeners) > 1
+        bytes_max = config.value_for_listener(name, "sasl.server.max.receive.size")
+        assert isinstance(bytes_max, int)
+        if bytes_max < 0:  # NetworkReceive.UNLIMITED
+            bytes_max = config.socket_request_max_bytes
+        return cls(name, protocol, source, is_inter_broker, is_for_brokers_alone, unauthenticated_bytes_max=bytes_max)
 
 
 _SOURCES = {

@@ -1,7 +1,8 @@
 """A connection from this broker to another one: requests out, responses back in their order.
 
-It authenticates first, and continues without waiting for the response. A broker of Apache Kafka without authentication
-responds with ILLEGAL_SASL_STATE (KafkaApis.handleSaslHandshakeRequest), and receives the requests all the same.
+Where the inter-broker listener asks for SASL, it logs in first, and again before its session ends (KIP-368); requests
+wait meanwhile. Then it sends this broker's secret, and continues without waiting for the response. A broker of Apache
+Kafka responds with ILLEGAL_SASL_STATE (KafkaApis.handleSaslHandshakeRequest), and receives the requests all the same.
 
 Brokers of a cluster use fixed versions, so nothing is negotiated. Nothing is retried here, because only the caller
 knows whether a retry is right (callers that retry wait in between).
@@ -15,11 +16,14 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from barnabas.broker.security import sasl_plain
-from barnabas.broker.security.sasl_plain import Credentials
+from barnabas.broker.security.sasl import plain
+from barnabas.broker.security.sasl.login import BROKER_MECHANISM
+from barnabas.broker.security.sasl.mechanism import AuthenticationFailed, ClientExchange, ClientMechanism
+from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.network import Network
+from barnabas.threads import Threads
 from barnabas.timers import ScheduledCall, Timers
 from barnabas.wire import codec, messages
 from barnabas.wire.errors import ErrorCode, ProtocolError
@@ -41,6 +45,17 @@ RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
 _LENGTH: Final = struct.Struct(">i")
 
 
+RENEWED_AFTER: Final = 0.85
+"""The share of a session's lifetime after which it is renewed (SaslClientAuthenticator.ReauthInfo: 0.85 to 0.95)."""
+
+
+class PeerLogin(NamedTuple):
+    """How this broker logs in to others: by a mechanism, whose keys `threads` derive."""
+
+    mechanism: ClientMechanism
+    threads: Threads
+
+
 class PeerUnavailable(OSError):
     """Another broker did not respond: it cannot be reached, the connection broke, or the request timed out. The request
     may have been carried out, or may yet be."""
@@ -58,8 +73,9 @@ class PeerConnection:
         request_timeout_ms: the default timeout of a request, including the connect.
         name: the broker's name in errors, as "broker 2".
         receive_buffer: buffer for small responses; connections of one loop may share it.
-        credentials: authenticate this broker; None sends none.
+        credentials: this broker's secret; None sends none.
         tls: the present TLS of the listener, if that has any: the certificate of this broker, and whom it trusts.
+        login: the login of SASL, where the listener asks for one.
     """
 
     def __init__(
@@ -75,6 +91,7 @@ class PeerConnection:
         response_bytes_max: int = RESPONSE_BYTES_MAX,
         credentials: Credentials | None = None,
         tls: Callable[[], Tls] | None = None,
+        login: PeerLogin | None = None,
     ) -> None:
         self._network = network
         self._tls = tls
@@ -86,6 +103,7 @@ class PeerConnection:
         self._receive_buffer = ReceiveBuffer() if receive_buffer is None else receive_buffer
         self._response_bytes_max = response_bytes_max
         self._credentials = credentials
+        self._login = login
         self._link: _Link | None = None
         self._sent_before = 0
         self._is_closed = False
@@ -148,24 +166,32 @@ class PeerConnection:
                 self._tls,
             )
             self._link.open()
-            if self._credentials is not None:
-                self._link.authenticate(self._credentials, self._request_timeout_ms)
+            self._link.authenticate(self._login, self._credentials, self._request_timeout_ms)
         return self._link
 
 
 class _Waiting:
-    """A request without a response yet; `answer` is None for the requests of the connection's own handshake."""
+    """A request without a response yet: that of a caller, who waits for `answer`, or one of the connection's own login,
+    whose response `step` takes. `parts` is the encoded body until it is sent."""
 
-    __slots__ = ("answer", "api_key", "correlation_id", "timer", "version")
+    __slots__ = ("answer", "api_key", "correlation_id", "parts", "step", "timer", "version")
 
     def __init__(
-        self, correlation_id: int, api_key: int, version: int, answer: asyncio.Future[Any] | None, timer: ScheduledCall
+        self,
+        api_key: int,
+        version: int,
+        parts: list[Any],
+        timer: ScheduledCall,
+        answer: asyncio.Future[Any] | None = None,
+        step: Callable[[Any], None] | None = None,
     ) -> None:
-        self.correlation_id = correlation_id
+        self.correlation_id = 0
         self.api_key = api_key
         self.version = version
-        self.answer = answer
+        self.parts = parts
         self.timer = timer
+        self.answer = answer
+        self.step = step
 
 
 class _Link(asyncio.BufferedProtocol):
@@ -196,18 +222,33 @@ class _Link(asyncio.BufferedProtocol):
         self._waiting: deque[_Waiting] = deque()
         self._correlation_id = 0
         self._handshakes = 0
+        self._login: PeerLogin | None = None
+        self._exchange: ClientExchange | None = None
+        self._credentials: Credentials | None = None
+        self._login_timeout_ms = 0
+        self._held: deque[_Waiting] = deque()
+        """Requests that wait for the login."""
+        self._is_logging_in = False
+        self._deriving: asyncio.Task[None] | None = None
+        self._renewal: ScheduledCall | None = None
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def send(
-        self, api_key: int, version: int, parts: list[Any], answer: asyncio.Future[Any] | None, timeout_ms: int
-    ) -> None:
-        """Send an encoded request now, or as soon as the connection is open."""
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        header = request_header(api_key, version, self._correlation_id, self._client_id)
-        framed = [_LENGTH.pack(len(header) + sum(map(len, parts))) + header, *parts]
+    def send(self, api_key: int, version: int, parts: list[Any], answer: asyncio.Future[Any], timeout_ms: int) -> None:
+        """Send an encoded request now, or as soon as the connection is open and logged in."""
         timer = self._timers.call_later(timeout_ms, partial(self._time_out, api_key, timeout_ms))
-        self._waiting.append(_Waiting(self._correlation_id, api_key, version, answer, timer))
+        request = _Waiting(api_key, version, parts, timer, answer)
+        if self._is_logging_in:
+            self._held.append(request)
+        else:
+            self._transmit(request)
+
+    def _transmit(self, request: _Waiting) -> None:
+        self._correlation_id = request.correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        header = request_header(request.api_key, request.version, self._correlation_id, self._client_id)
+        framed = [_LENGTH.pack(len(header) + sum(map(len, request.parts))) + header, *request.parts]
+        request.parts = []
+        self._waiting.append(request)
         if self._transport is None:
             self._unsent += framed
         else:
@@ -216,33 +257,97 @@ class _Link(asyncio.BufferedProtocol):
     @property
     def sent_count(self) -> int:
         """The number of requests given to this connection."""
-        return self._correlation_id - self._handshakes
+        return self._correlation_id - self._handshakes + len(self._held)
 
     @property
     def waiting_count(self) -> int:
         """The number of requests without a response yet."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._held)
 
     def _time_out(self, api_key: int, timeout_ms: int) -> None:
         self.end(f"did not answer {messages.API_NAMES[api_key]} within {timeout_ms} ms")
 
-    def authenticate(self, credentials: Credentials, timeout_ms: int) -> None:
-        """Authenticate this broker, before its first request. If that fails, the connection is cut."""
-        steps: list[tuple[Message, int]] = [
-            (SaslHandshakeRequest(mechanism=sasl_plain.MECHANISM), SASL_HANDSHAKE_VERSION),
-            (SaslAuthenticateRequest(auth_bytes=sasl_plain.encode(credentials)), SASL_AUTHENTICATE_VERSION),
-        ]
-        for request, version in steps:
-            parts: list[Any] = []
-            codec.encoder(type(request), version)(request, parts)
-            self.send(request.API_KEY, version, parts, None, timeout_ms)
-            self._handshakes += 1
+    # --- the login --------------------------------------------------------------------------------
 
-    def _take_step(self, answer: Any) -> None:
-        """Process a response of the handshake."""
-        error = ErrorCode.of(answer.error_code)
+    def authenticate(self, login: PeerLogin | None, credentials: Credentials | None, timeout_ms: int) -> None:
+        """Log in, and send this broker's secret, before the first request. If that fails, the connection is cut."""
+        self._login, self._credentials, self._login_timeout_ms = login, credentials, timeout_ms
+        if login is None:
+            self._send_secret(plain.MECHANISM)
+        else:
+            self._log_in()
+
+    def _send_step(self, request: Message, version: int, step: Callable[[Any], None]) -> None:
+        parts: list[Any] = []
+        codec.encoder(type(request), version)(request, parts)
+        timeout_ms = self._login_timeout_ms
+        timer = self._timers.call_later(timeout_ms, partial(self._time_out, request.API_KEY, timeout_ms))
+        self._handshakes += 1
+        self._transmit(_Waiting(request.API_KEY, version, parts, timer, step=step))
+
+    def _send_secret(self, mechanism: str) -> None:
+        if self._credentials is not None:
+            shown = plain.encode(self._credentials)
+            self._send_step(SaslHandshakeRequest(mechanism=mechanism), SASL_HANDSHAKE_VERSION, self._check_secret)
+            self._send_step(SaslAuthenticateRequest(auth_bytes=shown), SASL_AUTHENTICATE_VERSION, self._check_secret)
+
+    def _check_secret(self, response: Any) -> None:
+        error = ErrorCode.of(response.error_code)
         if error not in (ErrorCode.NONE, ErrorCode.ILLEGAL_SASL_STATE):
             self.end(f"does not accept the identity of this broker: {error.name}")
+
+    def _log_in(self) -> None:
+        """Log in by SASL, for the first time or again; requests wait until that is done."""
+        assert self._login is not None
+        self._is_logging_in = True
+        self._exchange = self._login.mechanism.start()
+        handshake = SaslHandshakeRequest(mechanism=self._login.mechanism.name)
+        self._send_step(handshake, SASL_HANDSHAKE_VERSION, self._take_handshake)
+
+    def _take_handshake(self, response: Any) -> None:
+        assert self._exchange is not None
+        if self._is_refused(response.error_code, ""):
+            return
+        self._send_message(self._exchange.first())
+
+    def _send_message(self, message: bytes) -> None:
+        request = SaslAuthenticateRequest(auth_bytes=message)
+        self._send_step(request, SASL_AUTHENTICATE_VERSION, self._take_challenge)
+
+    def _take_challenge(self, response: Any) -> None:
+        if not self._is_refused(response.error_code, response.error_message):
+            answering = self._answer(bytes(response.auth_bytes), response.session_lifetime_ms)
+            self._deriving = asyncio.get_running_loop().create_task(answering, name=f"login to {self._peer}")
+
+    def _is_refused(self, error_code: int, message: str | None) -> bool:
+        """Whether the login is refused; then the connection is cut."""
+        if error_code == ErrorCode.NONE:
+            return False
+        self.end(f"refuses the login of this broker: {message or ErrorCode.of(error_code).name}")
+        return True
+
+    async def _answer(self, challenge: bytes, lifetime_ms: int) -> None:
+        assert self._login is not None
+        assert self._exchange is not None
+        try:
+            message = await self._login.threads.call(self._exchange.answer, challenge)
+        except (AuthenticationFailed, RuntimeError) as error:
+            self.end(f"cannot be logged in to: {error}")
+            return
+        if self.is_over:
+            return
+        if message is not None:
+            self._send_message(message)
+            return
+        self._exchange = None
+        self._is_logging_in = False
+        if lifetime_ms > 0:
+            self._renewal = self._timers.call_later(int(lifetime_ms * RENEWED_AFTER), self._log_in)
+        if self._credentials is not None:
+            self._send_secret(BROKER_MECHANISM)
+            self._credentials = None  # a renewed session stays the broker's
+        while self._held:
+            self._transmit(self._held.popleft())
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -280,10 +385,15 @@ class _Link(asyncio.BufferedProtocol):
         self.is_over = True
         if self._opening is not None:
             self._opening.cancel()
+        if self._deriving is not None:
+            self._deriving.cancel()
+        if self._renewal is not None:
+            self._renewal.cancel()
         if self._transport is not None:
             self._transport.abort()
         self._unsent.clear()
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = [*self._waiting, *self._held], deque()
+        self._held.clear()
         for request in waiting:
             request.timer.cancel()
             if request.answer is not None:
@@ -329,7 +439,8 @@ class _Link(asyncio.BufferedProtocol):
         self._waiting.popleft()
         request.timer.cancel()
         if request.answer is None:
-            self._take_step(response)
+            assert request.step is not None
+            request.step(response)
         elif not request.answer.done():
             request.answer.set_result(response)
 

@@ -2,9 +2,12 @@
 
 import re
 import sys
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.broker.network.listener import ANONYMOUS, ListenerContext
+
+if TYPE_CHECKING:
+    from barnabas.broker.security.sasl.login import Login
 
 _SOFTWARE_LENGTH_MAX: Final = 100
 """The length to which a client's name and version are shortened, since a connection may stay for ever."""
@@ -34,6 +37,10 @@ class Restrained(Protocol):
         """Exempt this connection from the limits for clients."""
         ...
 
+    def unbound_frames(self) -> None:
+        """End the limit of requests before authentication."""
+        ...
+
 
 class Session:
     """One client's connection, for handlers; lives as long as the connection.
@@ -42,7 +49,8 @@ class Session:
     `client_software_name` and `client_software_version` come from the client's ApiVersions request, empty before
     (KIP-511). (The client id is the request's, in `RequestContext`: it may differ each time.) `is_broker` is whether
     the client is another broker of the cluster, and `broker_id` its id, else -1. `principal` is Kafka's ANONYMOUS
-    before authentication; `sasl_mechanism` is the mechanism of the handshake.
+    before authentication; `sasl_mechanism` is the mechanism by which it has authenticated. `login` is the state of
+    SASL, None before the first request of it.
     """
 
     __slots__ = (
@@ -54,6 +62,7 @@ class Session:
         "connection_id",
         "is_broker",
         "listener",
+        "login",
         "principal",
         "sasl_mechanism",
     )
@@ -75,6 +84,7 @@ class Session:
         self.client_software_name = ""
         self.client_software_version = ""
         self.sasl_mechanism: str | None = None
+        self.login: Login | None = None
         self.is_broker = False
         self.broker_id = -1
 
@@ -93,6 +103,13 @@ class Session:
     def is_authenticated(self) -> bool:
         """Whether the client has authenticated."""
         return self.principal != ANONYMOUS
+
+    def log_in(self, principal: str, sasl_mechanism: str) -> None:
+        """The client has authenticated by SASL."""
+        self.principal = principal
+        self.sasl_mechanism = sasl_mechanism
+        if self._connection is not None:
+            self._connection.unbound_frames()
 
     def belongs_to_broker(self, broker_id: int) -> None:
         """The client is a broker: the limits of requests in progress, unread responses and unfinished requests no

@@ -1,6 +1,7 @@
 """Authentication, and the operations that clients may perform.
 
-- `broker_secrets.py`: the secrets that brokers of a cluster send each other; `sasl_plain.py`: the mechanism they use.
+- `sasl/`: the mechanisms by which clients and brokers log in.
+- `broker_secrets.py`: the secrets that brokers of a cluster send each other, by the mechanism PLAIN.
 - `authorizer.py`: what an authorizer decides; `acls/` is the one that decides by ACLs.
 - `operations.py`: the operations on each type of resource, and their bit fields in responses (KIP-430).
 

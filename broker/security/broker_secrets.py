@@ -16,7 +16,9 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Final, Protocol
 
-from barnabas.broker.security.sasl_plain import Credentials
+from barnabas.broker.security.sasl import plain
+from barnabas.broker.security.sasl.mechanism import Identity
+from barnabas.broker.security.sasl.plain import Credentials
 
 SECRET_BYTES: Final = 32
 
@@ -124,3 +126,29 @@ class SharedSecret:
 
     async def look_up(self, broker_id: int) -> None:
         return None
+
+
+class BrokerSecretMechanism:
+    """SASL's mechanism PLAIN, with the secrets of brokers as passwords."""
+
+    def __init__(self, secrets: BrokerSecrets) -> None:
+        self._secrets = secrets
+
+    def start(self) -> _Exchange:
+        return _Exchange(self._secrets)
+
+
+class _Exchange:
+    def __init__(self, secrets: BrokerSecrets) -> None:
+        self._secrets = secrets
+        self.identity: Identity | None = None
+
+    async def take(self, message: bytes) -> bytes:
+        """As any exchange. Raises also: CoordinationError if a registration cannot be read."""
+        authorization_id, (username, secret) = plain.decode(message)
+        broker_id = broker_of_username(username)
+        if broker_id < 0 or not await self._secrets.is_shown(broker_id, secret):
+            raise plain.refuse_invalid()
+        plain.check_authorization_id(authorization_id, username)
+        self.identity = Identity(username, broker_id=broker_id)
+        return b""

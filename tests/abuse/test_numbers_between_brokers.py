@@ -19,8 +19,8 @@ import pytest
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
 from barnabas.broker.parts import REPLICA_FETCH_SESSIONS_MAX
-from barnabas.broker.security import sasl_plain
 from barnabas.broker.security.broker_secrets import credentials_of_broker
+from barnabas.broker.security.sasl import plain
 from barnabas.broker.server import Broker
 from barnabas.clock import SystemClock
 from barnabas.controller import znodes
@@ -292,12 +292,12 @@ def _allocate(pair: Pair, _version: int) -> Message:
 
 
 def _handshake(_: Pair, _version: int) -> Message:
-    return sasl_handshake.SaslHandshakeRequest(mechanism=sasl_plain.MECHANISM)
+    return sasl_handshake.SaslHandshakeRequest(mechanism=plain.MECHANISM)
 
 
 def _authenticate(pair: Pair, _version: int) -> Message:
     shown = credentials_of_broker(pair.broker.node_id, pair.broker._secret)
-    return sasl_authenticate.SaslAuthenticateRequest(auth_bytes=sasl_plain.encode(shown))
+    return sasl_authenticate.SaslAuthenticateRequest(auth_bytes=plain.encode(shown))
 
 
 Builder = Callable[[Pair, int], Message]

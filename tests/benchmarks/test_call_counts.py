@@ -21,8 +21,8 @@ import pytest
 
 from barnabas.broker.configuration.tables.broker import RACK_AWARE_SELECTOR
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.security import sasl_plain
 from barnabas.broker.security.broker_secrets import credentials_of_broker
+from barnabas.broker.security.sasl.plain import MECHANISM, encode
 from barnabas.clock import ManualClock
 from barnabas.storage.file_records import REGION_BYTES_MIN
 from barnabas.storage.os_files import OsFiles
@@ -401,8 +401,8 @@ def test_an_idle_fetch_of_a_follower(counter: Counter, partitions: int) -> None:
         )
         with connect(leader.bootstrap_servers) as connection:
             follower = leader._cluster.brokers[1 - leader.number].server
-            shown = sasl_plain.encode(credentials_of_broker(follower.node_id, follower._secret))
-            ask(connection, SaslHandshakeRequest(mechanism=sasl_plain.MECHANISM), 1)
+            shown = encode(credentials_of_broker(follower.node_id, follower._secret))
+            ask(connection, SaslHandshakeRequest(mechanism=MECHANISM), 1)
             ask(connection, SaslAuthenticateRequest(auth_bytes=shown), 2)
             answer = decode(FetchResponse, REPLICA_FETCH_VERSION, ask(connection, request, REPLICA_FETCH_VERSION), 5)
             request.topics, request.session_id = [], answer.session_id

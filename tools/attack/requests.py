@@ -9,6 +9,7 @@ from barnabas.wire.messages import (
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     create_acls,
     create_partitions,
     create_topics,
@@ -25,6 +26,7 @@ from barnabas.wire.messages import (
     describe_producers,
     describe_topic_partitions,
     describe_transactions,
+    describe_user_scram_credentials,
     elect_leaders,
     end_txn,
     find_coordinator,
@@ -403,6 +405,17 @@ def _describe_topic_partitions(_: Stage, _version: int) -> Message:
     )
 
 
+def _describe_credentials(_: Stage, _version: int) -> Message:
+    return describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=None)
+
+
+def _alter_credentials(_: Stage, _version: int) -> Message:
+    upsertion = alter_user_scram_credentials.ScramCredentialUpsertion(
+        name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=bytes(32)
+    )
+    return alter_user_scram_credentials.AlterUserScramCredentialsRequest(upsertions=[upsertion])
+
+
 Builder = Callable[[Stage, int], Message]
 
 REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
@@ -445,6 +458,8 @@ REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {
     47: (_delete_offsets,),
     48: (_describe_client_quotas,),
     49: (_alter_client_quotas,),
+    50: (_describe_credentials,),
+    51: (_alter_credentials,),
     60: (_describe_cluster,),
     61: (_describe_producers,),
     65: (_describe_transactions,),

@@ -168,6 +168,8 @@ API_ENTRIES: Final[Mapping[str, ApiEntries]] = {
     "OffsetDelete": ApiEntries({"group_id": GROUP, "topics": _PARTITIONS}, {**_FAILING, "topics": _RESULTS}),
     "DescribeClientQuotas": NOTHING,
     "AlterClientQuotas": ApiEntries({}, {"entries": _FAILING}),
+    "DescribeUserScramCredentials": ApiEntries({}, {**_FAILING, "results": _FAILING}),
+    "AlterUserScramCredentials": ApiEntries({}, {"results": _FAILING}),
     "AlterPartition": ApiEntries(
         {"topics": {"topic_name": TOPIC, "topic_id": TOPIC_ID, "partitions": _INDEX}},
         {

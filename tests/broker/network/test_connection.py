@@ -15,12 +15,11 @@ from barnabas.broker.network.connection import Connection, SharedResources
 from barnabas.broker.network.connections import (
     ABANDONED_TIMEOUT_MS,
     PARTIAL_FRAME_TIMEOUT_MS,
-    STRANGERS_FRAME_BYTES_MAX,
     STRANGERS_MAX,
     UNSENT_BYTES_MAX,
     Connections,
 )
-from barnabas.broker.network.listener import ListenerContext, PrincipalSource
+from barnabas.broker.network.listener import UNAUTHENTICATED_BYTES_MAX, ListenerContext, PrincipalSource
 from barnabas.broker.network.outcome import CloseConnection, Delayed
 from barnabas.broker.network.reply_queue import GATHERED_BYTES_MAX
 from barnabas.broker.network.socket_server import SocketServer
@@ -832,7 +831,7 @@ def test_who_shows_no_secret_to_brokers_leaves_nothing_behind() -> None:
 
     async def run() -> None:
         connections = Connections(load(options=OF_THEIR_OWN), OsThreads())
-        large = STRANGERS_FRAME_BYTES_MAX + 1
+        large = UNAUTHENTICATED_BYTES_MAX + 1
         stranger, broker = (
             Peer(connections=connections, listener=SECRETIVE, frame_bytes_max=large, budget_bytes=2 * large)
             for _ in range(2)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from barnabas.broker.network.peer_connection import PeerConnection, PeerUnavailable
-from barnabas.broker.security.sasl_plain import Credentials
+from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.broker.timers import Timers
 from barnabas.clock import ManualClock
 from barnabas.network import OsNetwork

@@ -17,6 +17,11 @@ from barnabas.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from barnabas.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -72,6 +77,10 @@ def of_acls(answer: Any) -> list[Any]:
     return [each.error_code for each in (*getattr(answer, "results", []), *getattr(answer, "filter_results", []))]
 
 
+def of_users(answer: Any) -> list[Any]:
+    return [(each.user, each.error_code) for each in answer.results]
+
+
 def in_described(answer: Any) -> list[Any]:
     return [(each.resource_name, each.error_code) for each in answer.results]
 
@@ -108,6 +117,10 @@ ACLS = DeleteAclsFilter(resource_type_filter=OF_TOPIC, operation=2, permission_t
 DESCRIPTION_OF_BROKER = DescribeConfigsRequest(
     resources=[DescribeConfigsResource(resource_type=OF_BROKER, resource_name=str(CONTROLLER))]
 )
+CREDENTIALS = AlterUserScramCredentialsRequest(
+    deletions=[ScramCredentialDeletion(name="alice", mechanism=1)],
+    upsertions=[ScramCredentialUpsertion(name=name, mechanism=2, iterations=4096) for name in ("bob", "alice")],
+)
 
 # What is asked, in which version; how the error is read from an answer, and what is there.
 TABLE = [
@@ -121,6 +134,7 @@ TABLE = [
     (elections([]), 2, of_elections, [FINE]),
     (AlterPartitionReassignmentsRequest(topics=[MOVED], timeout_ms=10_000), 1, of_the_whole, [REFUSED]),
     (ListPartitionReassignmentsRequest(topics=None, timeout_ms=10_000), 0, of_the_whole, [REFUSED]),
+    (CREDENTIALS, 0, of_users, [("alice", REFUSED), ("bob", REFUSED)]),
     (AlterPartitionRequest(broker_id=OTHER, broker_epoch=1), 3, of_the_whole, [REFUSED]),
     (AllocateProducerIdsRequest(broker_id=OTHER, broker_epoch=1), 0, of_the_whole, [REFUSED]),
     (ControlledShutdownRequest(broker_id=OTHER, broker_epoch=1), 3, of_the_whole, [REFUSED]),

@@ -1,0 +1,204 @@
+"""The mechanisms of a listener, made from its configuration.
+
+Values of keys are looked up as `BrokerConfig.value_for_listener` does it: that of the listener and the mechanism first,
+`listener.name.LISTENER.MECHANISM.KEY`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from barnabas.broker.security.sasl import jaas, oauthbearer, plain
+from barnabas.broker.security.sasl.listeners import SaslListener
+from barnabas.broker.security.sasl.mechanism import ClientMechanism, Identity, Mechanism
+from barnabas.broker.security.sasl.plain import Credentials
+from barnabas.broker.security.sasl.scram_credentials import MECHANISMS, Credential
+from barnabas.clock import Clock
+from barnabas.threads import Threads
+
+ValueForListener = Callable[[str, str, str], Any]
+"""The value of a key, by listener, key and mechanism ("" for that of the listener)."""
+
+ValueOf = Callable[[str], Any]
+"""The value of a key for one mechanism of one listener."""
+
+_JAAS: Final = "sasl.jaas.config"
+_HANDLER: Final = "sasl.server.callback.handler.class"
+_VALIDATORS: Final = tuple(
+    f"org.apache.kafka.common.security.oauthbearer.{package}OAuthBearerValidatorCallbackHandler"
+    for package in ("", "secured.")
+)
+_UNSECURED_VALIDATOR: Final = (
+    "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+)
+
+
+class MechanismError(ValueError):
+    """A mechanism cannot be made from its configuration; the text names the key, and no secret."""
+
+
+class Sources(NamedTuple):
+    """What mechanisms need besides their configuration. `scram_text(mechanism, user)` is the user's credential in the
+    metadata store, None without one."""
+
+    clock: Clock
+    threads: Threads
+    random_bytes: Callable[[int], bytes]
+    scram_text: Callable[[str, str], str | None]
+
+
+def make_listener(
+    listener: str, value: ValueForListener, sources: Sources, broker_mechanism: Mechanism | None = None
+) -> SaslListener:
+    """The SASL of a listener. Raises MechanismError."""
+    names = value(listener, "sasl.enabled.mechanisms", "")
+    if not names:
+        raise MechanismError(f"sasl.enabled.mechanisms is empty, and listener {listener} asks for SASL")
+    return SaslListener(
+        {name: make_mechanism(name, _value_of(listener, name, value), sources) for name in names},
+        {name: value(listener, "connections.max.reauth.ms", name) for name in names},
+        value(listener, "connection.failed.authentication.delay.ms", ""),
+        broker_mechanism,
+    )
+
+
+def problems(listeners: Iterable[str], brokers_listener: str | None, value: ValueForListener) -> Iterator[str]:
+    """What is wrong with the SASL of these listeners, and with that by which this broker logs in to others on
+    `brokers_listener`, if it does."""
+    nothing: Any = None  # no mechanism uses its sources before a login
+    for listener in listeners:
+        try:
+            make_listener(listener, value, Sources(nothing, nothing, bytes, nothing))
+            if listener == brokers_listener:
+                make_client(listener, value, bytes)
+        except MechanismError as error:
+            yield str(error)
+
+
+def _value_of(listener: str, mechanism: str, value: ValueForListener) -> ValueOf:
+    return lambda key: value(listener, key, mechanism)
+
+
+def make_mechanism(name: str, value_of: ValueOf, sources: Sources) -> Mechanism:
+    """The server's side of a mechanism. Raises MechanismError."""
+    if name not in jaas.LOGIN_MODULES:
+        raise MechanismError(f"sasl.enabled.mechanisms: {name} is not one of {', '.join(jaas.LOGIN_MODULES)}")
+    if name == "GSSAPI":
+        raise MechanismError(
+            "sasl.enabled.mechanisms: GSSAPI (Kerberos), Kafka's default, is not supported yet; name others, for"
+            " example SCRAM-SHA-512"
+        )
+    if name == oauthbearer.MECHANISM:
+        return _make_oauthbearer(value_of, sources)
+    if value_of(_HANDLER) is not None:
+        raise MechanismError(f"{_HANDLER} for {name} names a Java class, which cannot be loaded")
+    if name == plain.MECHANISM:
+        return plain.Plain(plain.users_of(_options(name, value_of, is_required=True)))
+    return _make_scram(name, value_of, sources)
+
+
+def _options(name: str, value_of: ValueOf, *, is_required: bool = False) -> Mapping[str, str]:
+    """The options of the mechanism's JAAS line; none without a line."""
+    line = value_of(_JAAS)
+    if line is None:
+        if is_required:
+            raise MechanismError(
+                f"listener.name.NAME.{name.lower()}.{_JAAS} is not set: {name} needs a line of its login module"
+            )
+        return {}
+    try:
+        return jaas.parse_for(name, line).options
+    except jaas.JaasError as error:
+        raise MechanismError(f"{_JAAS} for {name}: {error}") from error
+
+
+def _make_scram(name: str, value_of: ValueOf, sources: Sources) -> Mechanism:
+    from barnabas.broker.security.sasl.scram import Found, Scram
+
+    _options(name, value_of)  # a line is checked; unlike in Kafka, none is needed
+
+    def look_up(user: str, is_token: bool) -> Found | None:
+        text = None if is_token else sources.scram_text(name, user)
+        if text is None:
+            return None
+        try:
+            return Found(Credential.from_text(text), Identity(user))
+        except ValueError:
+            return None  # like a user who does not exist; DescribeUserScramCredentials shows the error
+
+    return Scram(name, look_up, sources.random_bytes(32), sources.random_bytes)
+
+
+def _make_oauthbearer(value_of: ValueOf, sources: Sources) -> Mechanism:
+    """OAUTHBEARER, with the validator of the callback handler's class; without a class, Kafka validates unsecured
+    tokens, and so does a broker without a URL of keys. With one it validates signed tokens only."""
+    options = _options(oauthbearer.MECHANISM, value_of)
+    handler, url = value_of(_HANDLER), value_of("sasl.oauthbearer.jwks.endpoint.url")
+    if handler not in (None, *_VALIDATORS, _UNSECURED_VALIDATOR):
+        raise MechanismError(f"{_HANDLER} for OAUTHBEARER names a Java class, which cannot be loaded")
+    if handler in _VALIDATORS and not url:
+        raise MechanismError("sasl.oauthbearer.jwks.endpoint.url is not set: OAUTHBEARER needs the issuer's keys")
+    if handler == _UNSECURED_VALIDATOR or not url:
+        if value_of(_JAAS) is None:
+            raise MechanismError(
+                "OAUTHBEARER needs sasl.oauthbearer.jwks.endpoint.url for signed tokens, or, for development, the line"
+                f" of OAuthBearerLoginModule in listener.name.NAME.oauthbearer.{_JAAS}, with which unsecured tokens are"
+                " accepted"
+            )
+        from barnabas.broker.security.sasl.unsecured_jwt import UnsecuredJwtValidator
+
+        try:
+            return oauthbearer.OAuthBearer(UnsecuredJwtValidator(options, sources.clock).validate)
+        except ValueError as error:
+            raise MechanismError(f"{_JAAS} for OAUTHBEARER: {error}") from error
+    return _make_secured(url, value_of, sources)
+
+
+def _make_secured(url: str, value_of: ValueOf, sources: Sources) -> Mechanism:
+    from barnabas.broker.security.sasl.jwks import Jwks
+    from barnabas.broker.security.sasl.jwt import Claims, JwtValidator
+
+    prefix = "sasl.oauthbearer"
+    try:
+        keys = Jwks(
+            url,
+            value_of(f"{prefix}.jwks.endpoint.refresh.ms"),
+            value_of(f"{prefix}.jwks.endpoint.retry.backoff.ms"),
+            sources.threads,
+            sources.clock,
+        )
+    except ValueError as error:
+        raise MechanismError(f"{prefix}.jwks.endpoint.url: {error}") from error
+    claims = Claims(
+        frozenset(value_of(f"{prefix}.expected.audience")),
+        value_of(f"{prefix}.expected.issuer"),
+        value_of(f"{prefix}.clock.skew.seconds"),
+        value_of(f"{prefix}.scope.claim.name"),
+        value_of(f"{prefix}.sub.claim.name"),
+    )
+    return oauthbearer.OAuthBearer(JwtValidator(keys, claims, sources.clock).validate)
+
+
+def make_client(listener: str, value: ValueForListener, random_bytes: Callable[[int], bytes]) -> ClientMechanism:
+    """How brokers log in to others on their listener: by `sasl.mechanism.inter.broker.protocol`, with the credentials
+    of its JAAS line. Raises MechanismError."""
+    name = value(listener, "sasl.mechanism.inter.broker.protocol", "")
+    if name != plain.MECHANISM and name not in MECHANISMS:
+        raise MechanismError(
+            f"sasl.mechanism.inter.broker.protocol: {name} is not supported among brokers; use PLAIN,"
+            f" {' or '.join(MECHANISMS)}"
+        )
+    if name not in value(listener, "sasl.enabled.mechanisms", ""):
+        raise MechanismError(f"sasl.mechanism.inter.broker.protocol: {name} is not one of sasl.enabled.mechanisms")
+    options = _options(name, _value_of(listener, name, value), is_required=True)
+    if not options.get("username") or not options.get("password"):
+        raise MechanismError(
+            f"{_JAAS} for {name} has no username and password, with which this broker logs in to others"
+        )
+    credentials = Credentials(options["username"], options["password"])
+    if name == plain.MECHANISM:
+        return plain.Client(credentials)
+    from barnabas.broker.security.sasl.scram import Client
+
+    return Client(name, credentials, random_bytes, is_token=options.get("tokenauth", "").lower() == "true")

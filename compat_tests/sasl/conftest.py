@@ -1,0 +1,99 @@
+"""A broker whose only listener asks for SASL, and the users that it knows."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+from barnabas.clock import SystemClock
+from compat_tests.conftest import new_cluster
+from tools.waiting import PATIENCE_S
+
+PASSWORD: Final = "the password"
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+
+class SaslCluster(NamedTuple):
+    """`token(name)` is a token of a user, signed by the issuer whose keys the broker has; `forged(name)` is not."""
+
+    bootstrap_servers: str
+    token: Callable[[str], str]
+    forged: Callable[[str], str]
+
+
+def plain_settings(username: str = "alice", password: str = PASSWORD) -> dict[str, Any]:
+    """librdkafka's settings for PLAIN."""
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanisms": "PLAIN",
+        "sasl.username": username,
+        "sasl.password": password,
+    }
+
+
+@pytest.fixture(scope="module")
+def sasl_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslCluster]:
+    """The listener is called PLAINTEXT, as `--listen` names it."""
+    key, other = (RSAKey.generate_key(2048, {"kid": "issuer"}) for _ in range(2))
+    keys: Path = tmp_path_factory.mktemp("issuer") / "jwks.json"
+    keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    cluster = new_cluster(
+        {
+            "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            "listener.name.plaintext.plain.sasl.jaas.config": f'{module} required user_alice="{PASSWORD}";',
+            "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+            "sasl.oauthbearer.expected.audience": "kafka",
+            "connection.failed.authentication.delay.ms": "10",
+        }
+    )
+
+    def signed(by: RSAKey) -> Callable[[str], str]:
+        def token(name: str) -> str:
+            now_s = SystemClock().now_ms() // 1000
+            claims = {"sub": name, "aud": "kafka", "iat": now_s, "exp": now_s + 3600}
+            return jwt.encode({"alg": "RS256", "kid": "issuer"}, claims, by)
+
+        return token
+
+    cluster.start()
+    try:
+        add_scram_users(AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **plain_settings()}))
+        yield SaslCluster(cluster.bootstrap_servers, signed(key), signed(other))
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def forgiven(sasl_cluster: SaslCluster) -> None:
+    """A login after which the delays of failures from this address begin anew."""
+    admin = AdminClient({"bootstrap.servers": sasl_cluster.bootstrap_servers, **plain_settings()})
+    admin.list_topics(timeout=PATIENCE_S)
+
+
+def add_scram_users(admin: AdminClient) -> None:
+    """alice may log in by both kinds of SCRAM."""
+    upsertions = [
+        UserScramCredentialUpsertion("alice", ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+    ]
+    for altering in upsertions:  # librdkafka sends salted passwords
+        for done in admin.alter_user_scram_credentials([altering]).values():
+            done.result(PATIENCE_S)
+    (described,) = admin.describe_user_scram_credentials(["alice"]).values()
+    infos = described.result(PATIENCE_S).scram_credential_infos
+    assert {(info.mechanism, info.iterations) for info in infos} == {
+        (ScramMechanism.SCRAM_SHA_256, 4096),
+        (ScramMechanism.SCRAM_SHA_512, 4096),
+    }

@@ -1,0 +1,72 @@
+"""The configurations of docs/security.md: each is accepted, and its users can log in."""
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+from barnabas.broker.configuration.config import load
+from barnabas.broker.configuration.properties import parse_properties
+from barnabas.broker.security.sasl import oauthbearer, plain
+from barnabas.broker.security.sasl.mechanism import ClientMechanism
+from barnabas.broker.security.sasl.plain import Credentials
+from barnabas.broker.security.sasl.scram import Client
+from tests.broker.running import running
+from tests.broker.sasl_clients import add_scram_user, wire
+
+PAGE: Final = (Path(__file__).parents[3] / "docs/security.md").read_text()
+ALICE: Final = Credentials("alice", "alice-secret")
+
+pytestmark = pytest.mark.anyio
+
+
+def example(title: str) -> dict[str, str]:
+    """The properties below a heading."""
+    section = PAGE.split(f"\n### {title}\n")[1].split("\n###")[0]
+    found = re.search(r"```properties\n(.*?)```", section, re.DOTALL)
+    assert found is not None
+    return dict(parse_properties(found[1]))
+
+
+def on_free_ports(properties: dict[str, str]) -> dict[str, str]:
+    """The same on free ports, by a name of the listener that `running` can pass on (it has dots for underscores)."""
+    load(properties=properties)
+    listeners = re.sub(r":\d+", ":0", properties["listeners"]).replace("SASL_PLAINTEXT:", "CLIENTS:")
+    named = {key.replace("sasl_plaintext", "clients"): value for key, value in properties.items()}
+    return {"listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT", **named, "listeners": listeners}
+
+
+def token(key: RSAKey, now_s: int) -> str:
+    claims = {"sub": "alice", "iss": "https://issuer.example", "aud": "kafka", "iat": now_s, "exp": now_s + 60}
+    return jwt.encode({"alg": "RS256", "kid": "k"}, claims, key)
+
+
+@pytest.mark.parametrize("title", ["PLAIN", "SCRAM-SHA-256, SCRAM-SHA-512", "OAUTHBEARER"])
+async def test_examples(tmp_path: Path, title: str) -> None:
+    """alice logs in by each mechanism."""
+    properties = on_free_ports(example(title))
+    key = RSAKey.generate_key(2048, {"kid": "k"})
+    keys = tmp_path / "jwks.json"
+    keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    if "sasl.oauthbearer.jwks.endpoint.url" in properties:
+        properties["sasl.oauthbearer.jwks.endpoint.url"] = keys.as_uri()
+    async with running(tmp_path / "data", **properties) as broker:
+        await add_scram_user(broker, "alice", "alice-secret", "SCRAM-SHA-512")
+        clients: dict[str, ClientMechanism] = {
+            "PLAIN": plain.Client(ALICE),
+            "SCRAM-SHA-512": Client("SCRAM-SHA-512", ALICE, bytes),
+            "OAUTHBEARER": oauthbearer.Client(lambda: token(key, broker.clock.now_ms() // 1000)),
+        }
+        listener = next(each.name for each in broker.config.listeners if each.has_sasl)
+        async with wire(broker, listener) as client:
+            assert (await client.log_in(clients[properties["sasl.enabled.mechanisms"]])).error_code == 0
+
+
+def test_example_of_brokers() -> None:
+    """The configuration of a broker among others."""
+    config = load(properties=example("Among brokers"))
+    assert config.inter_broker_listener_name == "BROKERS"
