@@ -177,7 +177,7 @@ def rich_table(run: Run) -> Table:
 
 
 def markdown(run: Run) -> str:
-    """A section for docs/benchmarks.md: what it was measured on, then a heading and a table for each workload."""
+    """The tables of docs/benchmarks/results.md: the machine, then a heading and a table for each workload."""
     systems = _present(run)
     told = {**run.environment, "columns": ", ".join(systems.values())}
     text = [f"- {name}: {value}" for name, value in told.items()]

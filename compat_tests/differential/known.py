@@ -1,4 +1,4 @@
-"""The differences that are known and explained: each points to an item of docs/deviations.md."""
+"""The differences that are known and explained: each points to an item of docs/deviations."""
 
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 class KnownDifference(NamedTuple):
     """Where a difference may be found; patterns are those of `fnmatch`.
 
-    `row` is a phrase of the item of docs/deviations.md that explains it. `kafka_fails` asks for an answer in which
+    `row` is a phrase of the item of docs/deviations that explains it. `kafka_fails` asks for an answer in which
     Kafka says UNKNOWN_SERVER_ERROR somewhere.
     """
 

@@ -5,11 +5,12 @@ indexes, producer snapshots, checkpoints and `meta.properties` after parsing (pr
 entries are free). The mark of a clean stop tells an epoch, where 3.9.1 tells none. Three files may be there or not
 (`MAY_DIFFER`).
 
-What a broker draws or looks up by itself cannot be equal, and is masked: producer ids (a block of the metadata store's
-counter), the time at which a coordinator wrote a marker, topic ids and the cluster's id. After a restart
-leader epochs are masked too: Barnabas elects every partition anew and raises its epoch, as Kafka 4 does; 3.9.1 finds
-the leader alive and keeps it (docs/deviations.md). Of the coordinators' own topics only the names of their files are
-compared: what they hold depends on when a coordinator was found (tests/wire/test_oracles.py compares their records).
+Values that a broker draws or looks up by itself cannot be equal, and are masked: producer ids (a block of the metadata
+store's counter), the time at which a coordinator wrote a marker, topic ids and the cluster's id. After a restart
+leader epochs are masked, too: Barnabas elects every partition anew and raises its epoch, as Kafka 4 does; 3.9.1 finds
+the leader alive and keeps it (docs/deviations/topics.md). Of the coordinators' own topics only the names of their files
+are compared: their records depend on the time at which a coordinator was found (tests/wire/test_oracles.py compares
+them).
 """
 
 import json
@@ -316,7 +317,7 @@ def test_meta_properties_are_equal_after_parsing_but_for_the_cluster_id(director
 
 
 def test_the_mark_of_a_clean_stop_is_equal_but_for_the_epoch_that_only_barnabas_tells(directories: Directories) -> None:
-    """Kafka 3.9.1 with ZooKeeper writes -1 whatever its epoch is, in KRaft mode the epoch (docs/deviations.md)."""
+    """Kafka 3.9.1 with ZooKeeper writes -1 whatever its epoch is, in KRaft mode the epoch (docs/deviations/zookeeper.md)."""
     ours, theirs = ((directory / ".kafka_cleanshutdown").read_bytes() for directory in directories)
     assert theirs == b'{"version":0,"brokerEpoch":-1}'
     epoch = json.loads(ours)["brokerEpoch"]

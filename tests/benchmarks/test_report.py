@@ -172,5 +172,5 @@ def test_numbers_keep_three_digits():
 def test_the_tables_of_the_documents_are_those_of_the_measurements():
     docs = Path(__file__).parents[2] / "docs"
     runs = [Run.from_json(file.read_text()) for file in sorted(docs.glob("benchmarks*.json"))]
-    page = (docs / "benchmarks.md").read_text()
+    page = (docs / "benchmarks/results.md").read_text()
     assert with_results(page, markdown(together(runs))) == page, "run python -m benchmarks.report ... --into"
