@@ -317,7 +317,10 @@ def test_meta_properties_are_equal_after_parsing_but_for_the_cluster_id(director
 
 
 def test_the_mark_of_a_clean_stop_is_equal_but_for_the_epoch_that_only_barnabas_tells(directories: Directories) -> None:
-    """Kafka 3.9.1 with ZooKeeper writes -1 whatever its epoch is, in KRaft mode the epoch (docs/deviations/zookeeper.md)."""
+    """Kafka 3.9.1 writes -1 with ZooKeeper, whatever its epoch is; in KRaft mode it writes the epoch.
+
+    docs/deviations/zookeeper.md lists the difference.
+    """
     ours, theirs = ((directory / ".kafka_cleanshutdown").read_bytes() for directory in directories)
     assert theirs == b'{"version":0,"brokerEpoch":-1}'
     epoch = json.loads(ours)["brokerEpoch"]
