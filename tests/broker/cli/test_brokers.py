@@ -189,8 +189,8 @@ def test_what_cannot_be(broker: Cluster, run: Run) -> None:
         alone = run("brokers", "drain", "1", "--yes", "-b", single.bootstrap_servers)
         assert (alone.status, alone.err) == (
             1,
-            "barnabas: broker 1 is the only one: start another one of the cluster that can have its partitions (what"
-            " was started with neither --zookeeper nor --brokers stays alone)\n",
+            "barnabas: broker 1 is the only one: start another broker of the cluster, which can take its partitions. (A"
+            " broker started without --zookeeper and --brokers forms no cluster.)\n",
         )
 
 

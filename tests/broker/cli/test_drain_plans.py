@@ -38,7 +38,7 @@ def test_one_that_has_none_of_its_partitions_does_not_matter() -> None:
 def test_one_that_could_have_its_partitions_is_named() -> None:
     with pytest.raises(ClientError, match="t-0 needs 2 brokers, and 1 can have it, as broker 3 is away"):
         plan_of_drain(situation([1, 2], (1, 2), (1, 3)), [2])
-    with pytest.raises(ClientError, match="broker 2 is the only one that is there: start another one"):
+    with pytest.raises(ClientError, match="broker 2 is the only one that is there: start another broker"):
         plan_of_drain(situation([2], (2,), (3,)), [2])
 
 
@@ -63,10 +63,10 @@ def test_several_are_drained_at_once() -> None:
     assert not {4, 5} & {broker for new in plan.targets.values() for broker in new}
     with pytest.raises(ClientError, match="there are no brokers 6, 7: the cluster has 1, 2, 3, 4, 5"):
         plan_of_drain(there, [4, 6, 7])
-    told = "brokers 1, 2 are all: start another one of the cluster that can have their partitions"
+    told = "brokers 1, 2 are all: start another broker of the cluster, which can take their partitions"
     with pytest.raises(ClientError, match=told):
         plan_of_drain(situation([1, 2], (1, 2)), [1, 2])
-    with pytest.raises(ClientError, match="brokers 2, 3 are all that are there: start another one"):
+    with pytest.raises(ClientError, match="brokers 2, 3 are all that are there: start another broker"):
         plan_of_drain(situation([2, 3], (2,), (4,)), [2, 3])
 
 

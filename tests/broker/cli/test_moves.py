@@ -116,7 +116,7 @@ def test_so_many_move_at_a_time(broker: Cluster, run: Run) -> None:
         done = run("topics", "reassign", "treks", "--brokers", "2,3", "--at-once", "2", "--yes")
         asked = [len(each.request.partitions) for each in seen.requests("AlterPartitionReassignments")]
     assert done.status == 0, done.err
-    assert done.err.splitlines()[0] == "5 partitions to move, 2 at a time; after Ctrl-C the same command goes on"
+    assert done.err.splitlines()[0] == "5 partitions to move, 2 at a time; to continue after Ctrl-C, repeat the command"
     assert asked == [2, 2, 1]
     assert {tuple(sorted(each)) for each in replicas(run, "treks")} == {(2, 3)}
 
@@ -202,7 +202,7 @@ def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
         with process:
             assert process.stderr is not None
             begun = process.stderr.readline()
-            assert begun == "1 partition on the way; after Ctrl-C the same command goes on waiting\n"
+            assert begun == "1 partition on the way; to wait again after Ctrl-C, repeat the command\n"
             process.send_signal(signal.SIGINT)
             _, err = children.finish(process)
         assert (process.returncode, err) == (128 + signal.SIGINT, "")
@@ -233,7 +233,7 @@ def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
     assert again.returncode == 0, err
     assert told == [
         "throttled to 5000000 bytes per second, as before: --throttle changes it\n",
-        "1 partition on the way; after Ctrl-C the same command goes on waiting\n",
+        "1 partition on the way; to wait again after Ctrl-C, repeat the command\n",
     ]
     assert err == "the throttle is removed\n"
     assert replicas(run, "hikes") == [[3, 2]]
@@ -264,7 +264,7 @@ def test_the_plan_is_shown_before_anything_moves(broker: Cluster, run: Run, show
         assert (json.loads(out)["executed"], json.loads(out)["moves"][0]["to"]) == (True, [2])
     else:
         assert out == "all replicas are where they should be\n"
-    assert err == "1 partition on the way; after Ctrl-C the same command goes on waiting\n"
+    assert err == "1 partition on the way; to wait again after Ctrl-C, repeat the command\n"
 
 
 def test_what_is_under_way_is_cancelled(broker: Cluster, run: Run) -> None:

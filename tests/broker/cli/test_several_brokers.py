@@ -685,11 +685,11 @@ def test_replicas_that_so_many_brokers_cannot_keep_are_told(tmp_path: Path) -> N
     """Once, by the parent, before anybody waits for them."""
     more = {"default.replication.factor": "3", "offsets.topic.replication.factor": "4", "min.insync.replicas": "2"}
     with BarnabasBrokers(2, more, data_dir=tmp_path) as cluster:
-        told = lines(cluster, "--brokers 2 has no more brokers")
+        told = lines(cluster, "but there are only 2 brokers")
     assert len(told) == 2
     assert " WARN " in told[0]
-    assert "default.replication.factor of 3: " in told[0]
-    assert "offsets.topic.replication.factor of 4: " in told[1]
+    assert "default.replication.factor is 3, " in told[0]
+    assert "offsets.topic.replication.factor is 4, " in told[1]
     assert told[1].endswith(", so consumer groups wait for more brokers")
 
 

@@ -282,7 +282,7 @@ def moved(done: Any) -> list[tuple[str, int, int, int]]:
 def test_reset_offsets_says_that_it_makes_a_group(run: Run, settled: str) -> None:
     """As Kafka's own tool makes it, without a word."""
     reset = ["groups", "reset-offsets", "mistyped", "-t", "settled", "--to-earliest"]
-    told = "barnabas: group mistyped does not exist yet: its first offsets make it\n"
+    told = "barnabas: group mistyped does not exist yet: committing these offsets creates it\n"
     only_shown = run(*reset)
     assert (only_shown.status, only_shown.err) == (0, f"{told}barnabas: nothing was changed: add --execute to do it\n")
     assert "mistyped" not in run("groups", "list").out

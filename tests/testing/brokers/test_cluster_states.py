@@ -134,7 +134,7 @@ def test_snapshots_are_of_whole_clusters_and_of_this_one(cluster: Cluster) -> No
     with pytest.raises(RuntimeError, match="whose brokers all run"):
         cluster.snapshot()
     snapshot.remove()
-    with pytest.raises(ValueError, match="not this cluster's"):
+    with pytest.raises(ValueError, match="belongs to another cluster"):
         cluster.restore(snapshot)
 
 

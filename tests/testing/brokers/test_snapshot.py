@@ -193,7 +193,7 @@ def test_a_restore_that_fails(broker: Broker) -> None:
 def test_whose_snapshots_they_are(tmp_path: Path) -> None:
     with Broker() as broker, Broker() as another:
         prepared = broker.snapshot()
-        with pytest.raises(ValueError, match="not this broker's"):
+        with pytest.raises(ValueError, match="belongs to another broker"):
             another.restore(prepared)
         directory = broker.data_dir
         broker.stop()

@@ -336,8 +336,8 @@ def test_faults_outlive_a_restart_and_not_a_stop() -> None:
             r"^no request of Produce, Fetch has the version \{0, 99\}: there are Produce 3 to 13, Fetch 4 to",
         ),
         (lambda faults: faults.fail([], 6), ValueError, "^no API is named: name one"),
-        (lambda faults: faults.drop(topic=[]), ValueError, "^topic names none, which no request is about"),
-        (lambda faults: faults.pause(broker=[]), ValueError, "^broker names none, which no request is about"),
+        (lambda faults: faults.drop(topic=[]), ValueError, "^topic is empty, so it matches no request"),
+        (lambda faults: faults.pause(broker=[]), ValueError, "^broker is empty, so it matches no request"),
         (lambda faults: faults.drop(partition=-1), ValueError, "^partition is 0 or more, not -1$"),
         (
             lambda faults: faults.drop("ConsumerGroupHeartbeat"),
