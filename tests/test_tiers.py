@@ -213,8 +213,7 @@ SURVIVES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "`flush.messages`, `flush.ms` / power cut": (
         f"{CRASH_POINTS}::test_every_crash_leaves_what_was_synced_and_nothing_else",
-        "tests/broker/replication/test_replica_manager.py"
-        "::test_the_acknowledgement_waits_for_the_flush_that_the_topic_asks_for",
+        "tests/broker/replication/test_replica_manager.py::test_the_acknowledgement_waits_for_the_topics_flush",
         "tests/storage/test_log.py::test_flush_ms_makes_a_log_due",
     ),
     "`barnabas.flush.before.ack=true` / `kill -9`": (
@@ -246,8 +245,8 @@ REACHES_THE_DISK: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "recovery point, log start offsets": (
         "tests/broker/upkeep/test_checkpoints.py::test_checkpoints_are_written_by_their_intervals",
-        "tests/broker/upkeep/test_checkpoints.py::test_recovery_points_are_written_after_a_start_that_recovered",
-        "tests/broker/upkeep/test_housekeeping.py::test_how_often_a_job_runs_in_a_minute",
+        "tests/broker/upkeep/test_checkpoints.py::test_a_start_that_recovers_writes_recovery_points",
+        "tests/broker/upkeep/test_housekeeping.py::test_jobs_run_at_their_intervals",
         f"{CRASH_POINTS}::test_what_is_left_out_is_found",
     ),
     "high watermarks": (
@@ -257,7 +256,7 @@ REACHES_THE_DISK: Final[Mapping[str, tuple[str, ...]]] = {
     "the deletion of a topic": (
         f"{CRASH_POINTS}::test_what_is_left_out_is_found",
         "tests/controller/test_controller.py::test_a_deletion_that_a_broker_refuses_is_told_and_made_later",
-        "tests/broker/replication/test_flushes.py::test_who_waits_for_a_log_that_is_deleted_is_told",
+        "tests/broker/replication/test_flushes.py::test_producers_learn_of_the_deletion_of_their_log",
     ),
     "what a start after a crash found": (f"{CRASH_POINTS}::test_what_is_left_out_of_a_start_is_found",),
 }
@@ -284,8 +283,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "a bit turned in the leader epoch": (FLIPS,),
     "a transaction index that cannot be read": (
-        "tests/broker/handlers/test_one_bad_entry.py"
-        "::test_an_unreadable_transaction_index_concerns_its_partition_alone",
+        "tests/broker/handlers/test_one_bad_entry.py::test_an_unreadable_txnindex_fails_its_partition_only",
     ),
     "damage in a segment that a start does not look at": (FLIPS,),
     "damaged, missing or foreign index": (
@@ -335,18 +333,17 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
     "a broker has logs of partitions that the metadata store does not know": (
         f"{STRAY_LOGS}::test_logs_that_no_topic_claims_are_set_aside_at_a_start",
         f"{STRAY_LOGS}::test_logs_of_a_topic_whose_znode_cannot_be_read_stay",
-        "tests/broker/replication/test_replica_manager.py"
-        "::test_what_others_have_by_the_word_of_a_new_controller_is_hosted_no_more",
+        "tests/broker/replication/test_replica_manager.py::test_a_new_controllers_states_remove_moved_replicas",
     ),
     "a topic is created where there is the log": (
         f"{STRAY_LOGS}::test_a_topic_whose_znodes_were_removed_may_be_created_again",
-        f"{STRAY_LOGS}::test_a_topic_that_an_earlier_metadata_store_does_not_know_may_be_created_again",
-        "tests/broker/replication/test_following.py::test_the_log_of_an_earlier_topic_is_replaced_only_outside_the_isr",
+        f"{STRAY_LOGS}::test_a_topic_unknown_to_the_store_can_be_created_again",
+        "tests/broker/replication/test_following.py::test_an_earlier_topics_log_is_replaced_only_outside_the_isr",
     ),
     "the metadata store has forgotten which producer ids": (
-        f"{PRODUCER_IDS}::test_no_id_is_handed_out_again_when_the_metadata_store_has_forgotten",
+        f"{PRODUCER_IDS}::test_no_id_is_handed_out_again_after_a_loss_of_the_store",
         f"{PRODUCER_IDS}::test_the_ids_of_transactions_count_though_none_has_written",
-        f"{PRODUCER_IDS}::test_ids_that_clients_made_up_do_not_use_up_those_that_are_left",
+        f"{PRODUCER_IDS}::test_made_up_producer_ids_do_not_use_up_the_remaining_ones",
     ),
     "the directory that holds `metadata.sqlite` is missing": (
         f"{LOG_DIRS}::test_without_the_directory_of_the_metadata_store_a_start_is_refused",
@@ -368,7 +365,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
     "the same in a compaction pass": (
         PASSING,
         "tests/storage/compaction/test_cleaner_crashes.py::test_a_failure_at_every_step_leaves_a_whole_log",
-        "tests/broker/upkeep/test_compaction.py::test_what_the_disk_failed_at_is_left_alone",
+        "tests/broker/upkeep/test_compaction.py::test_a_log_with_a_disk_error_is_not_compacted_again",
     ),
     "upkeep of a log raises": (
         f"{BAD_APPLE}::test_retention",
@@ -376,12 +373,11 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{BAD_APPLE}::test_settings",
         f"{BAD_APPLE}::test_expiry_of_producers",
         f"{BAD_APPLE}::test_opening_and_closing_logs",
-        f"{BAD_APPLE}::test_all_that_set_aside_are_on_the_page",
-        "tests/broker/replication/test_leadership.py"
-        "::test_one_partition_that_raises_keeps_no_other_from_leaving_out_who_is_behind",
+        f"{BAD_APPLE}::test_every_component_that_sets_aside_is_in_the_metrics",
+        "tests/broker/replication/test_leadership.py::test_a_partition_that_raises_does_not_stop_other_isr_shrinks",
     ),
     "a command for a broker cannot be written": (
-        f"{BAD_APPLE}::test_what_no_message_can_carry_keeps_a_broker_from_hearing_nothing_else",
+        f"{BAD_APPLE}::test_an_unsendable_state_does_not_hold_back_the_others",
     ),
     "the end of a transaction, or forgetting a group's offsets": (
         f"{BAD_APPLE}::test_the_end_of_a_transaction",
@@ -389,7 +385,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "a compaction pass ends in another way": (
         "tests/broker/upkeep/test_compaction.py::test_a_pass_whose_process_fails_is_made_again",
-        "tests/broker/upkeep/test_compaction.py::test_a_log_that_raises_is_set_aside_and_the_others_are_compacted",
+        "tests/broker/upkeep/test_compaction.py::test_a_log_that_raises_does_not_stop_compaction_of_others",
     ),
     "less free space than `barnabas.disk.reserve.bytes`": (
         "tests/broker/replication/test_replica_manager.py::test_a_full_directory_takes_records_of_coordinators_only",
@@ -405,7 +401,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{DISK_FULL}::test_retention_and_a_restart_on_a_full_disk",
         f"{DISK_FULL}::test_a_restart_on_a_disk_without_names",
         "tests/broker/coordinators/transactions/test_full_disk.py::test_a_transaction_ends_when_there_is_room",
-        "tests/broker/upkeep/test_compaction.py::test_what_the_disk_had_no_room_for_is_compacted_later",
+        "tests/broker/upkeep/test_compaction.py::test_a_log_without_room_is_compacted_later",
         "tests/broker/cli/test_serve_messages.py::test_a_start_that_a_full_disk_ends_says_what_to_do",
         "tests/controller/coordination/test_refused_store.py::test_each_refusal_passes_or_is_final",
         "tests/storage/test_truncation.py::test_without_its_checkpoint_a_cut_log_takes_nothing_more",
@@ -414,21 +410,20 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         PASSING,
         f"{FAULTS}::test_a_flush_without_a_descriptor_is_made_again",
         f"{SCARCE}::test_a_flush_that_finds_no_descriptor_is_made_later",
-        f"{SCARCE}::test_a_commit_of_offsets_that_is_flushed_late_is_acknowledged",
+        f"{SCARCE}::test_a_late_flush_of_committed_offsets_is_acknowledged",
         f"{SCARCE}::test_a_transaction_whose_end_is_flushed_late_ends",
-        f"{SCARCE}::test_idle_connections_leave_descriptors_to_the_log_and_the_metadata_store",
+        f"{SCARCE}::test_idle_connections_leave_descriptors_to_log_and_store",
         "tests/broker/replication/test_flushes.py::test_a_flush_that_finds_no_thread_passes",
         "tests/broker/whole/test_no_threads.py::test_a_broker_serves_and_stops_cleanly_without_new_threads",
     ),
     "a new partition cannot be created": (
-        f"{SCARCE}::test_a_topic_created_without_descriptors_is_served_when_there_are_some",
-        f"{SCARCE}::test_a_log_that_could_not_be_opened_at_the_start_is_opened_when_there_are_descriptors",
+        f"{SCARCE}::test_a_topic_created_without_descriptors_is_served_later",
+        f"{SCARCE}::test_a_log_without_descriptors_at_the_start_is_opened_later",
         "tests/controller/test_controller.py::test_a_replica_is_offline_until_its_log_opens",
         "tests/controller/test_controller.py::test_a_creation_that_no_broker_serves_in_time_is_answered_so",
     ),
     "something else than a directory lies where": (
-        "tests/broker/replication/test_replica_manager.py"
-        "::test_a_file_in_the_place_of_a_log_keeps_its_partition_offline_until_it_is_moved_away",
+        "tests/broker/replication/test_replica_manager.py::test_a_file_in_a_logs_place_keeps_its_partition_offline",
     ),
     "a deletion that the disk did not take": (
         f"{FAULTS}::test_deletions_that_could_not_be_synced_are_told",
@@ -458,8 +453,7 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
     "Flushes that no acknowledgement waits for run four at a time": (
         "tests/broker/replication/test_flushes.py::test_a_log_whose_sync_takes_long_holds_back_no_other",
         "tests/broker/replication/test_flushes.py::test_a_stop_begins_no_new_flushes_before_the_last",
-        "tests/broker/replication/test_flusher.py"
-        "::test_a_directory_has_some_flushes_at_a_time_and_a_stop_begins_no_more",
+        "tests/broker/replication/test_flusher.py::test_a_directory_has_few_flushes_at_once",
     ),
     "The recovery point never passes what is not on the disk": (
         f"{CRASH_POINTS}::test_what_is_left_out_is_found",
@@ -502,8 +496,7 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
     "That one has everything that was acknowledged with `acks=all`": (
         f"{LAST_TO_LEAVE}::test_what_took_two_the_other_has",
         "tests/controller/operations/test_broker_lives.py::test_who_left_last_has_what_two_had_to_have",
-        "tests/broker/replication/test_leadership.py"
-        "::test_with_too_few_in_sync_producers_are_told_and_nothing_is_committed",
+        "tests/broker/replication/test_leadership.py::test_too_small_an_isr_fails_producers_and_commits_nothing",
     ),
     "So what counts is": (
         f"{LAST_TO_LEAVE}::test_one_replica_is_enough_for_the_leader_alone",

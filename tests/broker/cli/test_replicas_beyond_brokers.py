@@ -31,7 +31,7 @@ def all_set_to(number: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("key", BEYOND)
-def test_one_more_than_there_are_brokers_is_told_with_its_consequence(key: str) -> None:
+def test_a_count_above_the_brokers_is_told_with_its_consequence(key: str) -> None:
     configs = {**all_set_to(2), key.replace(".", "_"): "3"}
     assert told(2, **configs) == [f"{key} is 3, but there are only 2 brokers: {BEYOND[key]}"]
 

@@ -215,7 +215,7 @@ def test_the_parent_tells_the_store_of_a_death_at_once(whose: str) -> None:
         assert not lines(brokers, "this broker's last run")
 
 
-def test_who_dies_over_and_over_is_given_up(brokers: BarnabasBrokers) -> None:
+def test_a_broker_that_dies_repeatedly_is_given_up(brokers: BarnabasBrokers) -> None:
     for number in range(1, 7):
         pid = wait_until(lambda: brokers.broker_pid(2))
         os.kill(pid, signal.SIGKILL)
@@ -265,7 +265,7 @@ def test_a_paused_parent_ends_no_session(brokers: BarnabasBrokers) -> None:
 
 
 @pytest.mark.parametrize("how", ["is killed", "stands still"])
-def test_while_the_parent_is_away_nobody_takes_the_place_of_who_dies(brokers: BarnabasBrokers, how: str) -> None:
+def test_without_a_parent_no_dead_broker_is_replaced(brokers: BarnabasBrokers, how: str) -> None:
     create(brokers, "letters")
     before = {index: each.leader for index, each in partitions(brokers, "letters").items()}
     controller = admin_of(brokers).list_topics(timeout=PATIENCE_S).controller_id
@@ -313,7 +313,7 @@ def test_others_lead_after_a_death_before_its_session_would_end() -> None:
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_how_soon_others_lead_after_a_death() -> None:
+def test_others_lead_soon_after_a_death() -> None:
     """Some 0.15 s."""
     with BarnabasBrokers(overrides={"zookeeper.session.timeout.ms": "40000"}) as brokers:
         create(brokers, "letters")
@@ -382,7 +382,7 @@ def test_a_terminal_that_is_closed_ends_all(brokers: BarnabasBrokers) -> None:
         assert (brokers.log_dir / f"broker{node_id}" / ".kafka_cleanshutdown").exists()
 
 
-def test_brokers_outlive_their_parent_and_the_next_one_finds_them(brokers: BarnabasBrokers) -> None:
+def test_a_new_parent_finds_brokers_that_outlived_theirs(brokers: BarnabasBrokers) -> None:
     create(brokers, "letters")
     first, pids = brokers.ready_line, [brokers.broker_pid(node_id) for node_id in (1, 2, 3)]
     leaders = {index: each.leader for index, each in partitions(brokers, "letters").items()}
@@ -469,7 +469,7 @@ def test_a_note_that_is_damaged_is_told(brokers: BarnabasBrokers) -> None:
     brokers.start()
 
 
-def test_a_stop_ends_when_brokers_of_a_former_parent_have_just_died(brokers: BarnabasBrokers) -> None:
+def test_a_stop_ends_if_a_former_parents_brokers_have_just_died(brokers: BarnabasBrokers) -> None:
     with orphans_are_ours():
         brokers.kill_parent()
     brokers.start()
@@ -479,7 +479,7 @@ def test_a_stop_ends_when_brokers_of_a_former_parent_have_just_died(brokers: Bar
     brokers.stop()
 
 
-def test_a_broker_of_before_that_dies_before_it_has_registered_anew_is_started_again(brokers: BarnabasBrokers) -> None:
+def test_a_former_broker_that_dies_unregistered_is_started_again(brokers: BarnabasBrokers) -> None:
     """It has run: that it could not start is no reason to stop all."""
     brokers.kill_parent()
     pid = brokers.broker_pid(2)
@@ -493,7 +493,7 @@ def test_a_broker_of_before_that_dies_before_it_has_registered_anew_is_started_a
     create(brokers, "letters")
 
 
-def test_a_parent_that_dies_while_it_takes_over_is_taken_over_itself(brokers: BarnabasBrokers) -> None:
+def test_a_parent_that_dies_in_a_take_over_can_be_taken_over(brokers: BarnabasBrokers) -> None:
     first, pid = brokers.ready_line, brokers.broker_pid(2)
     brokers.kill_parent()
     children.pause(pid)
@@ -517,7 +517,7 @@ def test_ctrl_c_ends_all_by_the_parent_alone(brokers: BarnabasBrokers) -> None:
 
 
 @pytest.mark.parametrize("what", ["directory", "log"])
-def test_who_was_stopped_last_and_lost_its_disk_does_not_lead(brokers: BarnabasBrokers, what: str) -> None:
+def test_the_last_stopped_broker_does_not_lead_without_its_disk(brokers: BarnabasBrokers, what: str) -> None:
     """It is the only one in sync, and the others have everything all the same: who had left before it leads."""
     create(brokers, "letters")
     for index in range(3):
@@ -674,7 +674,7 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         (["--brokers", "3", "--zookeeper", "zk:2181"], "leave zookeeper.connect (--zookeeper) out"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_impossible_options_are_refused(tmp_path: Path, arguments: list[str], told: str) -> None:
     done = run(*arguments, "--data-dir", str(tmp_path / "data"))
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
@@ -693,7 +693,7 @@ def test_replicas_that_so_many_brokers_cannot_keep_are_told(tmp_path: Path) -> N
     assert told[1].endswith(", so consumer groups wait for more brokers")
 
 
-def test_what_it_takes(brokers: BarnabasBrokers) -> None:
+def test_three_brokers_take_180_mib_at_most(brokers: BarnabasBrokers) -> None:
     """At most 180 MiB in all; what the parent has imported is shared."""
     pids = [brokers.pid, *(brokers.broker_pid(node_id) for node_id in (1, 2, 3))]
     shares_kib = [
@@ -706,7 +706,7 @@ def test_what_it_takes(brokers: BarnabasBrokers) -> None:
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_how_soon_all_are_ready(brokers: BarnabasBrokers) -> None:
+def test_three_brokers_are_ready_soon(brokers: BarnabasBrokers) -> None:
     """Some 1 s."""
 
     def start_s() -> float:

@@ -21,7 +21,7 @@ def test_this_machine_may_connect(address: str, host: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7", "[::]:7", "192.0.2.1:7", "example.org:7", ":7"])
-def test_nobody_else_may(address: str) -> None:
+def test_only_this_machine_may_connect(address: str) -> None:
     with pytest.raises(ValueError, match="only this machine may connect"):
         loopback_address(address)
 

@@ -79,7 +79,7 @@ def test_the_number_of_replicas_is_changed(before: Placement, factor: int) -> No
         assert new[: min(factor, len(old))] == old[:factor], "who is preferred stays so"
 
 
-def test_what_is_not_in_sync_goes_first() -> None:
+def test_replicas_out_of_sync_are_removed_first() -> None:
     place = PartitionPlace((1, 2, 3), (1, 3), 1, 5)
     before = Placement({each: BrokerPlace("h", 1) for each in (1, 2, 3)}, {("t", 0): place})
     assert plan_spread(before, [("t", 0)], [1, 2, 3], 2) == {("t", 0): (1, 3)}

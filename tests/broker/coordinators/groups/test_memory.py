@@ -114,7 +114,7 @@ def test_offsets_count(producer_id: int) -> None:
     run(scenario, **SCARCE)
 
 
-def test_what_is_held_is_what_is_there() -> None:
+def test_running_sums_equal_the_held_state() -> None:
     """The running sums, after everything that changes them, and after a restart."""
 
     async def scenario(bench: Bench) -> None:
