@@ -131,7 +131,7 @@ def test_a_part_that_breaks_off_fails_and_names_what_it_ran(tmp_path: Path, said
     assert any("BROKE OFF one: pytest ended with status 7" in line for line in report(run, tmp_path))
 
 
-def test_a_run_goes_on_where_it_was_interrupted_and_keeps_what_failed(tmp_path: Path, said: list[str]) -> None:
+def test_an_interrupted_run_resumes_and_keeps_failures(tmp_path: Path, said: list[str]) -> None:
     paths = (str(tmp_path),)
     part = Part("one", "", paths)
     tests = "import os, pathlib\ndef test_fails(): assert False\ndef test_ends(): os._exit(7)\n"

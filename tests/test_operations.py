@@ -191,7 +191,7 @@ def test_a_broker_with_an_empty_disk_fetches_what_it_had(operator: Operator) -> 
 
 
 @pytest.mark.full
-def test_who_was_the_last_one_in_sync_and_comes_back_empty(operator: Operator) -> None:
+def test_the_last_in_sync_broker_returns_with_an_empty_disk(operator: Operator) -> None:
     operator.run("barnabas topics create voyages -p 6 -r 3")
     operator.run("barnabas topics create letters -p 3 -r 3 -c min.insync.replicas=1")
     broker = operator.brokers[1]

@@ -197,11 +197,10 @@ PRODUCER_IDS: Final = "tests/broker/cluster/test_producer_ids.py"
 
 SURVIVES: Final[Mapping[str, tuple[str, ...]]] = {
     "defaults, as in Kafka / `kill -9`": (
-        "tests/broker/whole/test_restart.py::test_nothing_acknowledged_is_lost_or_doubled_by_kill_9_under_load",
+        "tests/broker/whole/test_restart.py::test_kills_under_load_lose_and_double_no_records",
         "tests/broker/whole/test_restart.py::test_records_offsets_and_the_cluster_survive",
         "compat_tests/transactions/test_kills.py::test_decisions_hold_while_the_broker_is_killed",
-        "compat_tests/transactions/test_every_append.py"
-        "::test_a_transaction_is_there_whole_or_not_wherever_the_broker_dies",
+        "compat_tests/transactions/test_every_append.py::test_a_transaction_is_whole_or_absent_after_any_kill",
     ),
     "defaults, as in Kafka / power cut": (
         f"{CRASH_POINTS}::test_every_crash_leaves_what_was_synced_and_nothing_else",
@@ -237,7 +236,7 @@ REACHES_THE_DISK: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "index files of sealed segments": (
         "tests/storage/test_log.py::test_a_roll_and_an_epoch_do_not_flush_the_active_segment",
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
     ),
     "index files of active segments": (
         "tests/storage/test_log_manager.py::test_a_clean_stop_syncs_what_has_changed_and_nothing_twice",
@@ -247,18 +246,18 @@ REACHES_THE_DISK: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/broker/upkeep/test_checkpoints.py::test_checkpoints_are_written_by_their_intervals",
         "tests/broker/upkeep/test_checkpoints.py::test_a_start_that_recovers_writes_recovery_points",
         "tests/broker/upkeep/test_housekeeping.py::test_jobs_run_at_their_intervals",
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
     ),
     "high watermarks": (
         "tests/broker/upkeep/test_checkpoints.py::test_checkpoints_are_written_by_their_intervals",
         f"{RECOVERY}::test_the_high_watermark_waits_for_the_names_of_segments",
     ),
     "the deletion of a topic": (
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
         "tests/controller/test_controller.py::test_a_deletion_that_a_broker_refuses_is_told_and_made_later",
         "tests/broker/replication/test_flushes.py::test_producers_learn_of_the_deletion_of_their_log",
     ),
-    "what a start after a crash found": (f"{CRASH_POINTS}::test_what_is_left_out_of_a_start_is_found",),
+    "what a start after a crash found": (f"{CRASH_POINTS}::test_left_out_syncs_of_a_start_are_found",),
 }
 
 FAULT: Final[Mapping[str, tuple[str, ...]]] = {
@@ -277,9 +276,9 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/broker/whole/test_replication.py::test_a_damaged_replica_is_fetched_anew_and_joins_again",
     ),
     "the damaged replica is the last one of the ISR": (
-        f"{LAST_TO_LEAVE}::test_what_took_two_the_other_has",
+        f"{LAST_TO_LEAVE}::test_the_other_replica_has_records_that_took_two",
         f"{LAST_TO_LEAVE}::test_one_replica_is_enough_for_the_leader_alone",
-        "tests/controller/test_cluster.py::test_whoever_is_left_leads_if_an_administrator_wants_it",
+        "tests/controller/test_cluster.py::test_an_administrator_can_elect_any_remaining_replica",
     ),
     "a bit turned in the leader epoch": (FLIPS,),
     "a transaction index that cannot be read": (
@@ -307,15 +306,15 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{DIRECTORIES}::test_a_known_directory_that_cannot_be_locked_is_missing",
         f"{DIRECTORIES}::test_a_disk_failure_at_a_start_is_of_one_directory",
         f"{DIRECTORIES}::test_a_directory_is_given_up_by_its_line",
-        f"{LOG_DIRS}::test_partitions_of_a_missing_directory_are_offline_until_it_is_back",
-        f"{LOG_DIRS}::test_clients_are_told_of_a_storage_error_and_a_deletion_waits",
+        f"{LOG_DIRS}::test_a_missing_directorys_partitions_are_offline",
+        f"{LOG_DIRS}::test_a_missing_directory_is_a_storage_error",
     ),
     "a log directory is empty, or the directory of a partition is gone": (
-        f"{LOST_LOGS}::test_who_was_in_sync_before_leads_for_the_last_one_that_has_lost_its_log",
+        f"{LOST_LOGS}::test_the_replica_in_sync_before_replaces_a_lost_last_one",
         f"{LOST_LOGS}::test_the_last_one_in_sync_does_not_lead_without_its_log",
-        f"{LOST_LOGS}::test_where_all_have_died_the_one_with_an_empty_disk_waits_for_the_others",
-        f"{LOST_LOGS}::test_who_deletes_the_file_gives_the_logs_up",
-        f"{LOST_LOGS}::test_what_nobody_else_has_begins_anew",
+        f"{LOST_LOGS}::test_after_all_deaths_an_empty_disk_waits_for_the_others",
+        f"{LOST_LOGS}::test_deleting_the_file_gives_the_lost_logs_up",
+        f"{LOST_LOGS}::test_a_lost_log_without_another_replica_begins_anew",
         "tests/storage/test_log_manager.py::test_lost_logs_are_remembered_through_a_start_on_a_full_disk",
         "tests/storage/test_log_manager.py::test_a_new_directory_is_new_until_lost_logs_are_written",
     ),
@@ -323,7 +322,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{RECOVERY}::test_a_log_without_its_segments_is_no_empty_one",
         f"{RECOVERY}::test_a_killed_log_that_lacks_flushed_records_is_offline",
         f"{RECOVERY}::test_a_log_that_was_emptied_after_a_clean_stop_is_offline",
-        f"{LOST_LOGS}::test_where_all_have_died_the_one_without_segments_does_not_lead",
+        f"{LOST_LOGS}::test_after_all_deaths_a_log_without_segments_does_not_lead",
     ),
     "the same after a kill": (
         f"{RECOVERY}::test_segments_beyond_the_checkpoints_may_be_missing",
@@ -346,7 +345,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{PRODUCER_IDS}::test_made_up_producer_ids_do_not_use_up_the_remaining_ones",
     ),
     "the directory that holds `metadata.sqlite` is missing": (
-        f"{LOG_DIRS}::test_without_the_directory_of_the_metadata_store_a_start_is_refused",
+        f"{LOG_DIRS}::test_a_start_without_the_metadata_store_is_refused",
         f"{LOG_DIRS}::test_two_metadata_stores_are_refused",
         f"{LOG_DIRS}::test_an_empty_metadata_store_is_told_as_such_and_stays_empty",
     ),
@@ -443,25 +442,25 @@ PROMISES_NOTHING: Final[Mapping[str, str]] = {
 BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
     "After a crash every batch from the recovery point on is checked": (
         f"{RECOVERY}::test_damage_before_whole_batches_is_refused",
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
     ),
     "Ctrl-C and SIGTERM end a start that is still at it": (
         "tests/broker/whole/test_start_and_stop.py::test_a_start_that_recovers_logs_can_be_given_up",
         f"{RECOVERY}::test_a_recovery_that_is_given_up_leaves_all_to_the_next_one",
     ),
-    "Checkpoints are replaced in one step": (f"{CRASH_POINTS}::test_what_is_left_out_is_found",),
+    "Checkpoints are replaced in one step": (f"{CRASH_POINTS}::test_left_out_syncs_are_found",),
     "Flushes that no acknowledgement waits for run four at a time": (
         "tests/broker/replication/test_flushes.py::test_a_log_whose_sync_takes_long_holds_back_no_other",
         "tests/broker/replication/test_flushes.py::test_a_stop_begins_no_new_flushes_before_the_last",
         "tests/broker/replication/test_flusher.py::test_a_directory_has_few_flushes_at_once",
     ),
     "The recovery point never passes what is not on the disk": (
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
         "tests/storage/test_log.py::test_appends_during_a_flush_are_not_covered_by_it",
     ),
     "One that begins anew is written down as empty": (
         "tests/storage/test_truncation.py::test_a_log_that_starts_anew_is_found_so_after_a_crash",
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
     ),
     "For a log without records nothing of this is brought to the disk": (
         f"{RECOVERY}::test_an_epoch_without_batches_is_forgotten_by_a_restart",
@@ -478,10 +477,10 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{LOG_DIRS}::test_the_order_of_log_dirs_does_not_matter_and_new_ones_join",
     ),
     "A directory whose path another known one has is missed as well": (
-        f"{LOG_DIRS}::test_a_disk_may_be_mounted_at_another_path_one_start_too_late",
+        f"{LOG_DIRS}::test_a_disk_may_be_mounted_elsewhere_one_start_too_late",
     ),
     "Directories of partitions may be moved from one to another": (
-        f"{LOG_DIRS}::test_partitions_moved_between_directories_while_the_broker_is_stopped_are_found",
+        f"{LOG_DIRS}::test_partitions_moved_between_directories_are_found",
         f"{DIRECTORIES}::test_a_log_that_was_moved_keeps_what_its_checkpoints_said",
     ),
     "Kafka's formats have no checksum": (FLIPS, f"{RECOVERY}::test_no_damaged_index_has_a_look_up_go_astray"),
@@ -494,8 +493,8 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/storage/compaction/test_cleaner.py::test_aborted_records_are_not_last_without_an_index",
     ),
     "That one has everything that was acknowledged with `acks=all`": (
-        f"{LAST_TO_LEAVE}::test_what_took_two_the_other_has",
-        "tests/controller/operations/test_broker_lives.py::test_who_left_last_has_what_two_had_to_have",
+        f"{LAST_TO_LEAVE}::test_the_other_replica_has_records_that_took_two",
+        "tests/controller/operations/test_broker_lives.py::test_the_last_to_leave_has_records_that_took_two_replicas",
         "tests/broker/replication/test_leadership.py::test_too_small_an_isr_fails_producers_and_commits_nothing",
     ),
     "So what counts is": (
@@ -509,16 +508,14 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "In doubt it is marked, too": (
         f"{LAST_TO_LEAVE}::test_one_replica_was_enough_for_a_moment",
-        f"{LAST_TO_LEAVE}::test_what_was_set_while_nobody_was_the_controller",
+        f"{LAST_TO_LEAVE}::test_settings_made_without_a_controller_are_doubted",
         f"{LAST_TO_LEAVE}::test_a_setting_that_was_reverted_before_it_was_read",
     ),
 }
 """By the first words of a sentence, or of a part of one."""
 
 LIVE: Final[Mapping[str, tuple[str, ...]]] = {
-    "kill -9 of one broker": (
-        "tests/broker/whole/test_restart.py::test_nothing_acknowledged_is_lost_or_doubled_by_kill_9_under_load",
-    ),
+    "kill -9 of one broker": ("tests/broker/whole/test_restart.py::test_kills_under_load_lose_and_double_no_records",),
     "kill -9 of one broker under every kind of client": (
         "tests/soak/test_soak.py::test_nothing_is_lost_doubled_or_torn_under_kill_9",
     ),
@@ -526,11 +523,11 @@ LIVE: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/soak/test_cluster.py::test_nothing_is_lost_when_brokers_of_one_command_are_killed",
     ),
     "what all brokers acknowledged outlives each of them": (
-        "tests/broker/whole/test_cluster.py::test_what_was_acknowledged_outlives_its_leaders",
+        "tests/broker/whole/test_cluster.py::test_acknowledged_records_outlive_their_leaders",
         "tests/broker/whole/test_clients_of_several.py::test_transactions_and_groups_outlive_their_coordinators",
     ),
     "a real ZooKeeper": (
-        "compat_tests/zookeeper/test_cluster.py::test_acknowledged_records_outlive_kills_stops_and_expired_sessions",
+        "compat_tests/zookeeper/test_cluster.py::test_acknowledged_records_outlive_kills_and_expired_sessions",
     ),
     "the container image": ("tests/test_image.py::test_clients_outside_produce_and_consume",),
 }
@@ -617,7 +614,7 @@ def problem_of(test: str) -> str:
         return "there is no such test"
 
 
-def test_what_shows_a_promise_is_in_the_gate() -> None:
+def test_tests_of_promises_are_in_the_gate() -> None:
     tests = sorted({test for shown in SHOWN.values() for test in shown})
     assert len(tests) > 100
     assert [(test, problem) for test in tests if (problem := problem_of(test))] == []
@@ -846,5 +843,5 @@ def test_rows_and_entries_are_compared(found: list[str], told: list[str], missin
         ("def test_it(): dedupe.options()", set()),
     ],
 )
-def test_what_a_test_runs(source: str, names: set[str]) -> None:
+def test_the_programs_that_a_test_runs_are_known(source: str, names: set[str]) -> None:
     assert names_run_by(Source.of(source), "test_it") == names

@@ -97,7 +97,7 @@ def test_kafkas_batches_of_many_blocks_are_read(codec: CompressionType) -> None:
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
-def test_where_the_compressor_is_the_same_the_bytes_are_kafkas(codec: CompressionType) -> None:
+def test_compressed_bytes_equal_kafkas_with_the_same_compressor(codec: CompressionType) -> None:
     assert build_batch(golden_records(), compression=codec) == golden(codec.name.lower())
 
 

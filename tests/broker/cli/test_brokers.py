@@ -233,7 +233,7 @@ def test_a_rebalance_that_is_interrupted_goes_on(broker: Cluster, run: Run) -> N
             env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.brokers[0].bootstrap_servers},
         )  # fmt: skip
         assert process.stderr is not None
-        assert "on the way; after Ctrl-C" in process.stderr.readline()
+        assert "on the way; to wait again after Ctrl-C" in process.stderr.readline()
         return process
 
     with begun() as process:

@@ -690,7 +690,7 @@ def test_replicas_that_so_many_brokers_cannot_keep_are_told(tmp_path: Path) -> N
     assert " WARN " in told[0]
     assert "default.replication.factor is 3, " in told[0]
     assert "offsets.topic.replication.factor is 4, " in told[1]
-    assert told[1].endswith(", so consumer groups wait for more brokers")
+    assert told[1].endswith(": consumer groups wait for more brokers")
 
 
 def test_three_brokers_take_180_mib_at_most(brokers: BarnabasBrokers) -> None:

@@ -310,7 +310,7 @@ def test_a_length_that_is_none(control: ControlClient) -> None:
     assert (status, error) == (400, "this is no request of HTTP: Invalid character in Content-Length")
 
 
-def test_what_is_no_http_does_not_disturb(process: BarnabasControl, control: ControlClient) -> None:
+def test_bytes_that_are_no_http_do_no_harm(process: BarnabasControl, control: ControlClient) -> None:
     host, port = process.url.removeprefix("http://").split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
     connection.connect()
@@ -352,7 +352,7 @@ def test_more_than_may_wait(control: ControlClient) -> None:
         each.close()
 
 
-def test_who_has_gone_waits_no_more(control: ControlClient) -> None:
+def test_a_gone_client_waits_no_more(control: ControlClient) -> None:
     """Nor do the threads that have waited for them: there are not twice as many."""
     control.done("POST", "/brokers", name="left")
     number = control.done("POST", "/brokers/left/hold")["fault"]
@@ -401,7 +401,7 @@ def test_only_loopback(address: str) -> None:
     )
 
 
-def test_what_the_command_refuses() -> None:
+def test_the_command_refuses_wrong_options() -> None:
     assert "'8099' is not HOST:PORT" in refused("--control", "8099")
     assert "leave --brokers out, and POST /brokers" in refused("--control", "127.0.0.1:0", "--brokers", "3")
     empty = refused("--control=127.0.0.1:0", BARNABAS_CONTROL_TOKEN="")
@@ -441,7 +441,7 @@ def test_metrics_have_a_port_without_it() -> None:
         assert ControlClient(process.url).done("GET", "/brokers/main/faults") == {"faults": []}
 
 
-def test_it_ends_while_somebody_waits() -> None:
+def test_the_server_ends_while_a_client_waits() -> None:
     with BarnabasControl() as process:
         control = ControlClient(process.url)
         number = control.done("POST", "/brokers/main/hold")["fault"]
