@@ -213,7 +213,7 @@ def test_the_last_in_sync_broker_returns_with_an_empty_disk(operator: Operator) 
 
 
 @pytest.mark.full
-def test_one_of_several_disks_is_given_up(tmp_path: Path) -> None:
+def test_an_operator_gives_up_one_of_several_disks(tmp_path: Path) -> None:
     if not shutil.which("curl"):
         tool_missing("no curl")
     with Operator(tmp_path, disks=2) as operator:

@@ -33,7 +33,7 @@ def test_all_have_heard() -> None:
         ),
     ],
 )
-def test_one_has_not_heard(of_the_third: dict[str, Any], expected: str) -> None:
+def test_a_broker_with_older_metadata_is_not_settled(of_the_third: dict[str, Any], expected: str) -> None:
     assert unsettled(told(**of_the_third)) == expected
 
 

@@ -503,7 +503,7 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{LAST_TO_LEAVE}::test_a_default_that_was_lowered_for_one_life",
     ),
     "Where it is 1, the state is marked": (
-        f"{LAST_TO_LEAVE}::test_one_replica_is_enough_from_now_on",
+        f"{LAST_TO_LEAVE}::test_a_minimum_lowered_to_one_marks_the_state",
         "tests/controller/operations/test_last_to_leave.py::test_the_mark_does_not_grow_and_goes",
     ),
     "In doubt it is marked, too": (

@@ -87,7 +87,7 @@ def state_of(connection: Connection, transactional_id: str) -> Any:
 # What readers see
 
 
-def test_readers_see_what_is_committed_and_nothing_else(
+def test_readers_see_committed_records_only(
     producer: TransactionalProducer, connection: Connection, topic: str
 ) -> None:
     producer.send(topic, b"a", b"b")

@@ -66,7 +66,7 @@ def test_a_pair_without_its_floor_is_not_whole():
     assert of_whole_pairs(before, [BARNABAS, KAFKA], ["W1"]) == before
 
 
-def test_a_failure_is_told_and_the_others_go_on():
+def test_a_failure_is_reported_and_the_others_go_on():
     def measure(system: System, scale: Scale) -> Iterator[Figure]:
         yield Figure("first", 1, "s")
         if system.name == BARNABAS:

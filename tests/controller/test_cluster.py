@@ -50,7 +50,7 @@ async def create(
     await cluster.until(lambda: all((name, 0) in cluster.broker(broker_id).roles for broker_id in live))
 
 
-async def test_one_is_the_controller_and_the_others_stand_by(cluster: Cluster) -> None:
+async def test_one_broker_is_the_controller_and_the_others_stand_by(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         assert [cluster.members[n].controller.is_active for n in (1, 2, 3)] == [True, False, False]

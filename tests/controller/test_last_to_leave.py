@@ -117,7 +117,7 @@ async def test_one_replica_is_enough_for_the_leader_alone(cluster: Cluster, enti
 
 
 @pytest.mark.parametrize("entity", [("brokers", "2"), ("brokers", DEFAULT), ("topics", "t")])
-async def test_one_replica_is_enough_from_now_on(cluster: Cluster, entity: tuple[str, str]) -> None:
+async def test_a_minimum_lowered_to_one_marks_the_state(cluster: Cluster, entity: tuple[str, str]) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         await leave_alone(cluster)

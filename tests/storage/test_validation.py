@@ -111,7 +111,7 @@ def test_there_must_be_one_batch() -> None:
         (255, ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_only_magic_2(magic: int, error: ErrorCode) -> None:
+def test_batches_without_magic_2_are_refused(magic: int, error: ErrorCode) -> None:
     batch = build_batch(some_records())
     batch[16] = magic
     assert refusal(batch) is error

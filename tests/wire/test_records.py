@@ -307,7 +307,7 @@ def test_unknown_codecs() -> None:
     st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=2),
 )
 @pytest.mark.slow
-def test_what_is_read_at_once_is_what_is_read_one_by_one(
+def test_records_read_at_once_equal_records_read_singly(
     fields: list[tuple[int, bytes | None, bytes | None]], damages: list[tuple[int, int]]
 ) -> None:
     """Without headers, so that the quick way is taken, and with numbers on both sides of its limit."""

@@ -100,7 +100,7 @@ def test_impossible_moves_are_refused(
         assert done.err.count("\n") == 1
 
 
-def test_a_topic_that_goes_meanwhile_is_told() -> None:
+def test_a_topic_deleted_meanwhile_is_reported() -> None:
     situation = Situation(Placement({}, {}), {})
     with pytest.raises(ClientError, match="deleted during the move: walks-0 and 1 other"):
         _targets(situation, [("walks", 0), ("walks", 1)], [1], None, None)
@@ -329,7 +329,7 @@ def test_all_partitions_that_wait_for_a_broker_are_named() -> None:
     assert some_text([("t", 1), ("t", 2), ("u", 0)]) == "t-1 and 2 others"
 
 
-def test_a_broker_that_goes_away_meanwhile_is_told(broker: Cluster, run: Run) -> None:
+def test_a_broker_that_leaves_meanwhile_is_reported(broker: Cluster, run: Run) -> None:
     place(run, "swims", [0])
     broker.cut(0, 3)
     process = subprocess.Popen(

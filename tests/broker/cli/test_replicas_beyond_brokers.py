@@ -36,11 +36,11 @@ def test_a_count_above_the_brokers_is_told_with_its_consequence(key: str) -> Non
     assert told(2, **configs) == [f"{key} is 3, but there are only 2 brokers: {BEYOND[key]}"]
 
 
-def test_as_many_as_there_are_brokers_are_not_told() -> None:
+def test_a_count_equal_to_the_brokers_is_not_told() -> None:
     assert told(3, **all_set_to(3)) == []
 
 
-def test_all_are_told() -> None:
+def test_every_count_above_the_brokers_is_told() -> None:
     assert [line.partition(" is 4, ")[0] for line in told(3, **all_set_to(4))] == list(BEYOND)
 
 

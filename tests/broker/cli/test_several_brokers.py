@@ -442,7 +442,7 @@ def test_a_note_that_cannot_be_written_is_written_later(brokers: BarnabasBrokers
     brokers.stop()
 
 
-def test_a_note_that_is_damaged_is_told(brokers: BarnabasBrokers) -> None:
+def test_a_damaged_note_is_reported(brokers: BarnabasBrokers) -> None:
     """Brokers of before that still run are none that a parent would start, or leave alone, without a word."""
     pids = [brokers.broker_pid(node_id) for node_id in (1, 2, 3)]
     note = brokers.log_dir / NOTE_FILE
@@ -537,7 +537,7 @@ def test_the_last_stopped_broker_does_not_lead_without_its_disk(brokers: Barnaba
     assert not (last / LOST_LOGS_FILE).exists()
 
 
-def test_a_broker_of_before_that_is_not_asked_for_is_told(brokers: BarnabasBrokers) -> None:
+def test_a_surplus_former_broker_is_reported(brokers: BarnabasBrokers) -> None:
     brokers.kill_parent()
     fewer = BarnabasBrokers(2, data_dir=brokers.log_dir)
     with pytest.raises(RuntimeError):
@@ -547,7 +547,7 @@ def test_a_broker_of_before_that_is_not_asked_for_is_told(brokers: BarnabasBroke
     fewer.close()
 
 
-def test_a_broker_that_is_left_out_undrained_is_told(brokers: BarnabasBrokers) -> None:
+def test_an_undrained_broker_that_is_left_out_is_reported(brokers: BarnabasBrokers) -> None:
     """By a parent that starts fewer; not when its partitions have gone to others."""
     admin = admin_of(brokers)
     admin.create_topics([NewTopic("letters", 3, 1)])["letters"].result(PATIENCE_S)
@@ -681,7 +681,7 @@ def test_impossible_options_are_refused(tmp_path: Path, arguments: list[str], to
     assert not (tmp_path / "data").exists()
 
 
-def test_replicas_that_so_many_brokers_cannot_keep_are_told(tmp_path: Path) -> None:
+def test_replica_counts_beyond_the_brokers_are_reported(tmp_path: Path) -> None:
     """Once, by the parent, before anybody waits for them."""
     more = {"default.replication.factor": "3", "offsets.topic.replication.factor": "4", "min.insync.replicas": "2"}
     with BarnabasBrokers(2, more, data_dir=tmp_path) as cluster:

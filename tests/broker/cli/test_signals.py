@@ -27,7 +27,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
         ("consume", "Waiting for new records; --from-beginning prints those that are there, Ctrl-C ends."),
     ],
 )
-def test_a_command_that_waits_in_a_terminal_says_for_what(broker: Broker, run: Run, command: str, told: str) -> None:
+def test_a_command_in_a_terminal_says_what_it_waits_for(broker: Broker, run: Run, command: str, told: str) -> None:
     run("topics", "create", "typed", "-p", "1", "--if-not-exists")
     ours, theirs = os.openpty()
     arguments = [sys.executable, "-m", "barnabas", command, "typed", "-b", broker.bootstrap_servers]

@@ -337,7 +337,7 @@ def test_groups_are_deleted_as_json(run: Run, settled: str) -> None:
     assert (done.status, [each["deleted"] for each in done.json]) == (1, [True, False])
 
 
-def test_which_topics_exist(broker: Broker, run: Run) -> None:
+def test_existing_topics_returns_existing_names_only(broker: Broker, run: Run) -> None:
     run("topics", "create", "there")
 
     async def work() -> set[str]:

@@ -113,7 +113,7 @@ def test_a_replica_on_a_broker_that_is_away_stays() -> None:
         ),
     ],
 )
-def test_too_few_brokers_because_some_are_away(factor: int, away: list[int], expected: str) -> None:
+def test_absent_brokers_are_named_if_too_few_are_left(factor: int, away: list[int], expected: str) -> None:
     before = placement({("t", 0): ((1,), 10)}, dict.fromkeys((1, 2)))
     with pytest.raises(ClientError) as refused:
         plan_spread(before, [("t", 0)], [1, 2], factor, keeping=away, away=away)

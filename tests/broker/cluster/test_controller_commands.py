@@ -97,7 +97,7 @@ async def test_a_controller_that_is_not_elected_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", [LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest])
-async def test_one_epoch_counts_for_all_kinds_of_commands(tmp_path: Path, kind: type) -> None:
+async def test_the_controller_epoch_counts_for_all_kinds_of_requests(tmp_path: Path, kind: type) -> None:
     async with running(tmp_path) as broker:
         commands, newer = broker.commands, broker.controller.epoch + 1
         tell = {

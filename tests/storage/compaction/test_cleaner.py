@@ -503,7 +503,7 @@ def test_a_swap_without_a_descriptor_is_taken_back(logs, tools):
     assert [found for _, found, _ in records(tools, log)] == [b"a", b"active"]
 
 
-def test_the_checkpoint_of_what_is_clean(logs):
+def test_the_cleaner_checkpoint_survives_a_restart(logs):
     log = logs.log(**compacted())
     append(logs, log, (b"a", b"1"))
     path = logs.path / "cleaner-offset-checkpoint"

@@ -86,7 +86,7 @@ def test_records_are_deleted_below_a_number(owner: Owner, name: str) -> None:
         owner.topic("never").delete_records()
 
 
-def test_roles_are_told(owner: Owner, name: str) -> None:
+def test_roles_of_brokers_are_reported(owner: Owner, name: str) -> None:
     owner.create_topic(name)
     known = {server.node_id for server in owner.live_servers()}
     assert {owner.leader(name), owner.controller()} <= known

@@ -265,7 +265,7 @@ def test_a_cluster_leaves_nothing_and_can_be_started_again() -> None:
         assert not data_dir.exists()
 
 
-def test_misspelt_keywords_are_told() -> None:
+def test_misspelt_keywords_are_named() -> None:
     with pytest.warns(UserWarning, match=r"log\.retention\.milliseconds"), Cluster(1, log_retention_milliseconds=5):
         pass
 

@@ -69,7 +69,7 @@ def test_long_values_are_cut(broker: Broker) -> None:
     assert f"  t-0 offset 0: key None, value {b'x' * 80!r}... (1000 bytes)" in explanation(error)
 
 
-def test_nothing_there(broker: Broker) -> None:
+def test_the_report_of_an_empty_broker_says_none(broker: Broker) -> None:
     with pytest.raises(TimeoutError) as error:
         broker.topic("t").wait_records(1, timeout=0.05)
     lines = explanation(error)
@@ -85,14 +85,14 @@ def test_many_topics_are_cut_short(broker: Broker) -> None:
     assert "  ... and 5 more" in explanation(error)
 
 
-def test_the_log_is_told(broker: Broker) -> None:
+def test_the_report_has_the_log(broker: Broker) -> None:
     logging.getLogger("barnabas.test").warning("the disk is on fire")
     with pytest.raises(TimeoutError) as error:
         broker.wait_group("g", timeout=0.05)
     assert any(line.endswith("WARNING barnabas.test: the disk is on fire") for line in explanation(error))
 
 
-def test_the_log_of_others_is_not_told(pytester: pytest.Pytester) -> None:
+def test_the_report_lacks_the_log_of_other_brokers(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import logging
         import pytest

@@ -768,7 +768,7 @@ def test_a_single_broker_has_all_roles(broker: Asked) -> None:
     )
 
 
-def test_which_broker_of_a_cluster_is_meant(start: Callable[..., Asked]) -> None:
+def test_verbs_for_one_broker_of_a_cluster_need_its_node(start: Callable[..., Asked]) -> None:
     cluster = start(brokers=2)
     for verb in ("kill", "start"):
         told = f"{cluster.name} is a cluster: say which of its brokers is meant, node 0 to 1"

@@ -394,7 +394,7 @@ def refused(*arguments: str, **environ: str) -> str:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:0"])
-def test_only_loopback(address: str) -> None:
+def test_the_control_listens_on_loopback_only(address: str) -> None:
     assert refused("--control", address) == (
         f"barnabas: --control {address}: brokers that fail on demand are for this machine alone: "
         "127.0.0.1:PORT, [::1]:PORT\n"

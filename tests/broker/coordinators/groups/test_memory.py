@@ -60,7 +60,7 @@ def test_metadata_has_a_budget_and_members_keep_what_they_have() -> None:
     run(scenario, **SCARCE)
 
 
-def test_one_group_has_a_bound() -> None:
+def test_the_metadata_of_one_group_are_bounded() -> None:
     """The bound holds even if there is room: a rebalance sends all metadata to the leader in one response."""
 
     async def scenario(bench: Bench) -> None:
