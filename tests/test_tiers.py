@@ -458,11 +458,11 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{CRASH_POINTS}::test_left_out_syncs_are_found",
         "tests/storage/test_log.py::test_appends_during_a_flush_are_not_covered_by_it",
     ),
-    "One that begins anew is written down as empty": (
+    "Before a follower's log begins anew at another offset": (
         "tests/storage/test_truncation.py::test_a_log_that_starts_anew_is_found_so_after_a_crash",
         f"{CRASH_POINTS}::test_left_out_syncs_are_found",
     ),
-    "For a log without records nothing of this is brought to the disk": (
+    "The leader epochs of a log without records are not flushed": (
         f"{RECOVERY}::test_an_epoch_without_batches_is_forgotten_by_a_restart",
         "tests/storage/test_log_manager.py::test_a_clean_stop_of_new_logs_syncs_their_directory_once",
     ),
@@ -476,7 +476,7 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{DIRECTORIES}::test_each_note_names_its_own_and_all_noted_directories",
         f"{LOG_DIRS}::test_the_order_of_log_dirs_does_not_matter_and_new_ones_join",
     ),
-    "A directory whose path another known one has is missed as well": (
+    "If a directory is found at the path of another known one": (
         f"{LOG_DIRS}::test_a_disk_may_be_mounted_elsewhere_one_start_too_late",
     ),
     "Directories of partitions may be moved from one to another": (
@@ -506,7 +506,7 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{LAST_TO_LEAVE}::test_a_minimum_lowered_to_one_marks_the_state",
         "tests/controller/operations/test_last_to_leave.py::test_the_mark_does_not_grow_and_goes",
     ),
-    "In doubt it is marked, too": (
+    "If the controller is in doubt, it marks the state": (
         f"{LAST_TO_LEAVE}::test_one_replica_was_enough_for_a_moment",
         f"{LAST_TO_LEAVE}::test_settings_made_without_a_controller_are_doubted",
         f"{LAST_TO_LEAVE}::test_a_setting_that_was_reverted_before_it_was_read",
