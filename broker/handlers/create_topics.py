@@ -7,7 +7,7 @@ Errors per topic: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITI
 INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST (duplicates, counts beside an assignment,
 __cluster_metadata), POLICY_VIOLATION (more than 10,000 partitions in one request), REQUEST_TIMED_OUT (the topic is
 still being created), NOT_CONTROLLER, KAFKA_STORAGE_ERROR.
-Deviations: with a timeout of zero or less topics are created in the background, with the result REQUEST_TIMED_OUT, as
+Deviations: with a timeout of zero or less, topics are created in the background, with the result REQUEST_TIMED_OUT, as
 before Kafka 4; throttle_time_ms is always 0.
 Versions: 4 defaults for counts; 5 flexible, the topic's counts and configs in the response (KIP-525); 7 topic id
 (KIP-516).
