@@ -215,16 +215,16 @@ class _ClientExchange:
             return self._final(text)
         found = _SERVER_FINAL.fullmatch(text)
         if found is None or not compare_digest(_decoded(found["signature"]), self._server_signature):
-            raise AuthenticationFailed("The server does not know the password")
+            raise AuthenticationFailed("the server does not know the password: it may be another one than you mean")
         return None
 
     def _final(self, text: str) -> bytes:
         found = _SERVER_FIRST.fullmatch(text)
-        if found is None or not found["nonce"].startswith(self._nonce):
-            raise AuthenticationFailed("The server's first message is invalid")
+        if found is None or not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
+            raise AuthenticationFailed("the server's first message is invalid")
         iterations = int(found["iterations"])
         if not ITERATIONS_MIN <= iterations <= CLIENT_ITERATIONS_MAX:
-            raise AuthenticationFailed(f"The server asks for {iterations} iterations")
+            raise AuthenticationFailed(f"the server asks for {iterations} iterations")
         salted = self._client.salted_password(_decoded(found["salt"]), iterations)
         key = client_key(self._hash_name, salted)
         without_proof = f"c=biws,r={found['nonce']}"
@@ -239,4 +239,4 @@ def _decoded(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except binascii.Error as error:
-        raise AuthenticationFailed("A message of the server is not base64") from error
+        raise AuthenticationFailed("a message of the server is not base64") from error
