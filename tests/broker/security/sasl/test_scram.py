@@ -230,8 +230,7 @@ def test_no_bytes_break_the_server(mechanism: str, first: bytes, final: bytes) -
     ],
 )
 def test_wrong_server(mechanism: str, challenge: bytes) -> None:
-    """A client does not go on with a foreign nonce, its own alone, a broken salt, or iterations that take too little or too
-    much."""
+    """A client does not go on with a foreign nonce, its own alone, a broken salt, or too few or too many iterations."""
     client = Client(mechanism, Credentials("user", PASSWORD), counting).start()
     client.first()
     with pytest.raises(AuthenticationFailed):
