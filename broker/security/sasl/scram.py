@@ -1,9 +1,9 @@
 """SASL's mechanisms SCRAM-SHA-256 and SCRAM-SHA-512: both sides prove that they know a password, and send none.
 RFC 5802, 7677.
 
-Source: ScramSaslServer, ScramMessages and ScramServerCallbackHandler of Kafka. Unlike Kafka, the server checks the
-whole nonce of the final message (CVE-2024-56128) and the channel binding, and an unknown user gets a challenge with a
-salt that is made up: the login fails with the last message, after the same work, as with a wrong password.
+Source: ScramSaslServer, ScramMessages and ScramServerCallbackHandler of Kafka. The server checks the whole nonce of the
+final message (CVE-2024-56128). Unlike Kafka's, it checks the channel binding, and an unknown user gets a challenge with
+a salt that is made up: the login fails with the last message, after the same work, as with a wrong password.
 """
 
 from __future__ import annotations
@@ -140,11 +140,16 @@ class _Exchange:
         self._challenge = f"r={self._nonce},s={salt},i={self._credential.iterations}"
         return self._challenge.encode()
 
+    def _is_answered_by(self, nonce: str, of_client: str) -> bool:
+        """Whether the nonce of a final message is that of the challenge. librdkafka before 2.6.1 puts its own part
+        before it once more, which Kafka 3.9 allows and 4.0 does not; the server's part is fresh all the same."""
+        return any(compare_digest(nonce.encode(), each.encode()) for each in (self._nonce, of_client + self._nonce))
+
     def _take_final(self, text: str, first: re.Match[str]) -> bytes:
         final = _CLIENT_FINAL.fullmatch(text)
         if final is None:
             raise AuthenticationFailed(reason="the client's final message is invalid")
-        if not compare_digest(final["nonce"].encode(), self._nonce.encode()):
+        if not self._is_answered_by(final["nonce"], first["nonce"]):
             raise AuthenticationFailed(reason="the nonce of the final message is not that of the challenge")
         if b64decode(final["binding"], validate=True) != first["header"].encode():
             raise AuthenticationFailed(reason="the channel binding is not that of the first message")

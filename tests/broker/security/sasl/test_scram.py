@@ -4,6 +4,8 @@ with."""
 import contextlib
 import re
 from base64 import b64decode, b64encode
+from hashlib import new
+from hmac import digest
 from typing import Any
 
 import pytest
@@ -14,7 +16,14 @@ from hypothesis import strategies as st
 from barnabas.broker.security.sasl.mechanism import AuthenticationFailed, Identity
 from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.broker.security.sasl.scram import Client, Found, Scram
-from barnabas.broker.security.sasl.scram_credentials import MECHANISMS, Credential
+from barnabas.broker.security.sasl.scram_credentials import (
+    ITERATIONS_MIN,
+    MECHANISMS,
+    Credential,
+    client_key,
+    salted_password,
+    xor,
+)
 
 MECHANISM = "SCRAM-SHA-256"
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -178,6 +187,20 @@ def tampered(mechanism: str, old: str, new: str) -> Any:
 def test_tampered_final_message(mechanism: str, old: str, new: str) -> None:
     """Another nonce, channel binding or proof."""
     tampered(mechanism, old, new)
+
+
+def test_nonce_of_old_librdkafka(mechanism: str) -> None:
+    """Before 2.6.1 it repeats its own part before the whole nonce, and signs that."""
+    exchange, client = server(mechanism).start(), Client(mechanism, Credentials("user", PASSWORD), counting).start()
+    bare = client.first().decode().removeprefix("n,,")
+    challenge = exchange.take(client.first()).decode()
+    own, whole = bare.partition("r=")[2], challenge[2:].partition(",")[0]
+    without_proof = f"c=biws,r={own}{whole}"
+    hash_name = MECHANISMS[mechanism].name
+    key = client_key(hash_name, salted_password(hash_name, PASSWORD, SALT, ITERATIONS_MIN))
+    signature = digest(new(hash_name, key).digest(), f"{bare},{challenge},{without_proof}".encode(), hash_name)
+    exchange.take(f"{without_proof},p={b64encode(xor(key, signature)).decode()}".encode())
+    assert exchange.identity == Identity("user")
 
 
 def test_replayed_exchange(mechanism: str) -> None:
