@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from barnabas.broker.configuration.properties import parse_properties
+from tests.support.required import tool_missing
 from tools.processes import children
 from tools.waiting import PATIENCE_S
 
@@ -114,6 +116,19 @@ def test_librdkafka(running: Running, mechanism: str) -> None:
     producer.produce(f"of-{mechanism.lower()}", b"hello")
     assert producer.flush(PATIENCE_S) == 0
     assert read_one(config, f"of-{mechanism.lower()}") == b"hello"
+
+
+def test_kcat(running: Running) -> None:
+    """By the line that is printed; librdkafka of Debian 12 repeats the nonce."""
+    kcat = shutil.which("kcat")
+    if kcat is None:
+        tool_missing("kcat is not installed (Debian: apt-get install kcat)")
+    config = ("-F", str(running.directory / "librdkafka.properties"))
+    children.run([kcat, *config, "-P", "-t", "of-kcat"], input="hello\n", text=True, check=True)
+    read = children.run(
+        [kcat, *config, "-C", "-t", "of-kcat", "-o", "beginning", "-c", "1"], capture_output=True, text=True
+    )
+    assert read.stdout == "hello\n", read.stderr
 
 
 def test_a_token(running: Running) -> None:
@@ -230,5 +245,20 @@ def test_another_start_keeps_users_and_permissions(tmp_path: Path) -> None:
         rules = command(running, "acls", "list", "--user", "client", who="admin").stdout
         assert "TOPIC" in rules
         assert "GROUP" not in rules
+    finally:
+        stop(running)
+
+
+def test_a_lost_directory(tmp_path: Path) -> None:
+    """What is made anew counts, for users that the data has already, too."""
+    running = start(tmp_path)
+    stop(running)
+    former = running.properties("users")
+    shutil.rmtree(running.directory)
+    running = start(tmp_path)
+    try:
+        assert set(running.properties("users").values()).isdisjoint(former.values())
+        for who in ("client", "admin"):
+            assert command(running, "topics", "list", who=who).returncode == 0
     finally:
         stop(running)
