@@ -19,7 +19,8 @@ from typing import Any
 import aiokafka
 import aiokafka.helpers
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from aiokafka.errors import TopicAuthorizationFailedError
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from barnabas.broker.configuration.properties import parse_properties
@@ -31,6 +32,7 @@ with warnings.catch_warnings():
     # It reads its message definitions through functions of importlib.resources that Python 3.11 deprecates.
     warnings.filterwarnings("ignore", ".*_text is deprecated", DeprecationWarning)
     from kafka import KafkaProducer
+    from kafka.errors import TopicAuthorizationFailedError as KafkaPythonRefusal
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
 
@@ -224,6 +226,71 @@ def test_nobody_else_gets_in(running: Running, tmp_path: Path) -> None:
     config = running.properties("librdkafka") | {"sasl.password": "wrong", "socket.timeout.ms": "5000"}
     with pytest.raises(KafkaException):
         AdminClient(config).list_topics(timeout=5)
+
+
+@pytest.fixture
+def eve(running: Running) -> str:
+    """The password of a user who has no permission; the topic exists."""
+    command(running, "topics", "create", "of-others", who="admin")
+    command(running, "users", "remove", "eve", who="admin")
+    assert command(running, "users", "add", "eve", "--new-password", "of eve", who="admin").returncode == 0
+    return "of eve"
+
+
+def test_librdkafka_without_permission(running: Running, eve: str) -> None:
+    config = running.properties("librdkafka") | {"sasl.username": "eve", "sasl.password": eve}
+    errors: list[KafkaError | None] = []
+    producer = Producer(config)
+    producer.produce("of-others", b"x", on_delivery=lambda error, _: errors.append(error))
+    producer.flush(PATIENCE_S)
+    [error] = errors
+    assert error is not None
+    assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    consumer = Consumer(config | {"group.id": "readers"})
+    consumer.subscribe(["of-others"])
+    message = consumer.poll(PATIENCE_S)
+    consumer.close()
+    assert message is not None
+    found = message.error()
+    assert found is not None
+    assert found.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED)
+
+
+def test_aiokafka_without_permission(running: Running, eve: str) -> None:
+    async def work() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=running.address,
+            security_protocol="SASL_SSL",
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_plain_username="eve",
+            sasl_plain_password=eve,
+            ssl_context=aiokafka.helpers.create_ssl_context(cafile=str(running.directory / "ca.pem")),
+        )
+        await producer.start()
+        try:
+            with pytest.raises(TopicAuthorizationFailedError):
+                await producer.send_and_wait("of-others", b"x")
+        finally:
+            await producer.stop()
+
+    asyncio.run(work())
+
+
+def test_kafka_python_without_permission(running: Running, eve: str) -> None:
+    producer = KafkaProducer(
+        bootstrap_servers=running.address,
+        security_protocol="SASL_SSL",
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_plain_username="eve",
+        sasl_plain_password=eve,
+        ssl_cafile=str(running.directory / "ca.pem"),
+        enable_idempotence=False,
+    )
+    try:
+        with pytest.raises(KafkaPythonRefusal):
+            producer.send("of-others", b"x").get(PATIENCE_S)
+    finally:
+        producer.close(timeout=5)  # Real time: what is left over is not waited for
 
 
 def test_another_start_keeps_users_and_permissions(tmp_path: Path) -> None:
