@@ -28,7 +28,7 @@ from barnabas.broker.cli.one_broker import EXIT_FAILURE, read_configuration, ref
 from barnabas.broker.cli.secure_clients import Account, instructions, java_properties, librdkafka_properties
 from barnabas.broker.client.errors import ClientError
 from barnabas.broker.client.users import new_password
-from barnabas.broker.configuration.config import BrokerConfig, ConfigError
+from barnabas.broker.configuration.config import DEFAULT, BrokerConfig, ConfigError
 from barnabas.broker.configuration.listeners import PLAINTEXT, SASL_SSL
 from barnabas.broker.configuration.properties import PropertiesError, decode_properties, parse_properties
 from barnabas.broker.observability import logs
@@ -55,6 +55,8 @@ STORE_PASSWORD: Final = "barnabas"
 """The password of the PKCS12 stores, which Java requires; the directory protects them."""
 ISSUER: Final = "barnabas"
 AUDIENCE: Final = "kafka"
+MECHANISMS_BEFORE: Final[Mapping[str, str]] = {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}
+"""A configuration with a listener of SASL is valid with it, before that has what follows from the directory."""
 
 _REQUEST_BYTES: Final = 1024 * 1024
 """More than the requests of the first users have."""
@@ -77,7 +79,7 @@ class Secured(NamedTuple):
 def main(options: argparse.Namespace, environ: Mapping[str, str], environment: Environment | None = None) -> int:
     """Serve as `barnabas serve`, secured; exit status as that."""
     try:
-        resolution = read_configuration(options, environ)
+        resolution = read_configuration(options, environ, unless_set=MECHANISMS_BEFORE)
         if resolution.config is None:
             return refuse(resolution.errors)
         directory = directory_of(options.secure, resolution.config)
@@ -119,7 +121,7 @@ def secure(directory: Path, config: BrokerConfig, machine_names: Sequence[str] |
     has_issuer = config.barnabas_http_address is not None
     token_key = _token_key(directory) if has_issuer else None
     configs |= _security_configs(directory, users, has_issuer=has_issuer)
-    given = {key: value for key, value in configs.items() if key not in config.raw or key in _LISTENERS}
+    given = {key: value for key, value in configs.items() if config.source(key) == DEFAULT or key in _LISTENERS}
     return Secured(directory, users, token_key, given)
 
 
