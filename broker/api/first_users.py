@@ -2,7 +2,8 @@
 before there is anybody who could add them.
 
 They are added by requests of a client in the broker's process, as an administrator would, and only where they are
-missing: a password that was changed, and a permission that was taken away, stay so.
+missing: a password that was changed, and a permission that was taken away, stay so. Where the file of passwords is lost
+and made anew, its passwords count.
 """
 
 from __future__ import annotations
@@ -50,18 +51,20 @@ _OF_CLIENTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FirstUser:
-    """A user; one that `is_administrator` is a super user of the configuration, and gets no permissions here."""
+    """A user; one that `is_administrator` is a super user of the configuration, and gets no permissions here.
+    `has_new_password` is whether the password was made for this start: a former one is lost, and does not count."""
 
     name: str
     password: str = field(repr=False)
     is_administrator: bool = False
+    has_new_password: bool = field(default=False, compare=False)
 
 
 async def add_first_users(
     client: LocalClient, users: Sequence[FirstUser], threads: Threads, random_bytes: Callable[[int], bytes]
 ) -> list[str]:
-    """Add those users that have no password for SCRAM, and return their names. `client` speaks for the first
-    administrator. Raises: ApiError.
+    """Add those users that have no password for SCRAM, set passwords that are new, and return the names of these users.
+    `client` speaks for the first administrator. Raises: ApiError.
     """
     administrator = next(user for user in users if user.is_administrator)
     client.session.principal = f"User:{administrator.name}"
@@ -72,25 +75,25 @@ async def add_first_users(
     )
     _check(found.error_code, found.error_message)
     there = {each.user for each in found.results if each.error_code == ErrorCode.NONE}
-    missing = [user for user in users if user.name not in there]
-    if not missing:
+    changed = [user for user in users if user.name not in there or user.has_new_password]
+    if not changed:
         return []
-    await _permit(client, [user.name for user in missing if not user.is_administrator])
+    await _permit(client, [user.name for user in users if user.name not in there and not user.is_administrator])
     for mechanism, hash_name in _HASHES.items():
-        salts = [random_bytes(SALT_BYTES) for _ in missing]
-        passwords = [user.password.encode() for user in missing]
+        salts = [random_bytes(SALT_BYTES) for _ in changed]
+        passwords = [user.password.encode() for user in changed]
         salted = await threads.call(_salted, hash_name, passwords, salts)
         upsertions = [
             ScramCredentialUpsertion(
                 name=user.name, mechanism=mechanism, iterations=ITERATIONS, salt=salt, salted_password=salted_password
             )
-            for user, salt, salted_password in zip(missing, salts, salted, strict=True)
+            for user, salt, salted_password in zip(changed, salts, salted, strict=True)
         ]
         request = AlterUserScramCredentialsRequest(upsertions=upsertions)
         response = await client.ask(request, 0, AlterUserScramCredentialsResponse)
         for result in response.results:
             _check(result.error_code, result.error_message)
-    return [user.name for user in missing]
+    return [user.name for user in changed]
 
 
 def _salted(hash_name: str, passwords: list[bytes], salts: list[bytes]) -> list[bytes]:

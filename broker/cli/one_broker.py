@@ -67,9 +67,13 @@ def serve_one(
 
 
 def read_configuration(
-    options: argparse.Namespace, environ: Mapping[str, str], also: Mapping[str, str] | None = None
+    options: argparse.Namespace,
+    environ: Mapping[str, str],
+    also: Mapping[str, str] | None = None,
+    unless_set: Mapping[str, str] | None = None,
 ) -> Resolution:
-    """All sources of configuration, merged and checked; keys in `also` take precedence over all others.
+    """All sources of configuration, merged and checked; keys in `also` take precedence over all others, and all others
+    over those in `unless_set`.
 
     Errors: ConfigError if a source cannot be read at all; errors of keys and values are in the result.
     """
@@ -107,7 +111,12 @@ def read_configuration(
             named[key], as_given[key] = value, f"{option} {value or repr('')}"
     named |= also or {}
     return resolve(
-        options=named, overrides=overrides, environ=environ, properties=properties, options_as_given=as_given
+        options=named,
+        overrides=overrides,
+        environ=environ,
+        properties=properties,
+        options_as_given=as_given,
+        unless_set=unless_set,
     )
 
 

@@ -28,7 +28,7 @@ from barnabas.broker.cli.one_broker import EXIT_FAILURE, read_configuration, ref
 from barnabas.broker.cli.secure_clients import Account, instructions, java_properties, librdkafka_properties
 from barnabas.broker.client.errors import ClientError
 from barnabas.broker.client.users import new_password
-from barnabas.broker.configuration.config import BrokerConfig, ConfigError
+from barnabas.broker.configuration.config import DEFAULT, BrokerConfig, ConfigError
 from barnabas.broker.configuration.listeners import PLAINTEXT, SASL_SSL
 from barnabas.broker.configuration.properties import PropertiesError, decode_properties, parse_properties
 from barnabas.broker.observability import logs
@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 ADMINISTRATOR: Final = "admin"
 CLIENT: Final = "client"
 USERS_FILE: Final = "users.properties"
+LINES_FILE: Final = "clients.txt"
 BROKER_FILE: Final = "broker.pem"
 TOKEN_KEY_FILE: Final = "oauth-key.pem"
 JWKS_FILE: Final = "jwks.json"
@@ -54,6 +55,8 @@ STORE_PASSWORD: Final = "barnabas"
 """The password of the PKCS12 stores, which Java requires; the directory protects them."""
 ISSUER: Final = "barnabas"
 AUDIENCE: Final = "kafka"
+MECHANISMS_BEFORE: Final[Mapping[str, str]] = {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}
+"""A configuration with a listener of SASL is valid with it, before that has what follows from the directory."""
 
 _REQUEST_BYTES: Final = 1024 * 1024
 """More than the requests of the first users have."""
@@ -76,7 +79,7 @@ class Secured(NamedTuple):
 def main(options: argparse.Namespace, environ: Mapping[str, str], environment: Environment | None = None) -> int:
     """Serve as `barnabas serve`, secured; exit status as that."""
     try:
-        resolution = read_configuration(options, environ)
+        resolution = read_configuration(options, environ, unless_set=MECHANISMS_BEFORE)
         if resolution.config is None:
             return refuse(resolution.errors)
         directory = directory_of(options.secure, resolution.config)
@@ -110,12 +113,15 @@ def secure(directory: Path, config: BrokerConfig, machine_names: Sequence[str] |
     now_ms = SystemClock().now_ms()
     names = asyncio.run(authority.names_of_this_machine()) if machine_names is None else machine_names
     _make_certificates(directory, _hosts(config, names), now_ms)
-    passwords = _passwords(directory)
-    users = tuple(FirstUser(name, passwords[name], name == ADMINISTRATOR) for name in (ADMINISTRATOR, CLIENT))
+    passwords, made = _passwords(directory)
+    users = tuple(
+        FirstUser(name, passwords[name], name == ADMINISTRATOR, has_new_password=name in made)
+        for name in (ADMINISTRATOR, CLIENT)
+    )
     has_issuer = config.barnabas_http_address is not None
     token_key = _token_key(directory) if has_issuer else None
     configs |= _security_configs(directory, users, has_issuer=has_issuer)
-    given = {key: value for key, value in configs.items() if key not in config.raw or key in _LISTENERS}
+    given = {key: value for key, value in configs.items() if config.source(key) == DEFAULT or key in _LISTENERS}
     return Secured(directory, users, token_key, given)
 
 
@@ -218,8 +224,9 @@ def _plain(host: str) -> str:
     return host
 
 
-def _passwords(directory: Path) -> dict[str, str]:
-    """The users' passwords, which are made where they are missing. Raises: ClientError, OSError."""
+def _passwords(directory: Path) -> tuple[dict[str, str], list[str]]:
+    """The users' passwords, which are made where they are missing, and the users whose were. Raises: ClientError,
+    OSError."""
     path = directory / USERS_FILE
     try:
         passwords = dict(parse_properties(decode_properties(path.read_bytes())))
@@ -233,7 +240,7 @@ def _passwords(directory: Path) -> dict[str, str]:
     if missing:
         lines = [f"{name}={password}\n" for name, password in passwords.items()]
         authority.write_private(path, "".join(lines).encode())
-    return passwords
+    return passwords, missing
 
 
 def _token_key(directory: Path) -> bytes:
@@ -260,7 +267,7 @@ def prepare(secured: Secured, broker: Broker) -> None:
 
 
 async def add_users(secured: Secured, broker: Broker) -> None:
-    """Add the users that are missing. Raises: ApiError."""
+    """Add the users that are missing, and set passwords that are new. Raises: ApiError."""
     assert broker.dispatcher is not None
     environment, config = broker.environment, broker.config
     resources = LocalResources(
@@ -269,7 +276,7 @@ async def add_users(secured: Secured, broker: Broker) -> None:
     client = LocalClient(resources, config.inter_broker_listener_name, "barnabas-secure")
     added = await add_first_users(client, secured.users, environment.threads, environment.random_bytes)
     if added:
-        logger.info("users are added: %s", ", ".join(added))
+        logger.info("users have passwords of %s: %s", secured.directory / USERS_FILE, ", ".join(added))
 
 
 def _issuer(secured: Secured, key: bytes, broker: Broker) -> Issuer:
@@ -306,18 +313,19 @@ def tell_clients(secured: Secured, broker: Broker) -> None:
     """Write the clients' files, and print what to paste. A password is printed on a terminal alone: elsewhere somebody
     may keep what is printed."""
     servers = ",".join(str(each).partition("://")[2] for each in broker.socket_server.advertised)
-    try:
-        write_client_files(secured, servers)
-    except OSError as error:
-        logger.warning("the files of clients cannot be written: %s: %s", error.filename, error.strerror)
     account = accounts(secured, servers)[CLIENT]
     port = broker.http_port
     token_url = None if secured.token_key is None or port is None else f"http://127.0.0.1:{port}/oauth/token"
     directory = str(secured.directory)
-    authority.write_private(secured.directory / "clients.txt", instructions(account, directory, token_url).encode())
+    lines = secured.directory / LINES_FILE
+    try:
+        write_client_files(secured, servers)
+        authority.write_private(lines, instructions(account, directory, token_url).encode())
+    except OSError as error:
+        logger.warning("the files of clients cannot be written: %s: %s", error.filename, error.strerror)
     is_seen = sys.stdout is not None and sys.stdout.isatty()
     shown = account if is_seen else Account(account.bootstrap_servers, CLIENT, "PASSWORD", account.ca)
-    where = "" if is_seen else f"PASSWORD is in {secured.directory / USERS_FILE}\n"
+    where = "" if is_seen else f"PASSWORD is in {secured.directory / USERS_FILE}; {lines} has these lines with it\n"
     with contextlib.suppress(OSError, AttributeError):
         sys.stdout.write(f"{instructions(shown, directory, token_url)}{where}")
         sys.stdout.flush()

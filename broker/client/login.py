@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from barnabas.broker.client import tokens
 from barnabas.broker.client.errors import ClientError, OtherMechanism
-from barnabas.broker.client.scram import ScramClient, ScramError
 from barnabas.broker.client.security import (
     MECHANISMS,
     OAUTHBEARER,
@@ -17,6 +17,8 @@ from barnabas.broker.client.security import (
     TokenLogin,
     UserLogin,
 )
+from barnabas.broker.security.sasl import plain, scram
+from barnabas.broker.security.sasl.mechanism import AuthenticationFailed
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
@@ -59,7 +61,7 @@ async def log_in(exchange: Exchange, login: UserLogin | TokenLogin, address: str
 
     try:
         response = await _run(authenticate, login, mechanism)
-    except ScramError as error:
+    except AuthenticationFailed as error:
         raise ClientError(f"the broker at {address} cannot be believed: {error}") from error
     lifetime_ms: int = response.session_lifetime_ms
     return max(0, lifetime_ms)
@@ -72,12 +74,14 @@ async def _run(authenticate: Callable[[bytes], Awaitable[Any]], login: UserLogin
         if response.auth_bytes:  # a refusal, which an error follows once it has been acknowledged
             response = await authenticate(tokens.REFUSAL_ANSWER)
         return response
+    credentials = plain.Credentials(login.username, login.password)
     if mechanism == PLAIN:
-        return await authenticate(f"\0{login.username}\0{login.password}".encode())
-    scram = ScramClient(mechanism, login.username, login.password)
-    final = scram.final((await authenticate(scram.first())).auth_bytes)
-    response = await authenticate(final)
-    scram.verify(response.auth_bytes)
+        return await authenticate(plain.encode(credentials))
+    exchange = scram.Client(mechanism, credentials, os.urandom).start()
+    message: bytes | None = exchange.first()
+    while message is not None:
+        response = await authenticate(message)
+        message = exchange.answer(response.auth_bytes)
     return response
 
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from barnabas.broker.client import key_stores
 from barnabas.broker.client.errors import ClientError
-from barnabas.broker.client.jaas import LoginModule, parse_jaas
 from barnabas.broker.client.security import (
     MECHANISMS,
     OAUTHBEARER,
@@ -22,11 +21,11 @@ from barnabas.broker.client.security import (
     TokenLogin,
     UserLogin,
 )
+from barnabas.broker.security.sasl.jaas import JaasError, LoginModule, parse
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _OFF: Final = ("", "none")
-_PLAIN_MODULE: Final = "PlainLoginModule"
-_OAUTH_MODULE: Final = "OAuthBearerLoginModule"
+_MECHANISMS_OF_MODULES: Final = {"PlainLoginModule": PLAIN, "OAuthBearerLoginModule": OAUTHBEARER}
 _UNSECURED_SUBJECT: Final = "unsecuredLoginStringClaim_sub"
 _EXTENSION: Final = "extension_"
 
@@ -104,8 +103,8 @@ class SecurityProperties:
     def _login(self) -> UserLogin | TokenLogin:
         module = self._login_module()
         mechanism = self._first("sasl.mechanism", "sasl.mechanisms").upper()
-        if not mechanism and module.name in (_PLAIN_MODULE, _OAUTH_MODULE):
-            mechanism = PLAIN if module.name == _PLAIN_MODULE else OAUTHBEARER
+        if not mechanism:
+            mechanism = _MECHANISMS_OF_MODULES.get(module.class_name.rpartition(".")[2], "")
         if mechanism not in ("", *MECHANISMS):
             raise ClientError(f"sasl.mechanism={mechanism} is none of {', '.join(MECHANISMS)}")
         if mechanism == OAUTHBEARER:
@@ -120,10 +119,10 @@ class SecurityProperties:
     def _login_module(self) -> LoginModule:
         text = self._first("sasl.jaas.config")
         if not text:
-            return LoginModule("", {})
+            return LoginModule("")
         try:
-            return parse_jaas(text)
-        except ValueError as error:
+            return parse(text)
+        except JaasError as error:
             raise ClientError(f"sasl.jaas.config cannot be read: {error}") from error
 
     def _token_login(self, module: LoginModule) -> TokenLogin:

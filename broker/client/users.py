@@ -40,8 +40,12 @@ Iterations = dict[str, int]
 
 
 def new_password() -> str:
-    """A random password of 24 letters, digits, - and _, which needs no quotes anywhere."""
-    return base64.urlsafe_b64encode(os.urandom(PASSWORD_BYTES)).decode()
+    """A random password of 24 letters, digits, - and _, which needs no quotes anywhere, and is not taken for an
+    option."""
+    while True:
+        password = base64.urlsafe_b64encode(os.urandom(PASSWORD_BYTES)).decode()
+        if not password.startswith("-"):
+            return password
 
 
 async def describe_users(client: KafkaClient, names: Sequence[str] | None = None) -> dict[str, Iterations]:

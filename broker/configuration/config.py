@@ -231,15 +231,18 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     properties: Mapping[str, str] | None = None,
     options_as_given: Mapping[str, str] | None = None,
+    unless_set: Mapping[str, str] | None = None,
 ) -> Resolution:
     """Merge and check a configuration. The arguments map Kafka's keys to text; `environ` is the process environment.
 
     Besides `KAFKA_...`, CLUSTER_ID, XDG_DATA_HOME and HOME of `environ` are used. `options_as_given` has the text that
-    the user typed for each of `options`, for example `--http foo`: errors of its value name that.
+    the user typed for each of `options`, for example `--http foo`: errors of its value name that. `unless_set` are
+    defaults of this program's own.
     """
     environ = environ or {}
     return _Resolver(
         (
+            (DEFAULT, unless_set or {}),
             (FILE, properties or {}),
             (ENVIRONMENT, environment_configs(environ)),
             (OVERRIDE, overrides or {}),

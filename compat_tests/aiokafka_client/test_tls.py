@@ -20,8 +20,8 @@ def context(trusted: str, client: str | None = None) -> ssl.SSLContext:
 
 async def round_trip(broker: TlsBroker, given: ssl.SSLContext) -> list[bytes]:
     producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, security_protocol="SSL", ssl_context=given)
-    await producer.start()
     try:
+        await producer.start()
         for value in RECORDS:
             await producer.send("t", value, partition=0)
         await producer.flush()
@@ -33,8 +33,8 @@ async def round_trip(broker: TlsBroker, given: ssl.SSLContext) -> list[bytes]:
         ssl_context=given,
         auto_offset_reset="earliest",
     )
-    await consumer.start()
     try:
+        await consumer.start()
         consumer.assign([TopicPartition("t", 0)])
         await consumer.seek_to_beginning()
         return [(await consumer.getone()).value for _ in RECORDS]

@@ -58,7 +58,9 @@ MAIN_CLASSES_OF_3_9 = {
     "kafka-mirror-maker": "kafka.tools.MirrorMaker",
 }
 NAMES_IN_3_9 = {
+    ("kafka-console-consumer", "--command-config"): "--consumer.config",
     ("kafka-console-consumer", "--formatter-property"): "--property",
+    ("kafka-console-producer", "--command-config"): "--producer.config",
     ("kafka-console-producer", "--reader-property"): "--property",
     ("kafka-consumer-perf-test", "--num-records"): "--messages",
     ("kafka-producer-perf-test", "--command-property"): "--producer-props",

@@ -14,7 +14,6 @@ UNSUPPORTED = "UnsupportedVersionException"
 NO_TOKENS = "UnsupportedByAuthenticationException"
 UNSERVED: dict[str, list[str]] = {
     "kafka-client-metrics alter": ["--alter", "--name", "some", "--interval", "1000"],
-    "kafka-configs users": ["--describe", "--entity-type", "users"],
     "kafka-delegation-tokens describe": ["--describe", "--command-config", "EMPTY"],
     "kafka-delegation-tokens create": ["--create", "--max-life-time-period", "-1", "--command-config", "EMPTY"],
     "kafka-cluster unregister": ["unregister", "--id", "777"],

@@ -1,9 +1,9 @@
 """SASL's mechanisms SCRAM-SHA-256 and SCRAM-SHA-512: both sides prove that they know a password, and send none.
 RFC 5802, 7677.
 
-Source: ScramSaslServer, ScramMessages and ScramServerCallbackHandler of Kafka. Unlike Kafka, the server checks the
-whole nonce of the final message (CVE-2024-56128) and the channel binding, and an unknown user gets a challenge with a
-salt that is made up: the login fails with the last message, after the same work, as with a wrong password.
+Source: ScramSaslServer, ScramMessages and ScramServerCallbackHandler of Kafka. The server checks the whole nonce of the
+final message (CVE-2024-56128). Unlike Kafka's, it checks the channel binding, and an unknown user gets a challenge with
+a salt that is made up: the login fails with the last message, after the same work, as with a wrong password.
 """
 
 from __future__ import annotations
@@ -140,11 +140,16 @@ class _Exchange:
         self._challenge = f"r={self._nonce},s={salt},i={self._credential.iterations}"
         return self._challenge.encode()
 
+    def _is_answered_by(self, nonce: str, of_client: str) -> bool:
+        """Whether the nonce of a final message is that of the challenge. librdkafka before 2.6.1 puts its own part
+        before it once more, which Kafka 3.9 allows and 4.0 does not; the server's part is fresh all the same."""
+        return any(compare_digest(nonce.encode(), each.encode()) for each in (self._nonce, of_client + self._nonce))
+
     def _take_final(self, text: str, first: re.Match[str]) -> bytes:
         final = _CLIENT_FINAL.fullmatch(text)
         if final is None:
             raise AuthenticationFailed(reason="the client's final message is invalid")
-        if not compare_digest(final["nonce"].encode(), self._nonce.encode()):
+        if not self._is_answered_by(final["nonce"], first["nonce"]):
             raise AuthenticationFailed(reason="the nonce of the final message is not that of the challenge")
         if b64decode(final["binding"], validate=True) != first["header"].encode():
             raise AuthenticationFailed(reason="the channel binding is not that of the first message")
@@ -215,16 +220,16 @@ class _ClientExchange:
             return self._final(text)
         found = _SERVER_FINAL.fullmatch(text)
         if found is None or not compare_digest(_decoded(found["signature"]), self._server_signature):
-            raise AuthenticationFailed("The server does not know the password")
+            raise AuthenticationFailed("the server does not know the password: it may be another one than you mean")
         return None
 
     def _final(self, text: str) -> bytes:
         found = _SERVER_FIRST.fullmatch(text)
-        if found is None or not found["nonce"].startswith(self._nonce):
-            raise AuthenticationFailed("The server's first message is invalid")
+        if found is None or not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
+            raise AuthenticationFailed("the server's first message is invalid")
         iterations = int(found["iterations"])
         if not ITERATIONS_MIN <= iterations <= CLIENT_ITERATIONS_MAX:
-            raise AuthenticationFailed(f"The server asks for {iterations} iterations")
+            raise AuthenticationFailed(f"the server asks for {iterations} iterations")
         salted = self._client.salted_password(_decoded(found["salt"]), iterations)
         key = client_key(self._hash_name, salted)
         without_proof = f"c=biws,r={found['nonce']}"
@@ -239,4 +244,4 @@ def _decoded(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except binascii.Error as error:
-        raise AuthenticationFailed("A message of the server is not base64") from error
+        raise AuthenticationFailed("a message of the server is not base64") from error

@@ -12,7 +12,16 @@ from cryptography import x509
 from joserfc import jwk, jwt
 
 from barnabas.broker.cli.one_broker import read_configuration
-from barnabas.broker.cli.secure import AUDIENCE, ISSUER, Secured, accounts, directory_of, secure, write_client_files
+from barnabas.broker.cli.secure import (
+    AUDIENCE,
+    ISSUER,
+    MECHANISMS_BEFORE,
+    Secured,
+    accounts,
+    directory_of,
+    secure,
+    write_client_files,
+)
 from barnabas.broker.cli.secure_clients import instructions
 from barnabas.broker.cli.serve import main, parser
 from barnabas.broker.client.errors import ClientError
@@ -30,7 +39,7 @@ def options(folder: Path, *more: str) -> argparse.Namespace:
 
 
 def config_of(folder: Path, *more: str) -> BrokerConfig:
-    config = read_configuration(options(folder, *more), {}).config
+    config = read_configuration(options(folder, *more), {}, unless_set=MECHANISMS_BEFORE).config
     assert config is not None
     return config
 
@@ -86,6 +95,14 @@ def test_the_configuration(tmp_path: Path, listen: str) -> None:
     assert f'user_client="{found.users[1].password}"' in str(getattr(plain, "value", plain))
 
 
+def test_a_listener_that_is_configured(tmp_path: Path) -> None:
+    """As one of SASL_SSL, whose mechanisms and key follow here."""
+    given = ("--override", "listeners=SASL_SSL://127.0.0.1:0")
+    resolution = read_configuration(options(tmp_path, *given), {}, secured(tmp_path, *given).configs)
+    assert resolution.config is not None, resolution.errors
+    assert resolution.config.value("sasl.enabled.mechanisms") == ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+
+
 def test_what_somebody_configured_stays(tmp_path: Path) -> None:
     found = secured(tmp_path, "--override", "super.users=User:me", "--override", "sasl.enabled.mechanisms=PLAIN")
     assert not {"super.users", "sasl.enabled.mechanisms"} & set(found.configs)
@@ -133,6 +150,7 @@ def test_each_client_has_lines_to_paste(tmp_path: Path) -> None:
     "more",
     [
         ("--override", "listeners=PLAINTEXT://:0,SSL://:1"),
+        ("--override", "listeners=SSL://127.0.0.1:0"),
         ("--override", "listeners=SASL_PLAINTEXT://127.0.0.1:0"),
     ],
 )

@@ -46,6 +46,7 @@ def test_users_log_in() -> None:
         broker.reset()
         write(alice, "t")
         with pytest.raises(KafkaException):
+            # Real time: librdkafka tries again until then.
             AdminClient(alice | {"sasl.password": "another"}).list_topics(timeout=5)
 
 

@@ -4,6 +4,8 @@ with."""
 import contextlib
 import re
 from base64 import b64decode, b64encode
+from hashlib import new
+from hmac import digest
 from typing import Any
 
 import pytest
@@ -14,7 +16,14 @@ from hypothesis import strategies as st
 from barnabas.broker.security.sasl.mechanism import AuthenticationFailed, Identity
 from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.broker.security.sasl.scram import Client, Found, Scram
-from barnabas.broker.security.sasl.scram_credentials import MECHANISMS, Credential
+from barnabas.broker.security.sasl.scram_credentials import (
+    ITERATIONS_MIN,
+    MECHANISMS,
+    Credential,
+    client_key,
+    salted_password,
+    xor,
+)
 
 MECHANISM = "SCRAM-SHA-256"
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -180,6 +189,20 @@ def test_tampered_final_message(mechanism: str, old: str, new: str) -> None:
     tampered(mechanism, old, new)
 
 
+def test_nonce_of_old_librdkafka(mechanism: str) -> None:
+    """Before 2.6.1 it repeats its own part before the whole nonce, and signs that."""
+    exchange, client = server(mechanism).start(), Client(mechanism, Credentials("user", PASSWORD), counting).start()
+    bare = client.first().decode().removeprefix("n,,")
+    challenge = exchange.take(client.first()).decode()
+    own, whole = bare.partition("r=")[2], challenge[2:].partition(",")[0]
+    without_proof = f"c=biws,r={own}{whole}"
+    hash_name = MECHANISMS[mechanism].name
+    key = client_key(hash_name, salted_password(hash_name, PASSWORD, SALT, ITERATIONS_MIN))
+    signature = digest(new(hash_name, key).digest(), f"{bare},{challenge},{without_proof}".encode(), hash_name)
+    exchange.take(f"{without_proof},p={b64encode(xor(key, signature)).decode()}".encode())
+    assert exchange.identity == Identity("user")
+
+
 def test_replayed_exchange(mechanism: str) -> None:
     """The messages of a former login are worth nothing: the server's nonce is another one."""
     nonces = iter([b"first" * 5, b"other" * 5])
@@ -223,13 +246,14 @@ def test_no_bytes_break_the_server(mechanism: str, first: bytes, final: bytes) -
     [
         b"",
         b"r=other,s=AAAA,i=4096",
+        b"r=AAECAwQFBgcICQoLDA0ODxAREhMUFRYX,s=AAAA,i=4096",
         b"r=AAECAwQFBgcICQoLDA0ODxAREhMUFRYX1,s=AAAA,i=4095",
         b"r=AAECAwQFBgcICQoLDA0ODxAREhMUFRYX1,s=AAAA,i=999999999",
         b"r=AAECAwQFBgcICQoLDA0ODxAREhMUFRYX1,s=A,i=4096",
     ],
 )
 def test_wrong_server(mechanism: str, challenge: bytes) -> None:
-    """A client does not go on with a foreign nonce, a broken salt, or iterations that take too little or too much."""
+    """A client does not go on with a foreign nonce, its own alone, a broken salt, or too few or too many iterations."""
     client = Client(mechanism, Credentials("user", PASSWORD), counting).start()
     client.first()
     with pytest.raises(AuthenticationFailed):
