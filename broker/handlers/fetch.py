@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.broker.api.authorization import Decisions
+from barnabas.broker.api.authorization import Decisions, may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.current_leader import CurrentLeader
 from barnabas.broker.api.registry import Handler, WaitsFor
@@ -200,7 +200,11 @@ def _refuse_replica(replica_id: int, request: FetchRequest, context: RequestCont
     services = context.services
     asked = _asked(request, services.metadata, context.api_version >= 13)
     plan = FetchPlan(services.fetch_sessions, ErrorCode.NONE, asked)
-    refused = [(each, error_data(each.partition, _refusal(replica_id, each, services.replicas))) for each in asked]
+    may_replicate = context.authorizer is None or may_on_cluster(context, Operation.CLUSTER_ACTION)
+    refused = []
+    for each in asked:
+        error = _refusal(replica_id, each, services.replicas) if may_replicate else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        refused.append((each, error_data(each.partition, error)))
     return _response(plan, refused, context)
 
 
