@@ -138,7 +138,7 @@ def _of_consumer(
         or_follower=context.api_version >= 11,
     )
     if request.rack_id and services.config.replica_selector_class == RACK_AWARE_SELECTOR:
-        return _rack_aware(request.rack_id, plan, limits, context)
+        return _rack_aware(request.rack_id, plan, limits, context, is_authorized=new_fetch is not FetchOperation)
     return new_fetch(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
 
 
@@ -149,12 +149,15 @@ def _authorized(context: RequestContext) -> Callable[..., FetchOperation]:
     return partial(AuthorizedFetch, may_read=Decisions(context, Operation.READ, ResourceType.TOPIC))
 
 
-def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: RequestContext) -> FetchOperation:
-    """The fetch of a consumer that is directed to a replica in its rack where there is one."""
+def _rack_aware(
+    rack: str, plan: FetchPlan, limits: FetchLimits, context: RequestContext, *, is_authorized: bool
+) -> FetchOperation:
+    """The fetch of a consumer that is directed to a replica in its rack where there is one; with `is_authorized` it
+    reads only topics which the client may read."""
     from barnabas.broker.replication.replica_selector import RackAwareFetch
 
     new_fetch: Callable[..., FetchOperation] = RackAwareFetch
-    if context.authorizer is not None:
+    if is_authorized:
         from barnabas.broker.replication.authorized import AuthorizedRackAwareFetch
 
         new_fetch = partial(AuthorizedRackAwareFetch, may_read=Decisions(context, Operation.READ, ResourceType.TOPIC))
