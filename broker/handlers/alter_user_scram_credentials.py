@@ -3,10 +3,10 @@
 Behaviour: on the controller. All changes of one user are made together, or none; users are independent of each other.
 Clients send salted passwords: no password comes here. A credential counts for the next login of its user, on the other
 brokers as soon as they hear of it; sessions go on.
-Errors of all users: NOT_CONTROLLER, CLUSTER_AUTHORIZATION_FAILED; of one: UNACCEPTABLE_CREDENTIAL (no name; fewer than
-4096 or more than 16384 iterations), UNSUPPORTED_SASL_MECHANISM, DUPLICATE_RESOURCE (two changes of one credential),
-RESOURCE_NOT_FOUND (a deletion of what does not exist), REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, POLICY_VIOLATION (no
-room for more).
+Authorization: Alter on Cluster: CLUSTER_AUTHORIZATION_FAILED per user.
+Errors of all users: NOT_CONTROLLER; of one: UNACCEPTABLE_CREDENTIAL (no name; fewer than 4096 or more than 16384
+iterations), UNSUPPORTED_SASL_MECHANISM, DUPLICATE_RESOURCE (two changes of one credential), RESOURCE_NOT_FOUND (a
+deletion of what does not exist), REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, POLICY_VIOLATION (no room for more).
 Source: ZkAdminManager.alterUserScramCredentials of Kafka 3.9.1.
 """
 
@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from barnabas.broker.api.authorization import may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.configuration.changes import check_room
-from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
+from barnabas.broker.security.operations import Operation
 from barnabas.broker.security.sasl.scram_credentials import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, Credential
 from barnabas.controller.znodes import sanitized
 from barnabas.turns import Turns
@@ -68,7 +69,7 @@ def _refusal(context: RequestContext) -> ApiError | None:
     """The error of all users, if there is one."""
     if not context.services.controller.is_active:
         return ApiError(ErrorCode.NOT_CONTROLLER)
-    if not context.authorize(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
+    if not may_on_cluster(context, Operation.ALTER):
         return ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return None
 

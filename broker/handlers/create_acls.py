@@ -2,15 +2,16 @@
 
 Behaviour: each ACL succeeds or fails by itself, but those of one resource pattern are written together. An ACL that
 exists is no error. On return this broker obeys them; the others hear of them at once.
-Authorization: ALTER on the cluster.
-Errors, per ACL: CLUSTER_AUTHORIZATION_FAILED; SECURITY_DISABLED without an authorizer; INVALID_REQUEST (codes that are
-for filters or not known, a name of a cluster other than kafka-cluster, an empty name, one that cannot be in ZooKeeper,
-a principal without a type, too long texts, too many ACLs); REQUEST_TIMED_OUT and KAFKA_STORAGE_ERROR if the metadata
-store cannot be written. A code of 0, UNKNOWN, closes the connection, as in Kafka.
+Authorization: Alter on Cluster: CLUSTER_AUTHORIZATION_FAILED per ACL.
+Errors per ACL: SECURITY_DISABLED without an authorizer; INVALID_REQUEST (codes that are for filters or not known, a
+name of a cluster other than kafka-cluster, an empty name, one that cannot be in ZooKeeper, a principal without a type,
+too long texts, too many ACLs); REQUEST_TIMED_OUT and KAFKA_STORAGE_ERROR if the metadata store cannot be written. A
+code of 0, UNKNOWN, closes the connection, as in Kafka.
 Deviations: names with a slash are refused, as Kafka in ZooKeeper mode does.
 Versions: 1 pattern types (KIP-290); 2 flexible; 3 resource type USER (KIP-373).
 """
 
+from barnabas.broker.api.authorization import may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.network.outcome import CloseConnection
@@ -24,7 +25,7 @@ from barnabas.broker.security.acls.bindings import (
     PermissionType,
     ResourcePattern,
 )
-from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
+from barnabas.broker.security.operations import Operation, ResourceType
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
@@ -33,7 +34,7 @@ async def handle(request: CreateAclsRequest, context: RequestContext) -> CreateA
     creations = request.creations
     if any(UNKNOWN in _codes(creation) for creation in creations):
         raise CloseConnection("CreateAcls with unknown elements")
-    if not context.authorize(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
+    if not may_on_cluster(context, Operation.ALTER):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return CreateAclsResponse(results=[_result(error, error.message) for _ in creations])
     acls = context.services.acls

@@ -3,10 +3,10 @@
 Behaviour: an ACL that several filters match is listed for each of them. A filter that names a resource pattern finds
 each ACL of it, any other one those that this broker has heard of. On return this broker obeys the change; the others
 hear of it at once.
-Authorization: ALTER on the cluster.
-Errors, per filter: CLUSTER_AUTHORIZATION_FAILED; SECURITY_DISABLED without an authorizer; INVALID_REQUEST for codes
-that are not known, and for all filters if they are, or match, too many. Per ACL: REQUEST_TIMED_OUT and
-KAFKA_STORAGE_ERROR if the metadata store cannot be written. A code of 0, UNKNOWN, closes the connection, as in Kafka.
+Authorization: Alter on Cluster: CLUSTER_AUTHORIZATION_FAILED per filter.
+Errors per filter: SECURITY_DISABLED without an authorizer; INVALID_REQUEST for codes that are not known, and for all
+filters if they are, or match, too many. Per ACL: REQUEST_TIMED_OUT and KAFKA_STORAGE_ERROR if the metadata store cannot
+be written. A code of 0, UNKNOWN, closes the connection, as in Kafka.
 Versions: 1 pattern types (KIP-290); 2 flexible; 3 resource type USER (KIP-373).
 """
 
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.api.authorization import may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.security.acls.bindings import UNKNOWN, AclBindingFilter, ResourcePatternFilter
-from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
+from barnabas.broker.security.operations import Operation
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.delete_acls import (
     DeleteAclsFilter,
@@ -36,7 +37,7 @@ async def handle(request: DeleteAclsRequest, context: RequestContext) -> DeleteA
     for each in request.filters:
         if UNKNOWN in (each.resource_type_filter, each.pattern_type_filter, each.operation, each.permission_type):
             raise CloseConnection("DeleteAcls with unknown elements")
-    if not context.authorize(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
+    if not may_on_cluster(context, Operation.ALTER):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return DeleteAclsResponse(filter_results=[_failure(error, error.message) for _ in request.filters])
     acls = context.services.acls

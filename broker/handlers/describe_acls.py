@@ -3,17 +3,17 @@
 Behaviour: pattern type ANY compares names as they are, MATCH finds each pattern that applies to a resource of the name.
 A code that is not known matches nothing. Resource patterns and their ACLs are in order. The ACLs are those that this
 broker has heard of.
-Authorization: DESCRIBE on the cluster.
-Errors: CLUSTER_AUTHORIZATION_FAILED; SECURITY_DISABLED without an authorizer. A code of 0, UNKNOWN, closes the
-connection, as in Kafka.
+Authorization: Describe on Cluster: CLUSTER_AUTHORIZATION_FAILED.
+Errors: SECURITY_DISABLED without an authorizer. A code of 0, UNKNOWN, closes the connection, as in Kafka.
 Versions: 1 pattern types (KIP-290); 2 flexible; 3 resource type USER (KIP-373).
 """
 
+from barnabas.broker.api.authorization import may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.security.acls.bindings import UNKNOWN, AclBindingFilter, ResourcePatternFilter
-from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
+from barnabas.broker.security.operations import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_acls import (
     AclDescription,
@@ -27,7 +27,7 @@ async def handle(request: DescribeAclsRequest, context: RequestContext) -> Descr
     codes = (request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type)
     if UNKNOWN in codes:
         raise CloseConnection(f"DescribeAcls with unknown elements: {codes}")
-    if not context.authorize(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+    if not may_on_cluster(context, Operation.DESCRIBE):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return DescribeAclsResponse(error_code=error, error_message=error.message)
     acls = context.services.acls

@@ -3,8 +3,9 @@
 Behaviour: a filter has a component for each type of entity (user, client-id, ip); an entity must have all these types,
 and with `strict` no other. A component matches a name, the default entity, or any entity of its type. A filter without
 components matches all entities.
-Errors: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST (an empty type, a type that comes twice, ip beside other types, an
-unknown match type), UNSUPPORTED_VERSION (an unknown type).
+Authorization: DescribeConfigs on Cluster: CLUSTER_AUTHORIZATION_FAILED.
+Errors: INVALID_REQUEST (an empty type, a type that comes twice, ip beside other types, an unknown match type),
+UNSUPPORTED_VERSION (an unknown type).
 Deviations: Kafka reports an unknown match type as UNKNOWN_SERVER_ERROR, and fails if a value in ZooKeeper is no number;
 here it is left out.
 Versions: 1 flexible.
@@ -12,9 +13,10 @@ Versions: 1 flexible.
 
 from collections.abc import Iterator, Mapping
 
+from barnabas.broker.api.authorization import may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
+from barnabas.broker.security.operations import Operation
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.describe_client_quotas import (
@@ -30,7 +32,7 @@ ENTITY_TYPES = ("users", "clients", "ips")
 
 
 async def handle(request: DescribeClientQuotasRequest, context: RequestContext) -> DescribeClientQuotasResponse:
-    if not context.authorize(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME):
+    if not may_on_cluster(context, Operation.DESCRIBE_CONFIGS):
         return _refusal(ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     from barnabas.broker.quotas.filters import Component, QuotaFilter, found
 

@@ -2,16 +2,18 @@
 Version 0.
 
 Behaviour: without names, all users that have any, sorted. Salts and keys are not told.
-Errors: CLUSTER_AUTHORIZATION_FAILED; of one user: RESOURCE_NOT_FOUND (no name, no credentials), DUPLICATE_RESOURCE
-(named twice), UNKNOWN_SERVER_ERROR (a credential in the metadata store is damaged).
+Authorization: Describe on Cluster: CLUSTER_AUTHORIZATION_FAILED.
+Errors of one user: RESOURCE_NOT_FOUND (no name, no credentials), DUPLICATE_RESOURCE (named twice),
+UNKNOWN_SERVER_ERROR (a credential in the metadata store is damaged).
 Source: ZkAdminManager.describeUserScramCredentials of Kafka 3.9.1.
 """
 
 from collections import Counter
 
+from barnabas.broker.api.authorization import may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.registry import Handler
-from barnabas.broker.security.operations import CLUSTER_NAME, Operation, ResourceType
+from barnabas.broker.security.operations import Operation
 from barnabas.broker.security.sasl.scram_credentials import MECHANISMS, Credential
 from barnabas.controller.configs import ConfigRepository
 from barnabas.controller.znodes import desanitized, sanitized
@@ -27,7 +29,7 @@ from barnabas.wire.messages.describe_user_scram_credentials import (
 def handle(
     request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
-    if not context.authorize(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+    if not may_on_cluster(context, Operation.DESCRIBE):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return DescribeUserScramCredentialsResponse(error_code=error, error_message=error.message)
     configs = context.services.configs

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.broker.api.authorization import Decisions
+from barnabas.broker.api.authorization import Decisions, may_on_cluster
 from barnabas.broker.api.context import RequestContext
 from barnabas.broker.api.current_leader import CurrentLeader
 from barnabas.broker.api.registry import Handler, WaitsFor
@@ -138,7 +138,7 @@ def _of_consumer(
         or_follower=context.api_version >= 11,
     )
     if request.rack_id and services.config.replica_selector_class == RACK_AWARE_SELECTOR:
-        return _rack_aware(request.rack_id, plan, limits, context)
+        return _rack_aware(request.rack_id, plan, limits, context, is_authorized=new_fetch is not FetchOperation)
     return new_fetch(services.replicas, services.unforeseen, plan.partitions, limits, plan.attention)
 
 
@@ -149,12 +149,15 @@ def _authorized(context: RequestContext) -> Callable[..., FetchOperation]:
     return partial(AuthorizedFetch, may_read=Decisions(context, Operation.READ, ResourceType.TOPIC))
 
 
-def _rack_aware(rack: str, plan: FetchPlan, limits: FetchLimits, context: RequestContext) -> FetchOperation:
-    """The fetch of a consumer that is directed to a replica in its rack where there is one."""
+def _rack_aware(
+    rack: str, plan: FetchPlan, limits: FetchLimits, context: RequestContext, *, is_authorized: bool
+) -> FetchOperation:
+    """The fetch of a consumer that is directed to a replica in its rack where there is one; with `is_authorized` it
+    reads only topics which the client may read."""
     from barnabas.broker.replication.replica_selector import RackAwareFetch
 
     new_fetch: Callable[..., FetchOperation] = RackAwareFetch
-    if context.authorizer is not None:
+    if is_authorized:
         from barnabas.broker.replication.authorized import AuthorizedRackAwareFetch
 
         new_fetch = partial(AuthorizedRackAwareFetch, may_read=Decisions(context, Operation.READ, ResourceType.TOPIC))
@@ -200,7 +203,11 @@ def _refuse_replica(replica_id: int, request: FetchRequest, context: RequestCont
     services = context.services
     asked = _asked(request, services.metadata, context.api_version >= 13)
     plan = FetchPlan(services.fetch_sessions, ErrorCode.NONE, asked)
-    refused = [(each, error_data(each.partition, _refusal(replica_id, each, services.replicas))) for each in asked]
+    may_replicate = context.authorizer is None or may_on_cluster(context, Operation.CLUSTER_ACTION)
+    refused = []
+    for each in asked:
+        error = _refusal(replica_id, each, services.replicas) if may_replicate else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        refused.append((each, error_data(each.partition, error)))
     return _response(plan, refused, context)
 
 

@@ -123,7 +123,9 @@ class PeerConnection:
         if isinstance(link, str):
             _fail(answer, PeerUnavailable(f"{self._name} {link}"))
         else:
-            link.send(request.API_KEY, version, parts, answer, timeout_ms or self._request_timeout_ms)
+            wait_ms = timeout_ms or self._request_timeout_ms
+            timer = self._timers.call_later(wait_ms, partial(link.time_out, request.API_KEY, wait_ms))
+            link.send(_Waiting(request.API_KEY, version, parts, timer, answer))
         return answer
 
     @property
@@ -234,16 +236,11 @@ class _Link(asyncio.BufferedProtocol):
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def send(self, api_key: int, version: int, parts: list[Any], answer: asyncio.Future[Any], timeout_ms: int) -> None:
-        """Send an encoded request now, or as soon as the connection is open and logged in."""
-        timer = self._timers.call_later(timeout_ms, partial(self._time_out, api_key, timeout_ms))
-        request = _Waiting(api_key, version, parts, timer, answer)
-        if self._is_logging_in:
+    def send(self, request: _Waiting) -> None:
+        """Send a request now, or as soon as the connection is open; a caller's waits for the login, too."""
+        if self._is_logging_in and request.step is None:
             self._held.append(request)
-        else:
-            self._transmit(request)
-
-    def _transmit(self, request: _Waiting) -> None:
+            return
         self._correlation_id = request.correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = request_header(request.api_key, request.version, self._correlation_id, self._client_id)
         framed = [_LENGTH.pack(len(header) + sum(map(len, request.parts))) + header, *request.parts]
@@ -264,7 +261,8 @@ class _Link(asyncio.BufferedProtocol):
         """The number of requests without a response yet."""
         return len(self._waiting) + len(self._held)
 
-    def _time_out(self, api_key: int, timeout_ms: int) -> None:
+    def time_out(self, api_key: int, timeout_ms: int) -> None:
+        """A request has no response after so much time: the connection is cut."""
         self.end(f"did not answer {messages.API_NAMES[api_key]} within {timeout_ms} ms")
 
     # --- the login --------------------------------------------------------------------------------
@@ -281,9 +279,9 @@ class _Link(asyncio.BufferedProtocol):
         parts: list[Any] = []
         codec.encoder(type(request), version)(request, parts)
         timeout_ms = self._login_timeout_ms
-        timer = self._timers.call_later(timeout_ms, partial(self._time_out, request.API_KEY, timeout_ms))
+        timer = self._timers.call_later(timeout_ms, partial(self.time_out, request.API_KEY, timeout_ms))
         self._handshakes += 1
-        self._transmit(_Waiting(request.API_KEY, version, parts, timer, step=step))
+        self.send(_Waiting(request.API_KEY, version, parts, timer, step=step))
 
     def _send_secret(self, mechanism: str) -> None:
         if self._credentials is not None:
@@ -347,7 +345,7 @@ class _Link(asyncio.BufferedProtocol):
             self._send_secret(BROKER_MECHANISM)
             self._credentials = None  # a renewed session stays the broker's
         while self._held:
-            self._transmit(self._held.popleft())
+            self.send(self._held.popleft())
 
     # --- the connection ---------------------------------------------------------------------------
 

@@ -10,21 +10,28 @@ from barnabas.wire.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     allocate_producer_ids,
+    alter_client_quotas,
     alter_configs,
     alter_partition,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     controlled_shutdown,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
+    describe_client_quotas,
     describe_configs,
     describe_groups,
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
     describe_transactions,
+    describe_user_scram_credentials,
     elect_leaders,
     end_txn,
     fetch,
@@ -258,6 +265,29 @@ def _reassignments(names: Names) -> Message:
     return list_partition_reassignments.ListPartitionReassignmentsRequest(topics=[topic], timeout_ms=10_000)
 
 
+def _create_acls(_: Names) -> Message:
+    creation = create_acls.AclCreation(
+        resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3
+    )
+    return create_acls.CreateAclsRequest(creations=[creation])
+
+
+def _delete_acls(_: Names) -> Message:
+    wanted = delete_acls.DeleteAclsFilter(resource_type_filter=2, operation=3, permission_type=3)
+    return delete_acls.DeleteAclsRequest(filters=[wanted])
+
+
+def _alter_quotas(_: Names) -> Message:
+    entity = alter_client_quotas.RequestEntityData(entity_type="user", entity_name="a")
+    entry = alter_client_quotas.RequestEntryData(entity=[entity])
+    return alter_client_quotas.AlterClientQuotasRequest(entries=[entry], validate_only=True)
+
+
+def _alter_credentials(_: Names) -> Message:
+    deletion = alter_user_scram_credentials.ScramCredentialDeletion(name="absent", mechanism=1)
+    return alter_user_scram_credentials.AlterUserScramCredentialsRequest(deletions=[deletion])
+
+
 def _sync(names: Names) -> Message:
     return sync_group.SyncGroupRequest(group_id=names.group_id, protocol_type="consumer", protocol_name="range")
 
@@ -472,6 +502,28 @@ CASES = (
         {"DescribeConfigs on Cluster": _AT_TOP},
     ),
     Case("DescribeTopicPartitions", 0, _topic_partitions, {"Describe on Topic": ("topics.error_code",)}),
+    Case(
+        "DescribeAcls",
+        3,
+        lambda _: describe_acls.DescribeAclsRequest(resource_type_filter=2, operation=3, permission_type=3),
+        {"Describe on Cluster": _AT_TOP},
+    ),
+    Case("CreateAcls", 3, _create_acls, {"Alter on Cluster": ("results.error_code",)}),
+    Case("DeleteAcls", 3, _delete_acls, {"Alter on Cluster": ("filter_results.error_code",)}),
+    Case(
+        "DescribeClientQuotas",
+        1,
+        lambda _: describe_client_quotas.DescribeClientQuotasRequest(),
+        {"DescribeConfigs on Cluster": _AT_TOP},
+    ),
+    Case("AlterClientQuotas", 1, _alter_quotas, {"AlterConfigs on Cluster": ("entries.error_code",)}),
+    Case(
+        "DescribeUserScramCredentials",
+        0,
+        lambda _: describe_user_scram_credentials.DescribeUserScramCredentialsRequest(),
+        {"Describe on Cluster": _AT_TOP},
+    ),
+    Case("AlterUserScramCredentials", 0, _alter_credentials, {"Alter on Cluster": ("results.error_code",)}),
     *(
         Case(api, version, lambda _, request=request: request, _CLUSTER_ACTION, of_broker=True)
         for api, version, request in (

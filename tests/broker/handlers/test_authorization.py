@@ -14,8 +14,11 @@ from barnabas.broker.handlers import apis_between_brokers, served_apis
 from barnabas.broker.network.listener import ListenerContext
 from barnabas.broker.network.outcome import CloseConnection
 from barnabas.broker.network.session import Session
-from barnabas.broker.security.broker_secrets import RegisteredSecrets
+from barnabas.broker.security.broker_secrets import BrokerSecretMechanism, RegisteredSecrets
 from barnabas.broker.security.operations import CLUSTER_NAME, NOT_ASKED, Operation, ResourceType, bits
+from barnabas.broker.security.sasl.listeners import Sasl, SaslListener
+from barnabas.broker.security.sasl.plain import MECHANISM as PLAIN
+from barnabas.clock import ManualClock
 from barnabas.testing import Broker
 from barnabas.wire import messages
 from barnabas.wire.errors import ErrorCode
@@ -37,6 +40,7 @@ from barnabas.wire.schema import Message
 from tests.broker.handlers.authorization_cases import CASES, KAFKA_BROKER_ID, Case, Names
 from tests.broker.handlers.authorization_world import AUTHORIZATION_ERRORS, World, errors_of, look_up, others, triples
 from tests.support.fake_authorizer import FakeAuthorizer, Triple
+from tests.support.manual_timers import ManualTimers
 from tools.attack.stage import TOPIC, Stage, produce
 from tools.references import authorization
 from tools.references.authorization import needs_of
@@ -370,9 +374,12 @@ def test_a_transaction_with_a_refused_topic_gets_no_partition(world: World) -> N
 
 
 def test_a_broker_says_who_it_is_before_it_is_authorized(world: World) -> None:
-    handshake = SaslHandshakeRequest(mechanism="PLAIN")
-    assert world.ask(handshake, 1, FakeAuthorizer(), of_broker=True).error_code == ErrorCode.NONE
-    assert world.ask(handshake, 1, FakeAuthorizer()).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    server, authorizer = world.broker.server, FakeAuthorizer()
+    of_brokers = SaslListener({PLAIN: BrokerSecretMechanism(server.services.broker_secrets)})
+    sasl = Sasl({server.config.listeners[0].name: of_brokers}, ManualClock(), ManualTimers())
+    handshake = SaslHandshakeRequest(mechanism=PLAIN)
+    assert world.ask(handshake, 1, authorizer, of_broker=True, sasl=sasl).error_code == ErrorCode.NONE
+    assert not authorizer.asked
 
 
 def test_a_client_does_not_become_a_broker_without_cluster_action(world: World) -> None:

@@ -99,7 +99,7 @@ class Server:
 
     async def ask(self, handler: Any, request: Any, response_class: Any, version: int) -> Any:
         received = decode(type(request), version, encode(request, version))
-        context = SimpleNamespace(services=self, api_version=version, authorizer=None)
+        context = SimpleNamespace(services=self, api_version=version, authorizer=None, meter=None)
         response = await handler.HANDLER.handle(received, context)
         return decode(response_class, version, encode(response, version))
 

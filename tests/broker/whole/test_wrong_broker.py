@@ -10,6 +10,12 @@ from barnabas.broker.api.registry import WaitsFor
 from barnabas.broker.handlers import apis_between_brokers, load_handler, served_apis
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from barnabas.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    OpData,
+    RequestEntityData,
+    RequestEntryData,
+)
 from barnabas.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
 from barnabas.wire.messages.alter_partition import AlterPartitionRequest
 from barnabas.wire.messages.alter_partition_reassignments import (
@@ -81,6 +87,10 @@ def of_users(answer: Any) -> list[Any]:
     return [(each.user, each.error_code) for each in answer.results]
 
 
+def of_entities(answer: Any) -> list[Any]:
+    return [(each.entity[0].entity_name, each.error_code) for each in answer.entries]
+
+
 def in_described(answer: Any) -> list[Any]:
     return [(each.resource_name, each.error_code) for each in answer.results]
 
@@ -117,6 +127,14 @@ ACLS = DeleteAclsFilter(resource_type_filter=OF_TOPIC, operation=2, permission_t
 DESCRIPTION_OF_BROKER = DescribeConfigsRequest(
     resources=[DescribeConfigsResource(resource_type=OF_BROKER, resource_name=str(CONTROLLER))]
 )
+QUOTA = AlterClientQuotasRequest(
+    entries=[
+        RequestEntryData(
+            entity=[RequestEntityData(entity_type="user", entity_name="alice")],
+            ops=[OpData(key="producer_byte_rate", value=1024.0)],
+        )
+    ]
+)
 CREDENTIALS = AlterUserScramCredentialsRequest(
     deletions=[ScramCredentialDeletion(name="alice", mechanism=1)],
     upsertions=[ScramCredentialUpsertion(name=name, mechanism=2, iterations=4096) for name in ("bob", "alice")],
@@ -138,9 +156,10 @@ TABLE = [
     (AlterPartitionRequest(broker_id=OTHER, broker_epoch=1), 3, of_the_whole, [REFUSED]),
     (AllocateProducerIdsRequest(broker_id=OTHER, broker_epoch=1), 0, of_the_whole, [REFUSED]),
     (ControlledShutdownRequest(broker_id=OTHER, broker_epoch=1), 3, of_the_whole, [REFUSED]),
-    # Any broker writes configs, and has producer ids of its own.
+    # Any broker writes configs, quotas among them, and has producer ids of its own.
     (OLD_CHANGE, 2, in_resources, [("t", FINE)]),
     (CHANGE, 1, in_resources, [("t", FINE)]),
+    (QUOTA, 1, of_entities, [("alice", FINE)]),
     (InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), 4, of_the_whole, [FINE]),
     # Any broker writes ACLs, too, if it has an authorizer.
     (CreateAclsRequest(creations=[NEW_ACL]), 3, of_acls, [ErrorCode.SECURITY_DISABLED]),
