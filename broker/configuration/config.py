@@ -457,14 +457,15 @@ class _Resolver:
             self._warn(key, "has no effect: this setting applies to all listeners")
             return
         try:
-            parse(BROKER_KEYS[name], self.raw[key])
+            parse(BROKER_KEYS[name], self.raw[key], key)
         except ConfigValueError as error:
             self.fail(key, f"{error}. Allowed: {allowed_text(BROKER_KEYS[name])}")
 
     def _check_refused(self) -> None:
         for key, text in self.raw.items():
             if key in REFUSED_KEYS and text.strip():
-                self.fail(key, f"Invalid value {text} for configuration {key}: {REFUSED_KEYS[key]}")
+                shown = "[hidden]" if key.startswith("delegation.token.") else text
+                self.fail(key, f"Invalid value {shown} for configuration {key}: {REFUSED_KEYS[key]}")
         if self.value("remote.log.storage.system.enable") is True:
             key = "remote.log.storage.system.enable"
             self.fail(key, f"Invalid value true for configuration {key}: tiered storage is not supported")

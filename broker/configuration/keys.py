@@ -75,7 +75,8 @@ REFUSED_KEYS: Final[Mapping[str, str]] = {
     "client.quota.callback.class": "Java quota classes cannot be loaded",
     "config.providers": "configuration providers (${...} references) are not supported",
     "create.topic.policy.class.name": "Java policy classes cannot be loaded",
-    "delegation.token.master.key": "delegation tokens are not supported yet",
+    "delegation.token.master.key": "delegation tokens are not supported",
+    "delegation.token.secret.key": "delegation tokens are not supported",
 }
 
 ZOOKEEPER_REFUSED: Final = ("zookeeper.ssl.", "zookeeper.client", "zookeeper.metadata.migration.")
