@@ -86,7 +86,7 @@ METAVARS = {
     *("TOPIC", "TOPIC[:P,P...]", "PARTITION", "OFFSET", "TIME", "GROUP", "TRANSACTIONAL_ID", "STATE"),
     *("FILE", "DIR", "SERVER_PROPERTIES", "HOST:PORT", "HOST:PORT,...", "CONNECT", "ID", "ID,ID..."),
     *("KIND", "NAME", "KEY", "KEY=VALUE", "NAME=VALUE", "TEXT", "FORMAT", "CODEC", "LEVEL"),
-    *("N", "MS", "BYTES_PER_S"),
+    *("ADDRESS", "MECHANISM", "N", "MS", "BYTES_PER_S"),
 }
 """Placeholders for the values of arguments and options: words that describe the value, never types of Python."""
 
@@ -119,8 +119,8 @@ def test_help_lists_all_commands_and_serve_first(run: Run) -> None:
     out = run("--help").out
     assert "<" not in out
     listed = re.findall(r"^│ (\w+) ", out[out.index("Commands") :], re.MULTILINE)
-    expected = "serve topics produce consume groups transactions configs cluster brokers check zookeeper version"
-    assert listed == expected.split()
+    of_clients = "topics produce consume groups transactions configs cluster brokers users acls quotas"
+    assert listed == ["serve", *of_clients.split(), *"certificates check zookeeper version".split()]
 
 
 def test_wrong_usage_is_status_2(run: Run) -> None:
@@ -399,10 +399,10 @@ def test_serve_refuses_what_it_cannot_keep(serve: Callable[..., subprocess.Popen
     out, err = children.finish(process)
     assert (process.returncode, out) == (2, "")
     assert "2 problems" in err
-    process = serve("--override", "ssl.keystore.location=/x", "--override", "num.partitions=0")
+    process = serve("--override", "ssl.client.auth=perhaps", "--override", "num.partitions=0")
     out, err = children.finish(process)
     assert (process.returncode, out) == (2, "")
-    assert "ssl.keystore.location" in err
+    assert "ssl.client.auth" in err
     assert "num.partitions" in err
     assert "Traceback" not in err
 
