@@ -312,7 +312,8 @@ def tell_clients(secured: Secured, broker: Broker) -> None:
         logger.warning("the files of clients cannot be written: %s: %s", error.filename, error.strerror)
     account = accounts(secured, servers)[CLIENT]
     port = broker.http_port
-    token_url = None if secured.token_key is None or port is None else f"http://127.0.0.1:{port}/oauth/token"
+    scheme = "https" if broker.config.has_http_tls else "http"
+    token_url = None if secured.token_key is None or port is None else f"{scheme}://127.0.0.1:{port}/oauth/token"
     directory = str(secured.directory)
     authority.write_private(secured.directory / "clients.txt", instructions(account, directory, token_url).encode())
     is_seen = sys.stdout is not None and sys.stdout.isatty()

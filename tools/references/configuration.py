@@ -27,8 +27,8 @@ other form is not set. `CLUSTER_ID` becomes the cluster id.
 The broker warns of unknown keys. Keys of KRaft and of tiered storage are accepted, listed by DescribeConfigs with
 Kafka's defaults, and have no effect.
 
-[Security](security.md) describes the keys of TLS, SASL and ACLs, [With ZooKeeper](zookeeper.md) those that begin with
-`zookeeper.`.
+[TLS](security/tls.md) and [SASL](security/sasl.md) describe their keys, [Security](security.md#acls) those of ACLs,
+[With ZooKeeper](zookeeper.md) those that begin with `zookeeper.`. Keys of delegation tokens are errors.
 
 Dynamic keys can be changed at run time, for one broker or for all: `barnabas configs alter --help`.
 

@@ -86,7 +86,7 @@ METAVARS = {
     *("TOPIC", "TOPIC[:P,P...]", "PARTITION", "OFFSET", "TIME", "GROUP", "TRANSACTIONAL_ID", "STATE"),
     *("FILE", "DIR", "SERVER_PROPERTIES", "HOST:PORT", "HOST:PORT,...", "CONNECT", "ID", "ID,ID..."),
     *("KIND", "NAME", "KEY", "KEY=VALUE", "NAME=VALUE", "TEXT", "FORMAT", "CODEC", "LEVEL"),
-    *("ADDRESS", "MECHANISM", "N", "MS", "BYTES_PER_S"),
+    *("ADDRESS", "BYTES", "MECHANISM", "N", "MS", "BYTES_PER_S"),
 }
 """Placeholders for the values of arguments and options: words that describe the value, never types of Python."""
 
@@ -119,8 +119,11 @@ def test_help_lists_all_commands_and_serve_first(run: Run) -> None:
     out = run("--help").out
     assert "<" not in out
     listed = re.findall(r"^│ (\w+) ", out[out.index("Commands") :], re.MULTILINE)
-    of_clients = "topics produce consume groups transactions configs cluster brokers users acls quotas"
-    assert listed == ["serve", *of_clients.split(), *"certificates check zookeeper version".split()]
+    expected = (
+        "serve topics produce consume groups transactions configs cluster brokers users acls quotas certificates check"
+        " zookeeper version"
+    )
+    assert listed == expected.split()
 
 
 def test_wrong_usage_is_status_2(run: Run) -> None:
