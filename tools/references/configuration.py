@@ -47,7 +47,8 @@ def reference() -> str:
 
 def _broker_keys() -> Iterator[str]:
     for name, key in sorted(BROKER_KEYS.items()):
-        if key.visibility != INTERNAL and name not in SECURITY_KEYS and name not in WITHOUT_EFFECT:
+        has_effect = bool(key.documentation) if name in SECURITY_KEYS else name not in WITHOUT_EFFECT
+        if key.visibility != INTERNAL and has_effect:
             yield _item(key, key.mode, broker_documentation(name))
 
 

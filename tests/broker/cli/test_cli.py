@@ -86,7 +86,7 @@ METAVARS = {
     *("TOPIC", "TOPIC[:P,P...]", "PARTITION", "OFFSET", "TIME", "GROUP", "TRANSACTIONAL_ID", "STATE"),
     *("FILE", "DIR", "SERVER_PROPERTIES", "HOST:PORT", "HOST:PORT,...", "CONNECT", "ID", "ID,ID..."),
     *("KIND", "NAME", "KEY", "KEY=VALUE", "NAME=VALUE", "TEXT", "FORMAT", "CODEC", "LEVEL"),
-    *("ADDRESS", "BYTES", "MECHANISM", "N", "MS", "BYTES_PER_S"),
+    *("ADDRESS", "BYTES", "MECHANISM", "PERCENT", "RATE", "N", "MS", "BYTES_PER_S"),
 }
 """Placeholders for the values of arguments and options: words that describe the value, never types of Python."""
 
