@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -342,6 +343,15 @@ def test_a_key_gets_one_verdict(value: str, others: dict[str, str]) -> None:
         resolution = resolve(environ=HOME, properties={**others, key: value})
         verdicts = [*resolution.errors, *resolution.warnings, *resolution.notes]
         assert len(verdicts) <= 1, verdicts
+
+
+def test_keys_of_security_that_the_code_reads_say_what_they_mean() -> None:
+    """For DescribeConfigs, and docs/configuration.md."""
+    room = Path(config_listeners.__file__).parents[1] / "security"
+    texts = [path.read_text() for path in room.rglob("*.py")]
+    read = {name for name in SECURITY_KEYS if any(f'"{name}"' in text for text in texts)}
+    assert len(read) >= 15
+    assert {name for name in read if not BROKER_KEYS[name].documentation} == set()
 
 
 def test_zookeeper() -> None:
