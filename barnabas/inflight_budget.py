@@ -42,7 +42,7 @@ class InflightBudget:
             self._held[connection] = held_bytes
         else:
             self._held.pop(connection, None)
-            if connection in self._paused:  # what it had sent before was served meanwhile
+            if connection in self._paused:  # its earlier requests were served meanwhile
                 del self._paused[connection]
                 connection.resume_from_budget()
             if self._privileged is connection:

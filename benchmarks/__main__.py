@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _is_ready(system: System) -> bool:
-    """Whether it can be had on this machine; says so if not."""
+    """Whether a system can run on this machine; prints a line if it cannot."""
     try:
         system.prepare()
     except (BuildFailed, OSError, subprocess.TimeoutExpired) as failure:
@@ -113,7 +113,7 @@ def _measure_all(run: Run, workloads: list[Workload], chosen: list[System], opti
 
 
 def _named(known: Mapping[str, T], names: str) -> list[T]:
-    """What is called so, in the order of the names. Raises SystemExit for an unknown one."""
+    """The objects with these names, in the order of the names. Raises SystemExit for an unknown name."""
     unknown = [name for name in names.split(",") if name not in known]
     if unknown:
         sys.exit(f"there is no {', '.join(unknown)}, but {', '.join(known)}")

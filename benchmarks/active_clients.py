@@ -33,21 +33,21 @@ TOPIC_NAME_MAX_VERSION: Final = 12
 
 
 class Served(NamedTuple):
-    """What some clients cost. Milliseconds are from when a record is sent until its reader has it."""
+    """The cost of some clients. Milliseconds are from the send of a record until its reader has it."""
 
     clients: int
     connection_kib: float
-    """Of the broker's memory, for each of their connections with what belongs to it."""
+    """The broker's memory for each of their connections, with everything that belongs to it."""
     processor: float
-    """The broker's, in percent of one."""
+    """The broker's share of a processor, in percent."""
     clients_processor: float
-    """That of the process in which all clients are, in percent of one."""
+    """The share of the process with all clients, in percent of a processor."""
     p50_ms: float
     p99_ms: float
 
 
 def measure(count: int, seconds: float) -> Served:
-    """What so many clients cost a broker for a while. Errors: ClientError."""
+    """The cost of `count` clients for a broker, over some seconds. Errors: ClientError."""
     with BarnabasBrokers(1) as cluster:
         create_topics(cluster, count, TOPIC, timeout_s=TIMEOUT_S, replicas=1)
         return asyncio.run(_measure(cluster.addresses[0], cluster.broker_pid(cluster.node_ids[0]), count, seconds))
@@ -103,7 +103,7 @@ class _Client:
         await asyncio.gather(self._writing.close(), self._reading.close())
 
     async def work(self, delay_s: float) -> None:
-        """Until it is cancelled, the first record after a while."""
+        """Write and read until cancelled; the first record comes after `delay_s`."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._read())
             tasks.create_task(self._write(delay_s))

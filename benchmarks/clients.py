@@ -25,8 +25,8 @@ IMPATIENT = {
     "retry.backoff.max.ms": 5,
     "topic.metadata.refresh.fast.interval.ms": 5,
 }
-"""What a client waits between attempts. With its defaults the pauses grow to a second while there is no broker
-(KIP-580), and the figure would be the client's."""
+"""The pauses of a client between attempts. With its defaults they grow to a second while there is no broker (KIP-580),
+and would be in the figure."""
 UNBATCHED = {"linger.ms": 0, "batch.num.messages": 1, "max.in.flight.requests.per.connection": 5}
 _DUE = struct.Struct("<q")
 
@@ -168,7 +168,7 @@ class LiveProducer:
             self._failures.append(error)
 
     def latencies_ms(self, start_s: float = 0.0, end_s: float = math.inf) -> list[float]:
-        """From send to acknowledgement, for records that were acknowledged between two times of the system's clock."""
+        """The times from send to acknowledgement of records acknowledged between two times of the system's clock."""
         return [latency_ms for at_s, latency_ms in self._acknowledged if start_s <= at_s <= end_s]
 
     def wait_for(self, count: int) -> None:
@@ -205,7 +205,10 @@ def consumer_at_end(bootstrap_servers: str, topic: str) -> Iterator[Consumer]:
 
 
 def _end_offset(consumer: Consumer, topic: str) -> int:
-    """Where partition 0 ends; a broker that has just created it may need a moment to lead it. Raises KafkaException."""
+    """The end offset of partition 0. A broker that has just created it may need a moment to lead it.
+
+    Raises KafkaException.
+    """
     deadline_s = time.monotonic() + TIMEOUT_S
     while True:
         try:
@@ -289,9 +292,9 @@ class OneByOne:
             self._failures.append(error)
 
     def latencies_ms(self, start_s: float, end_s: float) -> list[float]:
-        """From send to acknowledgement, for records that were acknowledged between two times of `time.monotonic`.
+        """The times from send to acknowledgement of records acknowledged between two times of `time.monotonic`.
 
-        Where that was too short for any, for the first one after it: it is waited for, so ask inside of `with`.
+        If there was none, the time of the first one after them, for which this waits: call it inside of `with`.
         """
         while not (later := [each for each in self._acknowledged if each[0] >= start_s]) and self._thread.is_alive():
             time.sleep(0.001)

@@ -15,7 +15,7 @@ from tools.soak.write_gap import Kafka3
 BROKERS = 3
 SESSION_TIMEOUT_MS = 6_000
 SHORT_SESSIONS = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)}
-"""How long a broker may be silent to a ZooKeeper, where it is measured what its death costs."""
+"""The session timeout with ZooKeeper in workloads that measure the death of a broker."""
 
 
 class Cluster:
@@ -77,7 +77,7 @@ def barnabas_cluster() -> Cluster:
 
 
 def barnabas_beside_zookeeper() -> Cluster:
-    """As `barnabas_cluster`, with sessions of SESSION_TIMEOUT_MS."""
+    """A cluster like `barnabas_cluster`, with sessions of SESSION_TIMEOUT_MS."""
     return _beside_zookeeper(lambda settings, _: BarnabasProcess(settings), SHORT_SESSIONS)
 
 

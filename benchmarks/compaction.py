@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from tools.processes.barnabas import BarnabasProcess
 
 P99_RATIO_MAX = 2.0
-"""What compaction may do to the 99th percentile of a live producer's latency."""
+"""The largest factor by which compaction may raise the 99th percentile of a live producer's latency."""
 
 SETTINGS = {"log.cleaner.backoff.ms": "200"}
 
@@ -54,7 +54,7 @@ def latencies_ms(bootstrap_servers: str, is_over: Callable[[], bool]) -> list[fl
 
 
 def clean_offset(directory: Path) -> int:
-    """How far the checkpoint says the topic is clean."""
+    """The offset up to which the topic is clean, from the checkpoint."""
     path = directory / "cleaner-offset-checkpoint"
     lines = path.read_text().splitlines()[2:] if path.exists() else []
     return max((int(line.split()[2]) for line in lines if line.startswith("compacted ")), default=0)

@@ -37,7 +37,7 @@ def cold_ms() -> tuple[float, ...]:
 
 
 def timed_ms(action: Callable[[], object]) -> float:
-    """How long an action takes, in ms."""
+    """The duration of an action, in ms."""
     started = time.perf_counter()
     action()
     return (time.perf_counter() - started) * 1000

@@ -19,7 +19,7 @@ MEASURED = (
     "barnabas", "broker", "controller", "storage", "wire", "benchmarks", "spark_examples", "tools", "Makefile",
     "pyproject.toml",
 )  # fmt: skip
-"""What a measurement depends on: a run is resumed, and its commit told, by these paths alone."""
+"""The paths on which a measurement depends: they alone decide whether a run is resumed, and which commit it names."""
 
 
 def environment(arguments: str) -> dict[str, str]:

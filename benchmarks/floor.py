@@ -71,7 +71,7 @@ def serve(path: str) -> None:
 
 
 def _send_frames(connection: socket.socket, count: int) -> None:
-    """At most `IN_FLIGHT` frames are not confirmed."""
+    """Send frames, with at most `IN_FLIGHT` unconfirmed."""
     room = threading.Semaphore(IN_FLIGHT)
 
     def read_confirmations() -> None:
@@ -100,7 +100,7 @@ def _ask_for_frames(connection: socket.socket, count: int) -> None:
 
 
 def _figures(name: str, way: bytes, load: Callable[[socket.socket, int], None], frame: int, size: int) -> Figures:
-    """As with the brokers, what is measured was done once before; what is written finds memory that was just freed."""
+    """Measure a load after it has run once, as with the brokers; its writes use memory that was just freed."""
     with tempfile.TemporaryDirectory(prefix="floor-") as folder:
         path = Path(folder) / "file"
         with path.open("wb") as file:
@@ -133,12 +133,12 @@ def _run(port: int, way: bytes, load: Callable[[socket.socket, int], None], fram
 
 
 def produce_floor(scale: Scale) -> Figures:
-    """What W1 would be at best."""
+    """The best possible figures of W1."""
     yield from _figures("", b"w", _send_frames, WRITTEN_FRAME, scale.of(SIZE_FULL, SIZE_QUICK))
 
 
 def fetch_floor(scale: Scale) -> Figures:
-    """What one consumer of W4 would get at best."""
+    """The best possible figures of one consumer of W4."""
     yield from _figures("1 consumer, hot: ", b"r", _ask_for_frames, READ_FRAME, scale.of(SIZE_FULL, SIZE_QUICK))
 
 

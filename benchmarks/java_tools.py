@@ -12,12 +12,12 @@ from benchmarks.system import Reachable, Server
 from tools.foreign.kafka import kafka_runtime
 
 CLIENT_JVM = ("-Xmx512m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-"""What bin/kafka-run-class.sh and bin/kafka-producer-perf-test.sh give the tools."""
+"""The options that bin/kafka-run-class.sh and bin/kafka-producer-perf-test.sh give the tools."""
 TIMEOUT_S = 1800
 SILENCE_MS = 60_000
-"""For how long a consumer may find nothing before the tool gives up."""
+"""The time without a record after which a consumer's tool gives up."""
 LARGE_BATCHES = {"batch.size": "131072", "linger.ms": "5", "acks": "1", "enable.idempotence": "false"}
-"""How a producer writes fast: W1's, and any other's whose writing is only a preparation."""
+"""The settings of a fast producer: W1's, and that of every workload that only prepares its records."""
 
 _PRODUCED = re.compile(
     r"(?P<records>\d+) records sent, (?P<records_per_second>[\d.]+) records/sec \((?P<mib_per_second>[\d.]+) MB/sec\), "
@@ -49,7 +49,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """What kafka-consumer-perf-test read, and when by the system's clock; `start_s` is after joining the group."""
+    """The result of kafka-consumer-perf-test, by the system's clock; `start_s` is after joining the group."""
 
     records: int
     mib: float

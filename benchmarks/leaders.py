@@ -24,11 +24,11 @@ class Partition(NamedTuple):
     leader: int
     in_sync: int
     epoch: int
-    """How often a leader was elected."""
+    """The number of elections so far."""
 
 
 class Telling(NamedTuple):
-    """What a broker told: partitions, and the brokers that it knows of."""
+    """A broker's metadata: partitions, and the brokers that it knows of."""
 
     partitions: list[Partition]
     brokers: set[int]
@@ -50,7 +50,7 @@ class Leaders:
         self._runner.close()
 
     def told_by(self, address: str) -> Telling | None:
-        """What a broker tells of all topics; None where it does not answer."""
+        """A broker's metadata of all topics; None if it does not answer."""
         try:
             return self._runner.run(self._ask(address))
         except ClientError:
@@ -106,8 +106,9 @@ class Leaders:
 
 
 class WithoutLeader:
-    """For how long a partition had no leader, for `with`: a thread asks the brokers in turn and notes who is told to
-    lead. A partition has a leader while it is told of one that `living` says lives.
+    """The time in which a partition had no leader, for `with`: a thread asks the brokers in turn and notes the leaders.
+
+    A partition has a leader while the metadata name one that lives, according to `living`.
     """
 
     def __init__(self, addresses: Sequence[str], count: int, living: Callable[[], Collection[int]]) -> None:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Scale(Enum):
-    """How much a workload does: what the figures need, or what shows that it runs."""
+    """The size of a workload: enough for figures, or just enough to show that it runs."""
 
     FULL = "full"
     QUICK = "quick"

@@ -34,7 +34,7 @@ PRODUCER = {"batch.size": 131072, "linger.ms": 5, "queue.buffering.max.kbytes": 
 RATIO_MAX = 3.0
 AS_FAST_AS_IT_GOES = 10**9
 MEMORY_SHARE = 0.45
-"""Of the free memory, what is touched for the time before and for the moves each."""
+"""The share of the free memory that is touched for the time before, and again for the moves."""
 
 
 @dataclass(slots=True)

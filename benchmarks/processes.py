@@ -18,9 +18,9 @@ from benchmarks.system import Process, Server
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 MEMORY = Path("/proc/meminfo")
 INODES_MIN = 1_000_000
-"""With fewer left, files are not kept."""
+"""The number of free inodes below which files are not kept."""
 REQUESTS = 100_000
-"""CPU time of requests is told for so many."""
+"""The number of requests for which CPU time is given."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -43,7 +43,7 @@ def pss_mib(pid: int) -> float:
 
 
 def live_heap_mib(pid: int) -> float:
-    """What a Java process' heap holds that is not garbage, after the full collection that a histogram begins with;
+    """The live objects in a Java process' heap, after the full collection with which a histogram begins;
     0 for another process, and without a JDK's `jcmd`."""
     jcmd = shutil.which("jcmd", path=f"{find_java().parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if jcmd is None or Path(f"/proc/{pid}/comm").read_text().strip() != "java":
@@ -57,7 +57,7 @@ def live_heap_mib(pid: int) -> float:
 
 
 def disk_reads_mib(pid: int) -> float:
-    """What a process had the disk read so far: what it read, or sent, and the page cache did not have."""
+    """The amount that the disk has read for a process so far: data that it read or sent and the page cache lacked."""
     [line] = [line for line in Path(f"/proc/{pid}/io").read_text().splitlines() if line.startswith("read_bytes")]
     return int(line.split()[1]) / MIB
 
@@ -77,15 +77,15 @@ class CpuUse:
         self.seconds = sum(map(cpu_seconds, self._pids)) - self._before_s
 
     def in_all(self, name: str = "") -> Figure:
-        """As a figure, for all that was done."""
+        """A figure of the CPU time in all."""
         return Figure(_named(name, "broker CPU"), self.seconds, "s")
 
     def per_gib(self, name: str, size: float, *goals: Goal) -> Figure:
-        """As a figure, for `size` bytes of record values."""
+        """A figure of the CPU time per GiB, for `size` bytes of record values."""
         return Figure(_named(name, "broker CPU"), self.seconds / (size / GIB), "s/GiB", goals)
 
     def per_requests(self, name: str, count: int, *goals: Goal) -> Figure:
-        """As a figure, for `count` requests."""
+        """A figure of the CPU time per 100,000 requests, for `count` requests."""
         return Figure(_named(name, "broker CPU"), self.seconds / count * REQUESTS, "s/100,000 requests", goals)
 
 
@@ -159,6 +159,6 @@ def put_aside(log_dir: Path) -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """As many open files as the system allows; the soft limit is often too small for many connections."""
+    """Allow as many open files as the system does; the soft limit is often too small for many connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -70,7 +70,7 @@ def reset_recovery_point(checkpoint: Path) -> None:
 
 
 class Start(NamedTuple):
-    """From a process's start to the first acknowledgement, in seconds."""
+    """The time from a process's start to the first acknowledgement, in seconds."""
 
     wall: float
     cpu: float

@@ -177,7 +177,7 @@ def rich_table(run: Run) -> Table:
 
 
 def markdown(run: Run) -> str:
-    """A section for docs/benchmarks.md: what it was measured on, then a heading and a table for each workload."""
+    """The tables of docs/benchmarks/results.md: the machine, then a heading and a table for each workload."""
     systems = _present(run)
     told = {**run.environment, "columns": ", ".join(systems.values())}
     text = [f"- {name}: {value}" for name, value in told.items()]
@@ -224,7 +224,7 @@ def with_results(document: str, results: str) -> str:
 
 
 def _split(results: str) -> tuple[str, dict[str, str], list[str]]:
-    """What `markdown` made: up to the first workload, the text of each, and the lines about failures."""
+    """The parts of a text from `markdown`: up to the first workload, the text of each, and the lines about failures."""
     head, *blocks = re.split(r"\n\n(?=### W\d)", results.strip())
     text, *failures = re.split(r"\n\n(?=- W\d+ failed)", blocks[-1]) if blocks else [""]
     of_row = {block.removeprefix("### ").partition(":")[0]: block for block in [*blocks[:-1], text] if block}
@@ -275,7 +275,7 @@ _OF_ROWS = ("command", "date", "Barnabas", "Python")
 
 
 def _made(run: Run, of_row: Sequence[Measurement]) -> str:
-    """When, how and with what a row was measured, and how many times."""
+    """A line with the date, command, versions and number of pairs of a row."""
     pairs = 1 + max(each.pair for each in of_row)
     told = [run.environment.get(name, "?") for name in ("date", "command", "Barnabas")]
     told += [f"Python {run.environment.get('Python', '?')}", f"{pairs} {'pair' if pairs == 1 else 'pairs'}"]

@@ -25,29 +25,29 @@ from tools.processes.barnabas import BarnabasBrokers
 REPLICAS: Final = 3
 TOPIC_PARTITIONS: Final = 1_000
 SETTLED_S: Final = 3.0
-"""How long nothing is asked before memory is looked at: what was allocated in passing is given back by then."""
+"""The pause without requests before memory is measured: temporary allocations are given back in it."""
 
 
 class Held(NamedTuple):
-    """What some partitions cost, in MiB, seconds, and seconds of processor time; `idle` in percent of a processor."""
+    """The cost of some partitions, in MiB, seconds, and seconds of processor time; `idle` in percent of a processor."""
 
     partitions: int
     broker_mib: float
-    """Of each broker, on average."""
+    """The memory of each broker, on average."""
     parent_mib: float
     made_s: float
     made_cpu_s: float
-    """Of all processes together."""
+    """The processor time of all processes together."""
     idle: float
-    """Of the busiest broker."""
+    """The load of the busiest broker."""
     led_s: float
-    """From the kill of the controller until every partition that it led is led anew, in the metadata of all others."""
+    """The time from the kill of the controller until all other brokers' metadata name leaders for its partitions."""
     led_cpu_s: float
-    """Of the others together, and the parent, meanwhile."""
+    """The processor time of the other brokers and the parent, meanwhile."""
 
 
 def measure(brokers: int, steps: Sequence[int], idle_s: float) -> list[Held]:
-    """What so many partitions cost so many brokers, at each step. Raises RuntimeError when that takes too long."""
+    """The cost of partitions for brokers, at each step. Raises RuntimeError if a step takes too long."""
     found: list[Held] = []
     # A session outlives any pause that a busy machine makes.
     with BarnabasBrokers(brokers, {"zookeeper.session.timeout.ms": "30000"}) as cluster, Leaders() as leaders:
@@ -120,7 +120,7 @@ def _name(partition: Partition) -> tuple[str, int]:
 
 
 def connections_kib(count: int) -> float:
-    """What each of so many connections to a broker costs it, in KiB: they have asked for versions, as clients do."""
+    """A broker's memory for each of `count` connections, in KiB: they have asked for versions, as clients do."""
     with BarnabasBrokers(1) as cluster:
         pid = cluster.broker_pid(cluster.node_ids[0])
         return asyncio.run(_connections_kib(cluster.addresses[0], pid, count))

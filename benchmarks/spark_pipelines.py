@@ -52,10 +52,10 @@ from tools.processes.barnabas import BarnabasProcess
 
 BARNABAS, KAFKA = "Barnabas", f"Apache Kafka {ORACLE_VERSION}"
 CHEAP = ("stream_wordcount", "archive", "capacity_report")
-"""Where starting a query would be most of the time."""
+"""Pipelines in which the start of a query would take most of the time."""
 CHEAP_FACTOR = 4
 SETTINGS = {"spark.driver.memory": "4g"}
-"""So that hours of queries in one driver, joins among them, do not measure Java's collector."""
+"""Memory with which hours of queries in one driver, joins among them, do not measure Java's collector."""
 QUICK = {"rows": [10_000], "partitions": [1, 4], "repeats": 1}
 COLUMNS = ("pipeline", "rows", "partitions", BARNABAS, KAFKA, "ratio, median (least - most)")
 console = Console(width=max(120, Console().width))
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def kind(self) -> tuple[str, str, int, int]:
-        """What repeats of it have in common."""
+        """The key that repeats of a run have in common."""
         return self.pipeline, self.broker, self.rows, self.partitions
 
 
@@ -94,7 +94,7 @@ class Input(NamedTuple):
 
 
 class Bench:
-    """What all runs share."""
+    """The inputs and the session that all runs share."""
 
     def __init__(self, spark: SparkSession, folder: Path, rows: int) -> None:
         self.spark = spark
@@ -112,7 +112,7 @@ class Bench:
         self.planes = sample.write_table("planes", str(folder))
 
     def flights(self, rows: int) -> Iterator[sample.Sample]:
-        """So many flights, from the first one again where the year is over."""
+        """`rows` flights, from the first one again at the end of the year."""
         return itertools.islice(itertools.cycle(self._flights), rows)
 
     def prepare(self, servers: str, rows: int, partitions: int) -> Input:
@@ -126,7 +126,7 @@ class Bench:
         return made
 
     def seconds(self, name: str, given: Input) -> float:
-        """How long a pipeline takes for an input; its output goes afterwards."""
+        """The seconds that a pipeline takes for an input; its output is removed afterwards."""
         run = f"run-{next(self._numbers)}"
         here = self.folder / run
         topics = [run, f"{given.flights}-retry-1", f"{given.flights}-dead"]

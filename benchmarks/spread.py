@@ -22,7 +22,7 @@ class Spread(NamedTuple):
 
     @property
     def relative(self) -> float:
-        """How far apart the extremes are, as a share of the median."""
+        """The distance of the extremes, as a share of the median."""
         return (self.high - self.low) / self.median if self.median else math.inf
 
     @classmethod

@@ -83,13 +83,13 @@ def _kfake_command(port: int) -> list[str]:
 
 
 def _kfake_date() -> str:
-    """It has no releases; the module proxy names a commit by its time."""
+    """The date of kfake's commit: it has no releases, and the module proxy names a commit by its time."""
     [date] = re.findall(r"/kfake v0\.0\.0-(\d{8})", (KFAKE_SOURCES / "go.mod").read_text())
     return f"{date[:4]}-{date[4:6]}-{date[6:]}"
 
 
 def systems() -> dict[str, System]:
-    """All that can run on this machine, by name."""
+    """The systems that can run on this machine, by name."""
     found = [
         System(
             BARNABAS,

@@ -57,8 +57,8 @@ class Traffic:
         self._sent = 0
         self._is_acknowledged = bytearray()
         self._acknowledged_s, self._latencies_ms = array("d"), array("d")
-        """When each was acknowledged, in order, and how long it took. Of millions of objects the garbage collector
-        would make a pause that counts as the brokers'."""
+        """The time and the latency of each acknowledgement, in order. With millions of objects, a pause of the garbage
+        collector would count as the brokers'."""
         self.errors: list[str] = []
         self.read_errors: list[str] = []
         self.read_count = 0
@@ -67,12 +67,13 @@ class Traffic:
 
     @property
     def acknowledged(self) -> int:
-        """How many records were acknowledged by now."""
+        """The number of acknowledged records so far."""
         return len(self._latencies_ms)
 
     def latencies_ms(self, start_s: float, end_s: float) -> list[float]:
-        """How long records took from hand-over to acknowledgement, of those acknowledged between two times of
-        `time.monotonic`; in ms. To be asked for when the block is over: the writer waits meanwhile.
+        """The times from hand-over to acknowledgement, in ms, of records acknowledged between two monotonic times.
+
+        Call it after the block: the writer waits meanwhile.
         """
         first, end = (bisect_left(self._acknowledged_s, at_s) for at_s in (start_s, end_s))
         return self._latencies_ms[first:end].tolist()
@@ -142,8 +143,10 @@ class Traffic:
         )
 
     def _partitions(self, consumer: Consumer) -> int:
-        """How many the topic has. A broker that has not heard of one that was just made is asked again. Raises
-        TimeoutError."""
+        """The number of the topic's partitions. A broker that does not know a new topic yet is asked again.
+
+        Raises TimeoutError.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while not (found := consumer.list_topics(self._topic, timeout=PATIENCE_S).topics[self._topic].partitions):
             if time.monotonic() > deadline:
@@ -188,7 +191,7 @@ class Traffic:
         return True
 
     def _holds_itself_up(self, consumer: Consumer) -> bool:
-        """Whether not even metadata comes to a consumer, while another one has them at once. Two threads of librdkafka
+        """Whether one consumer gets no metadata, while another one gets them at once. Two threads of librdkafka
         2.16 can wait for each other for ever when a broker leaves the cluster
         (https://github.com/confluentinc/librdkafka/issues/5476)."""
         if _has_metadata(consumer):

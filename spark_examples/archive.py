@@ -109,7 +109,7 @@ def write_pieces(
 
 
 class BatchArchiver:
-    """Adds micro-batches to the archive; every so many it looks after the archive, if told how."""
+    """Adds micro-batches to the archive, and maintains the archive after every so many of them, if told how."""
 
     def __init__(self, spark: SparkSession, options: argparse.Namespace) -> None:
         self._spark = spark
@@ -118,7 +118,7 @@ class BatchArchiver:
         self._state: State | None = None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """For `foreachBatch`."""
+        """Add a micro-batch (the function for `foreachBatch`)."""
         log = self._log
         state = self._state or log.state()  # nobody else adds batches
         ends = log.planned_ends(batch_id)
@@ -196,9 +196,9 @@ def _scattered(state: State, target_bytes: int, min_files: int) -> dict[tuple[st
 
 
 class _Layout:
-    """How the records of a topic's day lie in its new files: by partition, and in each by offset.
+    """The place of a topic's records of one day in its new files: by partition, and in each by offset.
 
-    A slot is what should be one file: of about `target_bytes`, if offsets are spread evenly within a partition.
+    A slot should become one file. The file has about `target_bytes` if offsets are spread evenly within a partition.
     """
 
     def __init__(self, pieces: Sequence[Piece], target_bytes: int) -> None:
@@ -207,7 +207,7 @@ class _Layout:
         self._held = _held(pieces)
 
     def rows(self) -> Iterator[tuple[str, str, int, int, float, float]]:
-        """Topic, day, partition; its first offset, that one's slot, how many slots one offset takes."""
+        """Topic, day, partition; its first offset, the slot of this offset, the slots that one offset takes."""
         before = 0
         for (topic, day, partition), (rows, first, last) in sorted(self._held.items()):
             slots = rows / self.rows_per_file
@@ -226,7 +226,7 @@ def _with_slots(spark: SparkSession, records: DataFrame, layouts: Sequence[_Layo
 
 
 def _held(pieces: Sequence[Piece]) -> dict[tuple[str, str, int], tuple[int, int, int]]:
-    """By topic, date and partition: how many records, the first and the last offset."""
+    """The number of records, the first and the last offset, by topic, date and partition."""
     held: dict[tuple[str, str, int], tuple[int, int, int]] = {}
     for piece in pieces:
         for each in piece.contents:
@@ -376,7 +376,7 @@ def needs(options: argparse.Namespace) -> Topics:
 
 
 def _somebody(_: argparse.Namespace) -> Topics:
-    """What the audit needs of a cluster: which topics it asks for, the archive tells later."""
+    """The topics that the audit needs: none here, because the archive names them later."""
     return Topics()
 
 

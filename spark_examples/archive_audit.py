@@ -23,12 +23,12 @@ from barnabas.spark_examples.offsets import Partition, Range
 from barnabas.spark_examples.pipeline import print_table
 
 BUCKET = 1_000_000
-"""So many offsets of a partition are looked at by one task."""
+"""The number of a partition's offsets that one task checks."""
 
 
 @dataclass(slots=True)
 class Held:
-    """What of a partition is in the data."""
+    """The part of a partition that is in the data."""
 
     rows: int = 0
     duplicates: int = 0
@@ -37,7 +37,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the audit says about one partition."""
+    """The audit's result for one partition."""
 
     topic: str
     partition: int
@@ -82,7 +82,7 @@ def offset_ranges(records: DataFrame) -> dict[Partition, Held]:
 
 
 def without(wanted: Sequence[Range], taken: Iterable[Range]) -> list[Range]:
-    """What is left of some ranges when others are taken out; all are sorted or become so."""
+    """The rest of some ranges after the removal of others; the ranges need not be sorted."""
     cuts = sorted(taken)
     left = []
     at = 0

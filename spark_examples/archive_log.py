@@ -38,7 +38,7 @@ class ArchiveError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a piece holds of one partition."""
+    """The records of one partition in a piece."""
 
     partition: int
     rows: int
@@ -119,7 +119,7 @@ class State:
     explained: tuple[Explained, ...] = ()
     """Gaps whose reason is known: expired, transaction markers, aborted, compacted."""
     replaced: tuple[Replaced, ...] = ()
-    """What is still to be deleted."""
+    """Pieces that are still to be deleted."""
 
     def with_batch(self, batch: "Batch") -> "State":
         """The archive with one more batch."""
@@ -162,7 +162,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one micro-batch added; `starts` are those of a query's very first batch."""
+    """The pieces that one micro-batch added; `starts` are those of a query's very first batch."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -214,11 +214,11 @@ class ArchiveLog:
                 return new
 
     def planned_ends(self, batch_id: int) -> Offsets:
-        """Where Spark planned a batch to end, from its checkpoint: offsets that hold no record count, too."""
+        """The planned end offsets of a batch, from Spark's checkpoint. Offsets without a record count, too."""
         return _offsets(self.files.read_text(f"{self.checkpoint}/offsets/{batch_id}"))
 
     def planned_starts(self) -> Offsets:
-        """Where Spark began to read at the very first, from its checkpoint."""
+        """The offsets at which Spark began its very first batch, from its checkpoint."""
         return _offsets(self.files.read_text(f"{self.checkpoint}/sources/0/0"))
 
     def clean(self, now_ms: int, grace_ms: int) -> int:
@@ -259,11 +259,11 @@ class ArchiveLog:
         return past
 
     def batch_path(self, number: int) -> str:
-        """Where a batch's file is."""
+        """The path of a batch's file."""
         return f"{self.folder}/batch-{number:012d}.json"
 
     def snapshot_path(self, number: int) -> str:
-        """Where a snapshot is."""
+        """The path of a snapshot."""
         return f"{self.folder}/snapshot-{number:012d}.json"
 
     def _numbers(self) -> tuple[list[int], list[int]]:

@@ -40,7 +40,7 @@ def existing_archive(spark: SparkSession, archive: str) -> ArchiveLog:
 
 
 def missing_archive(options: argparse.Namespace) -> str | None:
-    """In one line that --archive names no archive, as far as that can be seen before Spark is there."""
+    """A line that says that --archive names no archive; None if it names one, or if only Spark can tell."""
     folder = local_path(options.archive, options.conf)
     return _no_archive(options.archive) if folder is not None and not (folder / LOG_FOLDER).is_dir() else None
 

@@ -159,7 +159,7 @@ def measure(spark: SparkSession, options: argparse.Namespace) -> None:
 
 
 def read_sums(spark: SparkSession, output: str, name: str, schema: str) -> DataFrame:
-    """What all micro-batches said; empty if there was none."""
+    """The sums of all micro-batches; empty if there was none."""
     path = f"{output}/sums/{name}"
     if not FileSystem(spark).exists(path):
         return spark.createDataFrame([], schema)

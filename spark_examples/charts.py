@@ -11,13 +11,13 @@ BASE_LINE = TOP + PLOT_HEIGHT
 LABELS_Y, LEGEND_Y, LINE_HEIGHT = BASE_LINE + 16, BASE_LINE + 36, 15
 FONT_SIZE = 11
 CHARACTER_WIDTH = 6.6
-"""At most, on average, of that font; what a text takes is not known before it is shown."""
+"""The largest average width of that font's characters; the width of a text is not known before it is shown."""
 GAP = 14
-"""Between texts beside each other."""
+"""The gap between texts beside each other."""
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
 MOST_TICKS = 5
 MOST_TIMES = 5
-"""So that the longest labels, with date and time, have their width."""
+"""The number at which the longest labels, with date and time, still have room."""
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 TIME_STEPS_S = (
     *(minutes * MINUTE_S for minutes in (1, 2, 5, 10, 15, 30)), *(hours * HOUR_S for hours in (1, 2, 3, 6, 12)),
@@ -79,7 +79,7 @@ def _legend(names: Sequence[str]) -> tuple[str, float]:
 
 
 def round_ticks(top: float) -> list[float]:
-    """From 0 in equal steps of 1, 2 or 5 times a power of ten to `top` or just above, at most MOST_TICKS steps."""
+    """Ticks from 0 in equal steps of 1, 2 or 5 times a power of ten to `top` or just above, at most MOST_TICKS."""
     if top <= 0:
         return [0.0, 1.0]
     power = 10.0 ** math.floor(math.log10(top / MOST_TICKS))

@@ -56,7 +56,10 @@ class BatchWriter:
         self._config = pipeline.client_options(options)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """For `foreachBatch`. The frame's partitions are the state's: the same ids in each when a batch is repeated."""
+        """Write a micro-batch (the function for `foreachBatch`).
+
+        The frame's partitions are the state's: each has the same ids when a batch is repeated.
+        """
         config, source, sink = self._config, self._options.input_topic, self._options.output_topic
         # Numbers of batches mean something within one checkpoint only.
         name = f"dedupe-{pipeline.query_id(self._files, self._options, QUERY)}"

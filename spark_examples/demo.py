@@ -130,7 +130,7 @@ def _consume_until(consumer: Consumer, total: int) -> tuple[Statistics, int]:
 
 
 def expected_statistics(archive: Path) -> Statistics:
-    """What flight_delays computes, straight from the file: by a loop over its rows, without Spark."""
+    """The figures of flight_delays, computed from the file by a loop over its rows, without Spark."""
     from barnabas.spark_examples.flight_delays import LATE_MINUTES
 
     statistics: Statistics = {}

@@ -114,9 +114,9 @@ class Unit:
 
     @staticmethod
     def _retried(call: Callable[..., T], *arguments: Any) -> T:
-        """What librdkafka calls retriable may be called again with the same meaning, and so where a coordinator moves.
+        """Repeat a call after a retriable error of librdkafka, or if a coordinator moves: its meaning stays the same.
 
-        Of the latter, librdkafka retries the producer's calls itself, but not the consumer's.
+        If a coordinator moves, librdkafka retries the producer's calls itself, but not the consumer's.
         """
         deadline = time.monotonic() + ATTEMPTS * TIMEOUT_S
         while True:
@@ -157,7 +157,7 @@ def wait_until_readable(config: Mapping[str, str], *topics: str) -> bool:
 
 
 def committed_progress(config: Mapping[str, str], name: str, topic: str, partition: int) -> int:
-    """How far the unit of this name has come. Errors: KafkaException."""
+    """The progress that the unit of this name has committed. Errors: KafkaException."""
     group = Consumer({**config, "group.id": name, "enable.auto.commit": False, "log_level": 4})
     try:
         [place] = group.committed([TopicPartition(topic, partition)], TIMEOUT_S)

@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 from barnabas.spark_examples.session import is_submitted
 
 DEFAULT_ELSEWHERE = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")
-"""Where one of these is set, the default file system is what the files there say."""
+"""If one of these is set, the files in that folder name the default file system."""
 
 
 def local_path(uri: str, settings: Sequence[tuple[str, str]]) -> Path | None:
-    """Where a URI leads on this machine, with some settings of Spark; None if only Spark can tell."""
+    """The path of a URI on this machine, with some settings of Spark; None if only Spark can tell."""
     if of_file := re.match("file:(?://(?=/))?(/(?!/).*)", uri):
         return Path(of_file[1])
     is_elsewhere = is_submitted() or any(name in os.environ for name in DEFAULT_ELSEWHERE)
@@ -29,14 +29,14 @@ def local_path(uri: str, settings: Sequence[tuple[str, str]]) -> Path | None:
 
 
 class Entry(NamedTuple):
-    """Something in a folder; `modified_ms` since the epoch."""
+    """A file or folder in a folder; `modified_ms` since the epoch."""
 
     name: str
     modified_ms: int
 
 
 class Usage(NamedTuple):
-    """What is below a folder: files of data (not `_SUCCESS` and the like), their bytes, the newest change of any."""
+    """The data files below a folder (not `_SUCCESS` and the like): number, bytes and newest change."""
 
     files: int
     bytes: int
@@ -66,14 +66,14 @@ class FileSystem:
         return bool(system.exists(path))
 
     def entries(self, uri: str) -> list[Entry]:
-        """What is in a folder, by name; nothing if it is not there."""
+        """The entries of a folder, by name; none if the folder does not exist."""
         system, path = self._at(uri)
         if not system.exists(path):
             return []
         return sorted(Entry(each.getPath().getName(), each.getModificationTime()) for each in system.listStatus(path))
 
     def usage(self, uri: str) -> Usage:
-        """What is below a folder. Object stores know no time of a folder: the files' count."""
+        """The usage of a folder. Object stores know no time of a folder, so the times of its files count."""
         system, path = self._at(uri)
         found = system.listFiles(path, True)
         files = length = newest = 0

@@ -31,7 +31,7 @@ CHUNK_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """What the example needs of one flight; a delay is in minutes, None for a flight that did not leave or arrive."""
+    """A flight's fields that the example needs; a delay is in minutes, None if the flight did not leave or arrive."""
 
     carrier: str
     number: int
@@ -40,7 +40,7 @@ class Flight:
     origin: str
     destination: str
     scheduled: str
-    """When it was to leave, YYYY-MM-DD HH:MM:SS in New York's time."""
+    """The scheduled departure, YYYY-MM-DD HH:MM:SS in New York's time."""
     hour: str
     """The hour of that in UTC, as the weather's table has it."""
     departure_delay: int | None

@@ -21,7 +21,7 @@ class JavaMissing(RuntimeError):
 
 
 def cache_folder() -> Path:
-    """Where downloads live: `BARNABAS_CACHE`, else `$XDG_CACHE_HOME/barnabas`, else `~/.cache/barnabas`."""
+    """The folder of downloads: `BARNABAS_CACHE`, else `$XDG_CACHE_HOME/barnabas`, else `~/.cache/barnabas`."""
     if override := os.environ.get("BARNABAS_CACHE"):
         return Path(override)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "barnabas"

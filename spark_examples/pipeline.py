@@ -154,7 +154,7 @@ def interval(text: str) -> str:
 
 
 def kafka_options(options: argparse.Namespace) -> dict[str, str]:
-    """What Spark's sources and sinks need to reach the cluster."""
+    """The options with which Spark's sources and sinks reach the cluster."""
     return {
         "kafka.bootstrap.servers": options.bootstrap_servers,
         **{f"kafka.{key}": value for key, value in options.kafka},
@@ -162,7 +162,7 @@ def kafka_options(options: argparse.Namespace) -> dict[str, str]:
 
 
 def client_options(options: argparse.Namespace) -> dict[str, str]:
-    """What librdkafka needs to reach the cluster."""
+    """The options with which librdkafka reaches the cluster."""
     return {"bootstrap.servers": options.bootstrap_servers, **dict(options.client)}
 
 
@@ -192,7 +192,7 @@ def _read_stream(spark: SparkSession, options: argparse.Namespace, more: Mapping
 
 
 def read_topic(spark: SparkSession, options: argparse.Namespace, topics: str) -> DataFrame:
-    """All that is committed in some topics, as a batch."""
+    """The committed records of some topics, as a batch."""
     reader = spark.read.format("kafka").options(**kafka_options(options)).option("subscribe", topics)
     return reader.option("kafka.isolation.level", "read_committed").load()
 
@@ -208,7 +208,7 @@ def checkpoint_of(options: argparse.Namespace, name: str) -> str:
 
 
 def query_id(files: FileSystem, options: argparse.Namespace, name: str) -> str:
-    """What Spark calls a query as long as its checkpoint lives."""
+    """Spark's id of a query, which stays the same as long as its checkpoint exists."""
     return str(json.loads(files.read_text(f"{checkpoint_of(options, name)}/metadata"))["id"])
 
 
@@ -232,25 +232,25 @@ def to_topic(frame: DataFrame, options: argparse.Namespace, topic: str) -> Any:
 
 @dataclass(slots=True)
 class Totals:
-    """What a query did since its start."""
+    """The work of a query since its start."""
 
     batches: int = 0
     rows: int = 0
     seconds: float = 0.0
     """Time within micro-batches."""
     late: int = 0
-    """What stateful operators dropped because the watermark had passed it: rows, but those that one task has for one
-    group of an aggregation count as one, since Spark puts them together first."""
+    """Rows that stateful operators dropped because the watermark had passed them. The rows that one task has for one
+    group of an aggregation count as one row, because Spark combines them first."""
     behind: int = 0
     """Records that were in the topics and not yet read, at the last batch."""
     topics: tuple[str, ...] = ()
-    """Those that were read up to the last batch."""
+    """The topics that were read up to the last batch."""
     observed: dict[str, Counter[str]] = field(default_factory=dict)
-    """What frames were observed to hold (`DataFrame.observe`): sums, by the name of the observation."""
+    """The sums of `DataFrame.observe`, by the name of the observation."""
     last_batch: int = field(default=-1, repr=False)
 
     def add(self, progress: Mapping[str, Any]) -> None:
-        """Take in what Spark says about one micro-batch; again the same changes nothing."""
+        """Add Spark's progress of one micro-batch; the same progress again changes nothing."""
         if progress["batchId"] <= self.last_batch or "addBatch" not in progress["durationMs"]:
             return
         self.last_batch = progress["batchId"]
@@ -267,7 +267,7 @@ class Totals:
 
 
 def _behind(source: Mapping[str, Any]) -> int:
-    """How many offsets a Kafka source still has to read; 0 for other sources."""
+    """The number of offsets that a Kafka source still has to read; 0 for other sources."""
     ends, latest = (_offsets(source[name]) for name in ("endOffset", "latestOffset"))
     return sum(max(0, offset - ends.get(partition, 0)) for partition, offset in latest.items())
 
@@ -383,10 +383,10 @@ Needs = Callable[[argparse.Namespace], Topics]
 """The topics that a program reads and writes with some options."""
 
 Judge = Callable[[argparse.Namespace, Mapping[str, Totals]], int]
-"""Says what is wrong with what queries did, if anything is, and returns the exit status."""
+"""Checks the work of queries, says what is wrong with it, if anything is, and returns the exit status."""
 
 Work = Callable[[SparkSession, argparse.Namespace, bool], int]
-"""What a program does once Spark is there, told whether it works on sample input; returns the exit status."""
+"""A program's work with a Spark session; the flag says whether its input is the sample. Returns the exit status."""
 
 
 @contextmanager
@@ -408,7 +408,7 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def cluster_for(options: argparse.Namespace, prepare: Prepare | None) -> Iterator[bool]:
-    """Where the pipeline works: the cluster of the options, or (yields True) a broker of its own with sample input."""
+    """The pipeline's cluster: that of the options, or (yields True) a broker of its own with sample input."""
     if options.bootstrap_servers is not None or prepare is None:
         yield False
         return

@@ -51,7 +51,7 @@ async def _explain_all(bootstrap_servers: str, gaps: Mapping[Partition, Sequence
 
 
 async def _compacted(client: KafkaClient, topics: Collection[str]) -> set[str]:
-    """Those of the topics that are compacted."""
+    """The compacted topics among some topics."""
     described = await describe_configs(client, [(TOPIC, name) for name in sorted(topics)])
     policies = {
         name: (config.value or "").split(",")
@@ -84,7 +84,7 @@ async def _reasons(reader: "_PartitionReader", gaps: Sequence[Range], log_start:
 
 
 def _classified(answer: PartitionData, position: int, gaps: Sequence[Range], hole: str) -> Iterator[Reason]:
-    """What the offsets of a fetched run of batches are, from `position` on."""
+    """The reasons for the offsets of fetched batches, from `position` on."""
     aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
     is_committed = CommittedBatches(aborted).includes(answer.records)
     for header in iter_headers(answer.records):

@@ -62,7 +62,7 @@ Make = Callable[[], Callable[[Row], list[Outgoing]]]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Where a query reads, and where what fails there goes."""
+    """The topic that a query reads, and the topics for records that fail there."""
 
     source: str
     sink: str
@@ -70,11 +70,11 @@ class Level:
     next_retry: str | None
     next_delay_s: float
     delay_s: float | None
-    """How long records wait here; None for the input topic, whose headers are anybody's."""
+    """The delay of records in this topic; None for the input topic, in which other programs set the headers."""
 
 
 def outcome(row: Row, handler: Handler, level: Level, now_ms: int) -> list[Outgoing]:
-    """What becomes of a record: a result, a retry or a dead letter; or nothing, if the handler wants nothing."""
+    """The records that a record leads to: a result, a retry or a dead letter; none if the handler returns none."""
     came = record_of(row, level.sink)
     given = [pair for pair in came.headers if pair[0] not in OWN_HEADERS]
     is_retry = level.delay_s is not None
@@ -90,7 +90,7 @@ def outcome(row: Row, handler: Handler, level: Level, now_ms: int) -> list[Outgo
 
 
 def _history(headers: Mapping[str, bytes | None]) -> tuple[int, dict[str, bytes]]:
-    """Which attempt a retry is, and where it came from. Raises Hopeless when its headers do not tell."""
+    """The number of a retry's attempt, and its origin. Raises Hopeless if its headers lack them."""
     try:
         return int(headers[ATTEMPT] or b""), {name: headers[name] or b"" for name in ORIGIN}
     except (KeyError, ValueError) as problem:
@@ -137,7 +137,10 @@ class BatchWriter:
         self._delay_s = delay_s
 
     def __call__(self, batch: DataFrame, _: int) -> None:
-        """For `foreachBatch`. Spark reads a partition of a topic in one task, in its order."""
+        """Handle a micro-batch (the function for `foreachBatch`).
+
+        Spark reads a partition of a topic in one task, in its order.
+        """
         if self._delay_s is None:
             self._write(batch)
             return
@@ -192,7 +195,7 @@ def levels_of(options: argparse.Namespace) -> list[Level]:
 
 
 def dead_topic(options: argparse.Namespace) -> str:
-    """Where dead letters go."""
+    """The topic of dead letters."""
     return f"{options.input_topic}-dead"
 
 

@@ -14,7 +14,7 @@ from barnabas.spark_examples.exactly_once import Headers
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a handler is given; `attempt` is 1 for the first one, `timestamp` in ms."""
+    """The record that a handler gets; `attempt` is 1 for the first one, `timestamp` in ms."""
 
     key: bytes | None
     value: bytes | None

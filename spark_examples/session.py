@@ -29,7 +29,7 @@ PART_OF_SPARK = (
     *(("org.lz4", "lz4-java"), ("org.xerial.snappy", "snappy-java"), ("org.slf4j", "slf4j-api")),
     *(("org.apache.spark", "spark-tags_2.13"), ("com.google.code.findbugs", "jsr305")),
 )
-"""What the connector needs and every Spark has: 60 of the 70 MB that it would come with."""
+"""Libraries that the connector needs and every Spark has: 60 of the 70 MB of its dependencies."""
 
 ALWAYS = {"spark.sql.session.timeZone": "UTC"}
 DRIVER = {
@@ -40,7 +40,7 @@ DRIVER = {
     "spark.ui.showConsoleProgress": "false",
 }
 SMALL = {"spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "false"}
-"""What suits a Spark on one machine."""
+"""Settings that suit a Spark on one machine."""
 
 
 def is_submitted() -> bool:

@@ -15,7 +15,7 @@ INTERRUPTED: Final = 130
 
 
 def raise_interrupts() -> None:
-    """From now on either signal raises KeyboardInterrupt."""
+    """Make either signal raise KeyboardInterrupt."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.default_int_handler)
 

@@ -20,7 +20,7 @@ from barnabas.spark_examples.topics import Topics
 
 
 def word_counts(lines: DataFrame) -> DataFrame:
-    """How often each word (letters and digits, lower case) occurs in the records' values."""
+    """The number of times that each word (letters and digits, lower case) occurs in the records' values."""
     words = f.explode(f.split(f.lower(f.col("value").cast("string")), r"[^\p{L}\p{N}]+"))
     return lines.select(words.alias("word")).where("word != ''").groupBy("word").count()
 

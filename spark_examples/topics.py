@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 ANSWER_S = 5
-"""How long a cluster may take to answer at all. What listens and is no broker keeps nobody waiting for longer."""
+"""The time limit of the first response; a listener that is no broker is given up after it."""
 TIMEOUT_S = 10
-"""How long it may take for what it is asked then."""
+"""The time limit of each later response."""
 DEFAULT_PORT = 9092
 INTERNAL = {"__consumer_offsets", "__transaction_state"}
 SECURED = ("security.protocol", "sasl.", "ssl.")
@@ -28,16 +28,16 @@ class Topics:
     """The topics of a program, as its options name them."""
 
     reads: tuple[str, ...] = ()
-    """They have to be there. What a pattern finds is no topic that has to be."""
+    """Topics that must exist. A topic found by a pattern need not."""
     writes: tuple[str, ...] = ()
-    """They have to be there unless the cluster creates topics by itself."""
+    """Topics that must exist, unless the cluster creates topics by itself."""
     pattern: str = ""
     """A regular expression that finds topics to be read, now or later."""
     made: tuple[str, ...] = ()
-    """They are created, with one partition, where they are not there."""
+    """Topics that are created, with one partition, if they do not exist."""
 
     def __str__(self) -> str:
-        """From where to where, in words."""
+        """The topics that are read and written, in words."""
         ways = [("from", self.reads), ("to", self.writes)]
         return " ".join(f"{way} {', '.join(names)}" for way, names in ways if names)
 
@@ -68,7 +68,8 @@ def what_is_missing(
     """Look at the cluster of `options`, and create what is to be made; returns in one line what is not there, or that
     there is no answer within `timeout_s`.
 
-    A pattern that no topic matches is only told: one may be made later, and is read then. With --once nothing would be.
+    A pattern that no topic matches is only reported: a matching topic may be created later, and is read then. With
+    --once it is an error.
     """
     servers = options.bootstrap_servers
     problem = _nobody_listens(servers)
@@ -107,7 +108,7 @@ def _to_be_created(servers: str, missing: Sequence[str]) -> str:
 def _nothing_matches(
     options: argparse.Namespace, pattern: str, there: Iterable[str], tell: Callable[[str], None]
 ) -> str | None:
-    """What is missing because nothing is there that a pattern finds anywhere in its name, as Spark does."""
+    """Report that no topic's name has a match of the pattern, as Spark searches: the line with --once, else None."""
     try:
         if not pattern or any(re.search(pattern, name) for name in there if name not in INTERNAL):
             return None
@@ -150,7 +151,7 @@ def _create(admin: "AdminClient", names: Sequence[str]) -> None:
 
 
 def _are_created_by_themselves(admin: "AdminClient") -> bool:
-    """What a broker says of auto.create.topics.enable."""
+    """The value of auto.create.topics.enable at a broker."""
     from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
     broker = next(iter(admin.list_topics(timeout=TIMEOUT_S).brokers))

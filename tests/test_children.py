@@ -28,7 +28,7 @@ def test_a_child_that_hears_no_signal_is_killed_all_the_same() -> None:
         children.run(python(program), capture_output=True, timeout_s=0.2, stacks_s=0.2)
 
 
-def test_a_grandchild_that_holds_the_pipes_does_not_hold_up_the_test() -> None:
+def test_a_grandchild_with_the_pipes_does_not_delay_the_test() -> None:
     program = (
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"

@@ -387,11 +387,11 @@ ELSEWHERE = {
     r"docker build": ("tests/test_image.py::image", "DockerImage(path=ROOT"),
     r"docker run": ("tests/test_image.py::run", "containers.run("),
     r"docker compose --file compose.cluster.yaml": (
-        "tests/test_compose.py::test_of_the_brokers_of_a_cluster_one_may_be_lost",
+        "tests/test_compose.py::test_one_broker_of_a_cluster_may_be_lost",
         "compose.cluster.yaml",
     ),
     r"barnabas serve .*--control ": (
-        "tests/testing/control/test_control_page.py::test_it_begins_with_the_server",
+        "tests/testing/control/test_control_page.py::test_the_page_begins_with_the_server",
         "--control",
     ),
     r"curl -sS .*http://127\.0\.0\.1:8099": ("tests/testing/control/test_control_page.py::test_commands", "curl -sS"),

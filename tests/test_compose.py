@@ -134,7 +134,7 @@ def wait_known(broker: Composed, topic: str, partitions: int) -> None:
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_of_the_brokers_of_a_cluster_one_may_be_lost(tmp_path: Path) -> None:
+def test_one_broker_of_a_cluster_may_be_lost(tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
     with ExitStack() as stack:

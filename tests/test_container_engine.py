@@ -33,7 +33,7 @@ def test_others_are_told_what_to_do(user: int, distribution: str, capabilities: 
     assert "\n" not in reason
 
 
-def test_the_one_that_is_named_is_asked(tmp_path: Path) -> None:
+def test_the_named_engine_is_used(tmp_path: Path) -> None:
     named = f"unix://{tmp_path}/docker.sock"
     assert addresses({"DOCKER_HOST": named}) == [named]
     assert answering([named]) is None
@@ -51,7 +51,7 @@ def test_check_ends_with_a_line(
     assert "only root" in capsys.readouterr().err
 
 
-def test_what_a_command_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commands_output_and_status_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     run = container_engine._run
     assert run([sys.executable, "-c", "raise SystemExit(7)"], os.environ) == 7
     assert run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], os.environ) == 128 + 9

@@ -46,7 +46,7 @@ def test_each_znode_that_means_something_is_told_of() -> None:
     assert sorted(path for path in paths if f"`{path}" not in page) == []
 
 
-def test_how_many_requests_were_compared() -> None:
+def test_the_docs_agree_on_the_number_of_compared_requests() -> None:
     page = (DOCS / "compatibility.md").read_text()
     [total] = re.findall(r"^([\d,]+) distinct requests were compared", page, re.MULTILINE)
     by_api = re.findall(r"^\| \d+ \|(?:[^|]*\|){3} (\d+) \|", page, re.MULTILINE)
@@ -160,7 +160,7 @@ def test_links_of_the_site_stay_in_it(page: Path) -> None:
         assert target.is_relative_to(DOCS), f"{page.name} links to {path}, which the built site does not have"
 
 
-def test_every_page_of_the_site_is_on_its_first_page_and_in_its_navigation() -> None:
+def test_every_page_is_on_the_first_page_and_in_the_navigation() -> None:
     pages = {str(page.relative_to(DOCS)) for page in DOCS.glob("**/*.md")}
     assert {path for path, _ in links(DOCS / "index.md")} == pages - {"index.md"}
     assert set(re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text())) == pages
@@ -209,7 +209,7 @@ def test_files_that_the_architecture_names_exist() -> None:
         assert (ROOT / path).exists(), f"ARCHITECTURE.md names {path}"
 
 
-def test_each_file_that_waits_is_named_where_it_is_told_what_becomes_stale() -> None:
+def test_each_file_that_waits_is_named_in_decision_10() -> None:
     """And each name there is of a file or folder that there is, of what waits or runs in a thread."""
     page = (DOCS / "decisions/0010-stale-across-await.md").read_text()
     named = [pattern for item in re.findall(r"^- (`.*?):$", page, re.MULTILINE | re.DOTALL) for pattern in _paths(item)]

@@ -131,7 +131,7 @@ def test_a_part_that_breaks_off_fails_and_names_what_it_ran(tmp_path: Path, said
     assert any("BROKE OFF one: pytest ended with status 7" in line for line in report(run, tmp_path))
 
 
-def test_the_tests_of_a_crashed_worker_are_run_by_another_one(tmp_path: Path, said: list[str]) -> None:
+def test_another_worker_runs_the_tests_of_a_crashed_one(tmp_path: Path, said: list[str]) -> None:
     """The replacement collects the same tests, also those that are recorded by then."""
     tests = "import os\ndef test_before(): pass\ndef test_ends_its_worker(): os._exit(7)\ndef test_after(): pass\n"
     (tmp_path / "test_others.py").write_text("def test_beside(): pass\n")
@@ -141,7 +141,7 @@ def test_the_tests_of_a_crashed_worker_are_run_by_another_one(tmp_path: Path, sa
     assert sorted(short(list(part.outcomes))) == ["test_after", "test_before", "test_beside", "test_ends_its_worker"]
 
 
-def test_a_run_goes_on_where_it_was_interrupted_and_keeps_what_failed(tmp_path: Path, said: list[str]) -> None:
+def test_an_interrupted_run_resumes_and_keeps_failures(tmp_path: Path, said: list[str]) -> None:
     paths = (str(tmp_path),)
     part = Part("one", "", paths)
     tests = "import os, pathlib\ndef test_fails(): assert False\ndef test_ends(): os._exit(7)\n"

@@ -151,7 +151,7 @@ def last_line(container: Any, status: int) -> str:
     return str(lines[-1])
 
 
-def test_it_is_small(engine: Any, image: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_image_is_small(engine: Any, image: str, capsys: pytest.CaptureFixture[str]) -> None:
     """pip, caches and build tools stay in the build stage."""
     whole, base = (engine.images.get(name).attrs["Size"] for name in (image, BASE))
     with capsys.disabled():
@@ -180,7 +180,7 @@ def test_a_wrong_variable_is_told(run: Run) -> None:
     assert re.search(r"Invalid value many .*num\.partitions", last_line(container, 2))
 
 
-def test_it_becomes_healthy(broker: RunningImage) -> None:
+def test_a_container_becomes_healthy(broker: RunningImage) -> None:
     container = broker.container
 
     def is_over() -> bool:
@@ -191,7 +191,7 @@ def test_it_becomes_healthy(broker: RunningImage) -> None:
     assert container.attrs["State"]["Health"]["Status"] == "healthy", container.attrs["State"]["Health"]["Log"]
 
 
-def test_it_does_not_run_as_root_and_keeps_data_where_kafka_does(broker: RunningImage) -> None:
+def test_a_container_runs_without_root_and_uses_kafkas_folder(broker: RunningImage) -> None:
     status, user = broker.container.exec_run(["python", "-c", "import os; print(os.getuid())"])
     assert (status, user.strip()) == (0, b"1000")
 
@@ -222,7 +222,7 @@ def test_a_read_only_root(run: Run) -> None:
     assert status != 0
 
 
-def test_it_stops_cleanly_within_the_grace_period(broker: RunningImage) -> None:
+def test_a_container_stops_cleanly_within_the_grace_period(broker: RunningImage) -> None:
     """With a client that is connected, and waits for records."""
     from confluent_kafka import Consumer
 

@@ -14,7 +14,7 @@ class Connection:
         self.paused = False
 
 
-def test_nobody_is_paused_within_the_limit() -> None:
+def test_no_connection_is_paused_within_the_limit() -> None:
     budget = InflightBudget(100)
     connections = [Connection() for _ in range(4)]
     for connection in connections:
@@ -23,7 +23,7 @@ def test_nobody_is_paused_within_the_limit() -> None:
     assert not any(connection.paused for connection in connections)
 
 
-def test_half_of_the_limit_may_be_reserved_for_what_has_not_arrived() -> None:
+def test_half_of_the_limit_may_be_reserved_before_arrival() -> None:
     budget = InflightBudget(100)
     connection = Connection()
     assert budget.has_room(50)
@@ -33,7 +33,7 @@ def test_half_of_the_limit_may_be_reserved_for_what_has_not_arrived() -> None:
     assert not budget.has_room(31)
 
 
-def test_beyond_the_limit_one_connection_goes_on_and_the_others_wait() -> None:
+def test_beyond_the_limit_one_connection_continues() -> None:
     budget = InflightBudget(100)
     first, second, third = Connection(), Connection(), Connection()
     budget.report(first, 90)
@@ -57,7 +57,7 @@ def test_the_next_one_is_resumed_when_the_privileged_one_is_done() -> None:
     assert not any(connection.paused for connection in connections)
 
 
-def test_a_connection_whose_waiting_requests_were_served_meanwhile_goes_on() -> None:
+def test_a_connection_resumes_when_its_requests_are_served() -> None:
     budget = InflightBudget(100)
     large, small = Connection(), Connection()
     budget.report(large, 110)
@@ -71,7 +71,7 @@ def test_a_connection_whose_waiting_requests_were_served_meanwhile_goes_on() -> 
     assert not small.paused
 
 
-def test_requests_that_together_exceed_the_limit_all_finish_one_after_the_other() -> None:
+def test_requests_beyond_the_limit_finish_one_after_another() -> None:
     budget = InflightBudget(100)
     held = {Connection(): 0 for _ in range(10)}
     finished = 0

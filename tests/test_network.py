@@ -42,7 +42,7 @@ async def greeting(host: str, port: int) -> bytes:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_of_two_that_take_a_port_at_once_one_may_listen(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+def test_one_of_two_processes_gets_a_port(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
     """Both may bind as long as nobody listens (SO_REUSEADDR); uvloop's server says nothing of the second one."""
 
     async def listen() -> None:
@@ -77,7 +77,7 @@ async def test_a_port_accepts_connections_between_listen_and_close() -> None:
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 @in_loop
-async def test_no_host_is_every_address_and_an_address_of_ipv6_is_no_other() -> None:
+async def test_no_host_means_every_address() -> None:
     everywhere = OsNetwork().bind(None, 0)
     await everywhere.listen(Greeter)
     assert await greeting("127.0.0.1", everywhere.port) == await greeting("::1", everywhere.port) == b"hello"
@@ -129,7 +129,7 @@ def test_the_host_of_a_peer(peername: Any, host: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turns", range(5))
-def test_who_is_accepted_while_the_port_is_closed_is_told_of(turns: int) -> None:
+def test_a_connection_accepted_during_the_close_is_reported(turns: int) -> None:
     async def close_meanwhile() -> bytes:
         bound = OsNetwork().bind("127.0.0.1", 0)
         await bound.listen(Greeter)

@@ -180,7 +180,7 @@ def test_no_test_of_the_gate_judges_real_time() -> None:
     assert not found, "\n".join(map(str, found))
 
 
-def test_what_is_allowed_is_still_there() -> None:
+def test_the_allowed_uses_of_the_clock_exist() -> None:
     assert {(each.path, each.function) for each in judgements()} >= set(ALLOWED)
 
 

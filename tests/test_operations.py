@@ -191,7 +191,7 @@ def test_a_broker_with_an_empty_disk_fetches_what_it_had(operator: Operator) -> 
 
 
 @pytest.mark.full
-def test_who_was_the_last_one_in_sync_and_comes_back_empty(operator: Operator) -> None:
+def test_the_last_in_sync_broker_returns_with_an_empty_disk(operator: Operator) -> None:
     operator.run("barnabas topics create voyages -p 6 -r 3")
     operator.run("barnabas topics create letters -p 3 -r 3 -c min.insync.replicas=1")
     broker = operator.brokers[1]
@@ -213,7 +213,7 @@ def test_who_was_the_last_one_in_sync_and_comes_back_empty(operator: Operator) -
 
 
 @pytest.mark.full
-def test_one_of_several_disks_is_given_up(tmp_path: Path) -> None:
+def test_an_operator_gives_up_one_of_several_disks(tmp_path: Path) -> None:
     if not shutil.which("curl"):
         tool_missing("no curl")
     with Operator(tmp_path, disks=2) as operator:

@@ -8,13 +8,13 @@ import pytest
 from tests.support.required import REQUIRE_ALL, tool_missing
 
 
-def test_it_is_skipped(monkeypatch):
+def test_a_test_without_its_tool_is_skipped(monkeypatch):
     monkeypatch.delenv(REQUIRE_ALL, raising=False)
     with pytest.raises(pytest.skip.Exception, match="no kcat"):
         tool_missing("no kcat")
 
 
-def test_it_fails_where_everything_is_required(monkeypatch):
+def test_a_missing_required_tool_fails_the_test(monkeypatch):
     monkeypatch.setenv(REQUIRE_ALL, "1")
     with pytest.raises(pytest.fail.Exception, match="no kcat"):
         tool_missing("no kcat")

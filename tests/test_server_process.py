@@ -42,7 +42,7 @@ def has_ended(pid: int) -> bool:
     return False
 
 
-def test_it_runs_until_it_is_stopped_and_starts_again() -> None:
+def test_a_server_process_stops_and_starts_again() -> None:
     with Little(STOPS + SERVES) as server:
         first = server.pid
         assert server.log_text() == "begins\n"
@@ -72,7 +72,7 @@ def test_a_start_that_fails_shows_what_was_said() -> None:
         pass
 
 
-def test_a_server_that_says_it_is_ready_with_its_last_breath_was_ready() -> None:
+def test_a_server_that_is_ready_and_dies_was_ready() -> None:
     server = Little("print('ready')")
     server.start()
     assert server.wait(PATIENCE_S) == 0
@@ -89,7 +89,7 @@ def test_a_start_that_takes_too_long_is_ended() -> None:
     server.close()
 
 
-def test_a_stop_that_takes_too_long_is_told_with_its_stacks_and_leaves_no_process() -> None:
+def test_a_slow_stop_shows_stacks_and_ends_the_process() -> None:
     server = Little(STAYS + SERVES)
     server.start()
     pid = server.pid
@@ -110,7 +110,7 @@ def test_another_status_is_told(program: str) -> None:
     server.close()
 
 
-def test_who_ended_before_it_was_stopped_is_told() -> None:
+def test_a_process_that_ended_before_its_stop_is_reported() -> None:
     server = Little("print('ready', flush=True); sys.exit('gone')")
     server.start()
     os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its status is left for `stop`

@@ -19,7 +19,7 @@ def one_pass(aside: SetAside[str], members: list[str], bad: set[str]) -> list[st
     return done
 
 
-def test_who_raises_is_left_out_told_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_entry_that_raises_is_logged_once_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     aside = SetAside[str]("counting", clock, first_delay_ms=1000, longest_delay_ms=4000)
     members = ["a", "b", "c"]
@@ -54,14 +54,14 @@ def test_another_reason_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_who_is_gone_is_forgotten() -> None:
+def test_removed_entries_are_forgotten() -> None:
     aside = SetAside[str]("counting", ManualClock())
     aside.put("a", ValueError())
     assert aside.ready(["b"]) == ["b"]
     assert not aside.members
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_number_of_remembered_entries_is_bounded() -> None:
     aside = SetAside[int]("counting", ManualClock(), members_max=3)
     for number in range(10):
         aside.put(number, ValueError())

@@ -33,7 +33,7 @@ def test_all_have_heard() -> None:
         ),
     ],
 )
-def test_one_has_not_heard(of_the_third: dict[str, Any], expected: str) -> None:
+def test_a_broker_with_older_metadata_is_not_settled(of_the_third: dict[str, Any], expected: str) -> None:
     assert unsettled(told(**of_the_third)) == expected
 
 
@@ -47,7 +47,7 @@ def test_one_has_not_heard(of_the_third: dict[str, Any], expected: str) -> None:
     ],
     ids=["a follower lags", "who leads is dead", "nobody can lead", "a replica is dead"],
 )
-def test_who_lives_is_in_sync(partition: Partition, is_settled: bool) -> None:
+def test_a_partition_is_settled_with_its_live_replicas_in_sync(partition: Partition, is_settled: bool) -> None:
     telling = WELL._replace(partitions={("t", 0): partition})
     assert (unsettled(dict.fromkeys(BROKERS, telling)) is None) == is_settled
 

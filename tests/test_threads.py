@@ -21,7 +21,7 @@ def in_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., N
 
 @pytest.mark.parametrize("threads", [OsThreads(), OneThread()], ids=["threads", "none"])
 @in_loop
-async def test_whoever_waits_hears_of_the_outcome(threads: Threads) -> None:
+async def test_waiters_get_the_outcome(threads: Threads) -> None:
     threads.begin()
     workers = threads.workers("workers", 2)
     for call in (threads.call, workers.call):
@@ -41,7 +41,7 @@ async def test_the_event_loop_goes_on_meanwhile() -> None:
 
 
 @in_loop
-async def test_one_thread_does_jobs_in_turn_and_none_that_nobody_waits_for() -> None:
+async def test_one_thread_runs_awaited_jobs_in_turn() -> None:
     threads, done = OneThread(), list[int]()
     jobs = [threads.call(done.append, number) for number in range(4)]
     assert done == [], "the caller goes on first"

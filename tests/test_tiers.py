@@ -197,11 +197,10 @@ PRODUCER_IDS: Final = "tests/broker/cluster/test_producer_ids.py"
 
 SURVIVES: Final[Mapping[str, tuple[str, ...]]] = {
     "defaults, as in Kafka / `kill -9`": (
-        "tests/broker/whole/test_restart.py::test_nothing_acknowledged_is_lost_or_doubled_by_kill_9_under_load",
+        "tests/broker/whole/test_restart.py::test_kills_under_load_lose_and_double_no_records",
         "tests/broker/whole/test_restart.py::test_records_offsets_and_the_cluster_survive",
         "compat_tests/transactions/test_kills.py::test_decisions_hold_while_the_broker_is_killed",
-        "compat_tests/transactions/test_every_append.py"
-        "::test_a_transaction_is_there_whole_or_not_wherever_the_broker_dies",
+        "compat_tests/transactions/test_every_append.py::test_a_transaction_is_whole_or_absent_after_any_kill",
     ),
     "defaults, as in Kafka / power cut": (
         f"{CRASH_POINTS}::test_every_crash_leaves_what_was_synced_and_nothing_else",
@@ -213,8 +212,7 @@ SURVIVES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "`flush.messages`, `flush.ms` / power cut": (
         f"{CRASH_POINTS}::test_every_crash_leaves_what_was_synced_and_nothing_else",
-        "tests/broker/replication/test_replica_manager.py"
-        "::test_the_acknowledgement_waits_for_the_flush_that_the_topic_asks_for",
+        "tests/broker/replication/test_replica_manager.py::test_the_acknowledgement_waits_for_the_topics_flush",
         "tests/storage/test_log.py::test_flush_ms_makes_a_log_due",
     ),
     "`barnabas.flush.before.ack=true` / `kill -9`": (
@@ -238,7 +236,7 @@ REACHES_THE_DISK: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "index files of sealed segments": (
         "tests/storage/test_log.py::test_a_roll_and_an_epoch_do_not_flush_the_active_segment",
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
     ),
     "index files of active segments": (
         "tests/storage/test_log_manager.py::test_a_clean_stop_syncs_what_has_changed_and_nothing_twice",
@@ -246,20 +244,20 @@ REACHES_THE_DISK: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "recovery point, log start offsets": (
         "tests/broker/upkeep/test_checkpoints.py::test_checkpoints_are_written_by_their_intervals",
-        "tests/broker/upkeep/test_checkpoints.py::test_recovery_points_are_written_after_a_start_that_recovered",
-        "tests/broker/upkeep/test_housekeeping.py::test_how_often_a_job_runs_in_a_minute",
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        "tests/broker/upkeep/test_checkpoints.py::test_a_start_that_recovers_writes_recovery_points",
+        "tests/broker/upkeep/test_housekeeping.py::test_jobs_run_at_their_intervals",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
     ),
     "high watermarks": (
         "tests/broker/upkeep/test_checkpoints.py::test_checkpoints_are_written_by_their_intervals",
         f"{RECOVERY}::test_the_high_watermark_waits_for_the_names_of_segments",
     ),
     "the deletion of a topic": (
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
         "tests/controller/test_controller.py::test_a_deletion_that_a_broker_refuses_is_told_and_made_later",
-        "tests/broker/replication/test_flushes.py::test_who_waits_for_a_log_that_is_deleted_is_told",
+        "tests/broker/replication/test_flushes.py::test_producers_learn_of_the_deletion_of_their_log",
     ),
-    "what a start after a crash found": (f"{CRASH_POINTS}::test_what_is_left_out_of_a_start_is_found",),
+    "what a start after a crash found": (f"{CRASH_POINTS}::test_left_out_syncs_of_a_start_are_found",),
 }
 
 FAULT: Final[Mapping[str, tuple[str, ...]]] = {
@@ -278,14 +276,13 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/broker/whole/test_replication.py::test_a_damaged_replica_is_fetched_anew_and_joins_again",
     ),
     "the damaged replica is the last one of the ISR": (
-        f"{LAST_TO_LEAVE}::test_what_took_two_the_other_has",
+        f"{LAST_TO_LEAVE}::test_the_other_replica_has_records_that_took_two",
         f"{LAST_TO_LEAVE}::test_one_replica_is_enough_for_the_leader_alone",
-        "tests/controller/test_cluster.py::test_whoever_is_left_leads_if_an_administrator_wants_it",
+        "tests/controller/test_cluster.py::test_an_administrator_can_elect_any_remaining_replica",
     ),
     "a bit turned in the leader epoch": (FLIPS,),
     "a transaction index that cannot be read": (
-        "tests/broker/handlers/test_one_bad_entry.py"
-        "::test_an_unreadable_transaction_index_concerns_its_partition_alone",
+        "tests/broker/handlers/test_one_bad_entry.py::test_an_unreadable_txnindex_fails_its_partition_only",
     ),
     "damage in a segment that a start does not look at": (FLIPS,),
     "damaged, missing or foreign index": (
@@ -309,15 +306,15 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{DIRECTORIES}::test_a_known_directory_that_cannot_be_locked_is_missing",
         f"{DIRECTORIES}::test_a_disk_failure_at_a_start_is_of_one_directory",
         f"{DIRECTORIES}::test_a_directory_is_given_up_by_its_line",
-        f"{LOG_DIRS}::test_partitions_of_a_missing_directory_are_offline_until_it_is_back",
-        f"{LOG_DIRS}::test_clients_are_told_of_a_storage_error_and_a_deletion_waits",
+        f"{LOG_DIRS}::test_a_missing_directorys_partitions_are_offline",
+        f"{LOG_DIRS}::test_a_missing_directory_is_a_storage_error",
     ),
     "a log directory is empty, or the directory of a partition is gone": (
-        f"{LOST_LOGS}::test_who_was_in_sync_before_leads_for_the_last_one_that_has_lost_its_log",
+        f"{LOST_LOGS}::test_the_replica_in_sync_before_replaces_a_lost_last_one",
         f"{LOST_LOGS}::test_the_last_one_in_sync_does_not_lead_without_its_log",
-        f"{LOST_LOGS}::test_where_all_have_died_the_one_with_an_empty_disk_waits_for_the_others",
-        f"{LOST_LOGS}::test_who_deletes_the_file_gives_the_logs_up",
-        f"{LOST_LOGS}::test_what_nobody_else_has_begins_anew",
+        f"{LOST_LOGS}::test_after_all_deaths_an_empty_disk_waits_for_the_others",
+        f"{LOST_LOGS}::test_deleting_the_file_gives_the_lost_logs_up",
+        f"{LOST_LOGS}::test_a_lost_log_without_another_replica_begins_anew",
         "tests/storage/test_log_manager.py::test_lost_logs_are_remembered_through_a_start_on_a_full_disk",
         "tests/storage/test_log_manager.py::test_a_new_directory_is_new_until_lost_logs_are_written",
     ),
@@ -325,7 +322,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{RECOVERY}::test_a_log_without_its_segments_is_no_empty_one",
         f"{RECOVERY}::test_a_killed_log_that_lacks_flushed_records_is_offline",
         f"{RECOVERY}::test_a_log_that_was_emptied_after_a_clean_stop_is_offline",
-        f"{LOST_LOGS}::test_where_all_have_died_the_one_without_segments_does_not_lead",
+        f"{LOST_LOGS}::test_after_all_deaths_a_log_without_segments_does_not_lead",
     ),
     "the same after a kill": (
         f"{RECOVERY}::test_segments_beyond_the_checkpoints_may_be_missing",
@@ -335,21 +332,20 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
     "a broker has logs of partitions that the metadata store does not know": (
         f"{STRAY_LOGS}::test_logs_that_no_topic_claims_are_set_aside_at_a_start",
         f"{STRAY_LOGS}::test_logs_of_a_topic_whose_znode_cannot_be_read_stay",
-        "tests/broker/replication/test_replica_manager.py"
-        "::test_what_others_have_by_the_word_of_a_new_controller_is_hosted_no_more",
+        "tests/broker/replication/test_replica_manager.py::test_a_new_controllers_states_remove_moved_replicas",
     ),
     "a topic is created where there is the log": (
         f"{STRAY_LOGS}::test_a_topic_whose_znodes_were_removed_may_be_created_again",
-        f"{STRAY_LOGS}::test_a_topic_that_an_earlier_metadata_store_does_not_know_may_be_created_again",
-        "tests/broker/replication/test_following.py::test_the_log_of_an_earlier_topic_is_replaced_only_outside_the_isr",
+        f"{STRAY_LOGS}::test_a_topic_unknown_to_the_store_can_be_created_again",
+        "tests/broker/replication/test_following.py::test_an_earlier_topics_log_is_replaced_only_outside_the_isr",
     ),
     "the metadata store has forgotten which producer ids": (
-        f"{PRODUCER_IDS}::test_no_id_is_handed_out_again_when_the_metadata_store_has_forgotten",
+        f"{PRODUCER_IDS}::test_no_id_is_handed_out_again_after_a_loss_of_the_store",
         f"{PRODUCER_IDS}::test_the_ids_of_transactions_count_though_none_has_written",
-        f"{PRODUCER_IDS}::test_ids_that_clients_made_up_do_not_use_up_those_that_are_left",
+        f"{PRODUCER_IDS}::test_made_up_producer_ids_do_not_use_up_the_remaining_ones",
     ),
     "the directory that holds `metadata.sqlite` is missing": (
-        f"{LOG_DIRS}::test_without_the_directory_of_the_metadata_store_a_start_is_refused",
+        f"{LOG_DIRS}::test_a_start_without_the_metadata_store_is_refused",
         f"{LOG_DIRS}::test_two_metadata_stores_are_refused",
         f"{LOG_DIRS}::test_an_empty_metadata_store_is_told_as_such_and_stays_empty",
     ),
@@ -368,7 +364,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
     "the same in a compaction pass": (
         PASSING,
         "tests/storage/compaction/test_cleaner_crashes.py::test_a_failure_at_every_step_leaves_a_whole_log",
-        "tests/broker/upkeep/test_compaction.py::test_what_the_disk_failed_at_is_left_alone",
+        "tests/broker/upkeep/test_compaction.py::test_a_log_with_a_disk_error_is_not_compacted_again",
     ),
     "upkeep of a log raises": (
         f"{BAD_APPLE}::test_retention",
@@ -376,12 +372,11 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{BAD_APPLE}::test_settings",
         f"{BAD_APPLE}::test_expiry_of_producers",
         f"{BAD_APPLE}::test_opening_and_closing_logs",
-        f"{BAD_APPLE}::test_all_that_set_aside_are_on_the_page",
-        "tests/broker/replication/test_leadership.py"
-        "::test_one_partition_that_raises_keeps_no_other_from_leaving_out_who_is_behind",
+        f"{BAD_APPLE}::test_every_component_that_sets_aside_is_in_the_metrics",
+        "tests/broker/replication/test_leadership.py::test_a_partition_that_raises_does_not_stop_other_isr_shrinks",
     ),
     "a command for a broker cannot be written": (
-        f"{BAD_APPLE}::test_what_no_message_can_carry_keeps_a_broker_from_hearing_nothing_else",
+        f"{BAD_APPLE}::test_an_unsendable_state_does_not_hold_back_the_others",
     ),
     "the end of a transaction, or forgetting a group's offsets": (
         f"{BAD_APPLE}::test_the_end_of_a_transaction",
@@ -389,7 +384,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "a compaction pass ends in another way": (
         "tests/broker/upkeep/test_compaction.py::test_a_pass_whose_process_fails_is_made_again",
-        "tests/broker/upkeep/test_compaction.py::test_a_log_that_raises_is_set_aside_and_the_others_are_compacted",
+        "tests/broker/upkeep/test_compaction.py::test_a_log_that_raises_does_not_stop_compaction_of_others",
     ),
     "less free space than `barnabas.disk.reserve.bytes`": (
         "tests/broker/replication/test_replica_manager.py::test_a_full_directory_takes_records_of_coordinators_only",
@@ -405,7 +400,7 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         f"{DISK_FULL}::test_retention_and_a_restart_on_a_full_disk",
         f"{DISK_FULL}::test_a_restart_on_a_disk_without_names",
         "tests/broker/coordinators/transactions/test_full_disk.py::test_a_transaction_ends_when_there_is_room",
-        "tests/broker/upkeep/test_compaction.py::test_what_the_disk_had_no_room_for_is_compacted_later",
+        "tests/broker/upkeep/test_compaction.py::test_a_log_without_room_is_compacted_later",
         "tests/broker/cli/test_serve_messages.py::test_a_start_that_a_full_disk_ends_says_what_to_do",
         "tests/controller/coordination/test_refused_store.py::test_each_refusal_passes_or_is_final",
         "tests/storage/test_truncation.py::test_without_its_checkpoint_a_cut_log_takes_nothing_more",
@@ -414,21 +409,20 @@ FAULT: Final[Mapping[str, tuple[str, ...]]] = {
         PASSING,
         f"{FAULTS}::test_a_flush_without_a_descriptor_is_made_again",
         f"{SCARCE}::test_a_flush_that_finds_no_descriptor_is_made_later",
-        f"{SCARCE}::test_a_commit_of_offsets_that_is_flushed_late_is_acknowledged",
+        f"{SCARCE}::test_a_late_flush_of_committed_offsets_is_acknowledged",
         f"{SCARCE}::test_a_transaction_whose_end_is_flushed_late_ends",
-        f"{SCARCE}::test_idle_connections_leave_descriptors_to_the_log_and_the_metadata_store",
+        f"{SCARCE}::test_idle_connections_leave_descriptors_to_log_and_store",
         "tests/broker/replication/test_flushes.py::test_a_flush_that_finds_no_thread_passes",
         "tests/broker/whole/test_no_threads.py::test_a_broker_serves_and_stops_cleanly_without_new_threads",
     ),
     "a new partition cannot be created": (
-        f"{SCARCE}::test_a_topic_created_without_descriptors_is_served_when_there_are_some",
-        f"{SCARCE}::test_a_log_that_could_not_be_opened_at_the_start_is_opened_when_there_are_descriptors",
+        f"{SCARCE}::test_a_topic_created_without_descriptors_is_served_later",
+        f"{SCARCE}::test_a_log_without_descriptors_at_the_start_is_opened_later",
         "tests/controller/test_controller.py::test_a_replica_is_offline_until_its_log_opens",
         "tests/controller/test_controller.py::test_a_creation_that_no_broker_serves_in_time_is_answered_so",
     ),
     "something else than a directory lies where": (
-        "tests/broker/replication/test_replica_manager.py"
-        "::test_a_file_in_the_place_of_a_log_keeps_its_partition_offline_until_it_is_moved_away",
+        "tests/broker/replication/test_replica_manager.py::test_a_file_in_a_logs_place_keeps_its_partition_offline",
     ),
     "a deletion that the disk did not take": (
         f"{FAULTS}::test_deletions_that_could_not_be_synced_are_told",
@@ -448,28 +442,27 @@ PROMISES_NOTHING: Final[Mapping[str, str]] = {
 BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
     "After a crash every batch from the recovery point on is checked": (
         f"{RECOVERY}::test_damage_before_whole_batches_is_refused",
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
     ),
     "Ctrl-C and SIGTERM end a start that is still at it": (
         "tests/broker/whole/test_start_and_stop.py::test_a_start_that_recovers_logs_can_be_given_up",
         f"{RECOVERY}::test_a_recovery_that_is_given_up_leaves_all_to_the_next_one",
     ),
-    "Checkpoints are replaced in one step": (f"{CRASH_POINTS}::test_what_is_left_out_is_found",),
+    "Checkpoints are replaced in one step": (f"{CRASH_POINTS}::test_left_out_syncs_are_found",),
     "Flushes that no acknowledgement waits for run four at a time": (
         "tests/broker/replication/test_flushes.py::test_a_log_whose_sync_takes_long_holds_back_no_other",
         "tests/broker/replication/test_flushes.py::test_a_stop_begins_no_new_flushes_before_the_last",
-        "tests/broker/replication/test_flusher.py"
-        "::test_a_directory_has_some_flushes_at_a_time_and_a_stop_begins_no_more",
+        "tests/broker/replication/test_flusher.py::test_a_directory_has_few_flushes_at_once",
     ),
     "The recovery point never passes what is not on the disk": (
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
         "tests/storage/test_log.py::test_appends_during_a_flush_are_not_covered_by_it",
     ),
-    "One that begins anew is written down as empty": (
+    "Before a follower's log begins anew at another offset": (
         "tests/storage/test_truncation.py::test_a_log_that_starts_anew_is_found_so_after_a_crash",
-        f"{CRASH_POINTS}::test_what_is_left_out_is_found",
+        f"{CRASH_POINTS}::test_left_out_syncs_are_found",
     ),
-    "For a log without records nothing of this is brought to the disk": (
+    "The leader epochs of a log without records are not flushed": (
         f"{RECOVERY}::test_an_epoch_without_batches_is_forgotten_by_a_restart",
         "tests/storage/test_log_manager.py::test_a_clean_stop_of_new_logs_syncs_their_directory_once",
     ),
@@ -483,11 +476,11 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{DIRECTORIES}::test_each_note_names_its_own_and_all_noted_directories",
         f"{LOG_DIRS}::test_the_order_of_log_dirs_does_not_matter_and_new_ones_join",
     ),
-    "A directory whose path another known one has is missed as well": (
-        f"{LOG_DIRS}::test_a_disk_may_be_mounted_at_another_path_one_start_too_late",
+    "If a directory is found at the path of another known one": (
+        f"{LOG_DIRS}::test_a_disk_may_be_mounted_elsewhere_one_start_too_late",
     ),
     "Directories of partitions may be moved from one to another": (
-        f"{LOG_DIRS}::test_partitions_moved_between_directories_while_the_broker_is_stopped_are_found",
+        f"{LOG_DIRS}::test_partitions_moved_between_directories_are_found",
         f"{DIRECTORIES}::test_a_log_that_was_moved_keeps_what_its_checkpoints_said",
     ),
     "Kafka's formats have no checksum": (FLIPS, f"{RECOVERY}::test_no_damaged_index_has_a_look_up_go_astray"),
@@ -500,10 +493,9 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/storage/compaction/test_cleaner.py::test_aborted_records_are_not_last_without_an_index",
     ),
     "That one has everything that was acknowledged with `acks=all`": (
-        f"{LAST_TO_LEAVE}::test_what_took_two_the_other_has",
-        "tests/controller/operations/test_broker_lives.py::test_who_left_last_has_what_two_had_to_have",
-        "tests/broker/replication/test_leadership.py"
-        "::test_with_too_few_in_sync_producers_are_told_and_nothing_is_committed",
+        f"{LAST_TO_LEAVE}::test_the_other_replica_has_records_that_took_two",
+        "tests/controller/operations/test_broker_lives.py::test_the_last_to_leave_has_records_that_took_two_replicas",
+        "tests/broker/replication/test_leadership.py::test_too_small_an_isr_fails_producers_and_commits_nothing",
     ),
     "So what counts is": (
         f"{LAST_TO_LEAVE}::test_one_replica_is_enough_for_the_leader_alone",
@@ -511,21 +503,19 @@ BETWEEN_THE_LISTS: Final[Mapping[str, tuple[str, ...]]] = {
         f"{LAST_TO_LEAVE}::test_a_default_that_was_lowered_for_one_life",
     ),
     "Where it is 1, the state is marked": (
-        f"{LAST_TO_LEAVE}::test_one_replica_is_enough_from_now_on",
+        f"{LAST_TO_LEAVE}::test_a_minimum_lowered_to_one_marks_the_state",
         "tests/controller/operations/test_last_to_leave.py::test_the_mark_does_not_grow_and_goes",
     ),
-    "In doubt it is marked, too": (
+    "If the controller is in doubt, it marks the state": (
         f"{LAST_TO_LEAVE}::test_one_replica_was_enough_for_a_moment",
-        f"{LAST_TO_LEAVE}::test_what_was_set_while_nobody_was_the_controller",
+        f"{LAST_TO_LEAVE}::test_settings_made_without_a_controller_are_doubted",
         f"{LAST_TO_LEAVE}::test_a_setting_that_was_reverted_before_it_was_read",
     ),
 }
 """By the first words of a sentence, or of a part of one."""
 
 LIVE: Final[Mapping[str, tuple[str, ...]]] = {
-    "kill -9 of one broker": (
-        "tests/broker/whole/test_restart.py::test_nothing_acknowledged_is_lost_or_doubled_by_kill_9_under_load",
-    ),
+    "kill -9 of one broker": ("tests/broker/whole/test_restart.py::test_kills_under_load_lose_and_double_no_records",),
     "kill -9 of one broker under every kind of client": (
         "tests/soak/test_soak.py::test_nothing_is_lost_doubled_or_torn_under_kill_9",
     ),
@@ -533,11 +523,11 @@ LIVE: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/soak/test_cluster.py::test_nothing_is_lost_when_brokers_of_one_command_are_killed",
     ),
     "what all brokers acknowledged outlives each of them": (
-        "tests/broker/whole/test_cluster.py::test_what_was_acknowledged_outlives_its_leaders",
+        "tests/broker/whole/test_cluster.py::test_acknowledged_records_outlive_their_leaders",
         "tests/broker/whole/test_clients_of_several.py::test_transactions_and_groups_outlive_their_coordinators",
     ),
     "a real ZooKeeper": (
-        "compat_tests/zookeeper/test_cluster.py::test_acknowledged_records_outlive_kills_stops_and_expired_sessions",
+        "compat_tests/zookeeper/test_cluster.py::test_acknowledged_records_outlive_kills_and_expired_sessions",
     ),
     "the container image": ("tests/test_image.py::test_clients_outside_produce_and_consume",),
 }
@@ -624,7 +614,7 @@ def problem_of(test: str) -> str:
         return "there is no such test"
 
 
-def test_what_shows_a_promise_is_in_the_gate() -> None:
+def test_tests_of_promises_are_in_the_gate() -> None:
     tests = sorted({test for shown in SHOWN.values() for test in shown})
     assert len(tests) > 100
     assert [(test, problem) for test in tests if (problem := problem_of(test))] == []
@@ -853,5 +843,5 @@ def test_rows_and_entries_are_compared(found: list[str], told: list[str], missin
         ("def test_it(): dedupe.options()", set()),
     ],
 )
-def test_what_a_test_runs(source: str, names: set[str]) -> None:
+def test_the_programs_that_a_test_runs_are_known(source: str, names: set[str]) -> None:
     assert names_run_by(Source.of(source), "test_it") == names

@@ -96,7 +96,7 @@ def test_every_wait_is_bounded() -> None:
     assert not unbounded, "\n".join(map(str, unbounded))
 
 
-def test_what_is_bounded_elsewhere_is_still_there() -> None:
+def test_waits_bounded_elsewhere_exist() -> None:
     assert {(wait.path, ast.unparse(wait.duration)) for wait in waits()} >= set(BOUNDED_ELSEWHERE)
 
 

@@ -11,9 +11,9 @@ blocks              3 + n  bit 0 last, bits 1-2 type (0 raw, 1 repeated byte, 2 
 checksum            0 or 4 if bit 2 of the descriptor is set
 =================== ====== =====================================================================
 
-No block makes more than 128 KiB, however many bytes it promises, so what one step can cost is known before it. Besides
-that the decoder keeps the frame's window, up to its content: a window beyond `HISTORY_BYTES_MAX` (or four times
-the input) is accepted, as Kafka does up to 128 MiB, but then the frame may not make more than that.
+A block yields at most 128 KiB, so the cost of a step is bounded. The decoder also keeps the frame's window. It accepts
+a window beyond `HISTORY_BYTES_MAX` (or four times the input), as Kafka does up to 128 MiB, but then the frame may not
+yield more than that limit.
 
 Source: RFC 8878; the window limit of zstd-jni (`ZSTD_WINDOWLOG_LIMIT_DEFAULT`, 27).
 """

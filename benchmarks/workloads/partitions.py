@@ -10,7 +10,7 @@ from benchmarks.system import System
 
 ROUND_ROBIN = {"partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"}
 WARM_UP = {**ROUND_ROBIN, "enable.idempotence": "false"}
-"""To partitions that are only just there. In two of three runs Apache Kafka refused some of an idempotent producer's
+"""The settings for writes to new partitions. In two of three runs Apache Kafka refused some of an idempotent producer's
 first batches with OUT_OF_ORDER_SEQUENCE_NUMBER until they expired after two minutes."""
 TOPIC_PARTITIONS = 1_000
 

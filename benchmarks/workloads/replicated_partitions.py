@@ -21,7 +21,7 @@ from benchmarks.workloads.replicated import PARTITIONS, RECORD_BYTES, TOPIC_CONF
 TOPIC_PARTITIONS = 1_000
 REPLICAS = 3
 REST_S = 30.0
-"""How long idle brokers are watched, after as long a pause."""
+"""The time for which idle brokers are watched, after as long a pause."""
 
 
 def idle(system: System, scale: Scale) -> Figures:
@@ -126,7 +126,7 @@ def made_and_restarted(system: System, scale: Scale) -> Figures:
 
 
 class _Living:
-    """Which brokers have a process; one that is being stopped has it until it has ended."""
+    """The brokers that have a process; a broker that is stopping has it until it has ended."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

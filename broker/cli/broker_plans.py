@@ -91,7 +91,8 @@ def replicas_beyond(config: BrokerConfig, count: int) -> Iterator[str]:
         ),
     ):
         if (wanted := getattr(config, key.attribute)) > count:
-            yield f"{key.name} of {wanted}: --brokers {count} has no more brokers, so {consequence}"
+            there = f"there {'is' if count == 1 else 'are'} only {count} broker{'s' * (count != 1)}"
+            yield f"{key.name} is {wanted}, but {there}: {consequence}"
 
 
 def _plan(config: BrokerConfig, directories: Sequence[str], node_id: int, count: int) -> BrokerPlan:

@@ -162,8 +162,8 @@ def plan_of_drain(situation: Situation, leaving: Sequence[int]) -> Plan:
         if away:
             only += " that is there" if len(leaving) == 1 else " that are there"
         raise ClientError(
-            f"{_named(leaving)} {only}: start another one of the cluster that can have {theirs} partitions (what was"
-            " started with neither --zookeeper nor --brokers stays alone)"
+            f"{_named(leaving)} {only}: start another broker of the cluster, which can take {theirs} partitions. (A"
+            " broker started without --zookeeper and --brokers forms no cluster.)"
         )
     return Plan(situation, plan_spread(placement, list(concerned), others, away=away), awaited)
 

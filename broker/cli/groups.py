@@ -308,7 +308,7 @@ async def _planned(
     for move in moved:
         complain(str(move))
     if state == _DEAD:
-        complain(f"group {group} does not exist yet: its first offsets make it")
+        complain(f"group {group} does not exist yet: committing these offsets creates it")
     return committed, new
 
 

@@ -158,7 +158,8 @@ async def _move(
 
 def _tell_of_begin(count: int, at_once: int | None) -> None:
     how = "on the way" if at_once is None else f"to move, {at_once} at a time"
-    note(f"{counted(count, 'partition')} {how}; after Ctrl-C the same command goes on{' waiting' * (at_once is None)}")
+    aim = "wait again" if at_once is None else "continue"
+    note(f"{counted(count, 'partition')} {how}; to {aim} after Ctrl-C, repeat the command")
 
 
 def _turns(plan: Plan, at_once: int | None) -> list[dict[TopicPartition, Replicas]]:

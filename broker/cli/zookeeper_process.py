@@ -79,7 +79,9 @@ async def run(host: str, port: int, file: Path | None) -> int:
     try:
         server.open()
         number = await server.listen(host, port)
-        logger.info("znodes are kept in %s", "memory alone, and end with this process" if file is None else file)
+        logger.info(
+            "znodes are kept in %s", "memory only, and are lost when this process ends" if file is None else file
+        )
         print_ready(f"ready: {f'[{host}]' if ':' in host else host}:{number}")
         await end.wait()
     finally:

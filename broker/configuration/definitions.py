@@ -57,7 +57,7 @@ _HEXADECIMAL_DOUBLE: Final = re.compile(
     r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
 )
 _INFINITY: Final = re.compile(r"([+-]?)Infinity")
-"""The grammar of Double.valueOf, except NaN (docs/deviations.md)."""
+"""The grammar of Double.valueOf, except NaN (docs/deviations/configuration.md)."""
 _LIST_SEPARATOR: Final = re.compile(r"\s*,\s*")
 _THROTTLED_REPLICA: Final = re.compile(r"(?:[0-9]+:[0-9]+)?")
 

@@ -10,7 +10,7 @@ still being created), NOT_CONTROLLER, KAFKA_STORAGE_ERROR, THROTTLING_QUOTA_EXCE
 topics are created and the client is throttled).
 Authorization: Create on Cluster or Create on Topic: TOPIC_AUTHORIZATION_FAILED per topic; DescribeConfigs on Topic
 (version 5+): TOPIC_AUTHORIZATION_FAILED as the error of the topic's configs, without counts and configs.
-Deviations: with a timeout of zero or less topics are created in the background, with the result REQUEST_TIMED_OUT, as
+Deviations: with a timeout of zero or less, topics are created in the background, with the result REQUEST_TIMED_OUT, as
 before Kafka 4.
 Versions: 4 defaults for counts; 5 flexible, the topic's counts and configs in the response (KIP-525); 6
 THROTTLING_QUOTA_EXCEEDED; 7 topic id (KIP-516).

@@ -133,7 +133,7 @@ def _topic_metrics(snapshot: Snapshot) -> Iterator[Metric]:
     )
     messages_out = CounterMetricFamily(
         "barnabas_topic_messages_out",
-        "Records of a topic returned to fetches, by their offsets: those that compaction removed in between count.",
+        "Records returned to fetches, counted by offsets: records that compaction removed count, too.",
         labels=["topic"],
     )
     for topic in snapshot.topics:

@@ -78,7 +78,7 @@ def test_keys_choose_the_partition(run: Any, make_topic: Any) -> None:
     run(scenario)
 
 
-def test_a_batch_larger_than_the_topic_allows_is_refused_and_the_producer_lives_on(run: Any, make_topic: Any) -> None:
+def test_a_too_large_batch_is_refused_and_the_producer_goes_on(run: Any, make_topic: Any) -> None:
     topic = make_topic(configs={"max.message.bytes": "2000"})
 
     async def scenario(clients: Any) -> None:

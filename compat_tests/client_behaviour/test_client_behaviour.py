@@ -93,7 +93,7 @@ def test_the_page_is_right(name: str, tried: tuple[str, ...]) -> None:
         assert kind(did) == kind(said[client.title, case.name]), f"{case.name}: {did}"
 
 
-def test_what_is_said_of_a_cell() -> None:
+def test_an_outcomes_kind_ignores_pauses() -> None:
     assert kind("again in 100 ms, after metadata; **doubled**") == kind("again at once; **doubled**")
     assert kind("again in 100 ms; **doubled**") != kind("again in 100 ms")
     assert kind("raises `A`, having tried again in 1 s") != kind("raises `A`")

@@ -119,7 +119,7 @@ def _import_kafka_python() -> None:
 
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_one_client_writes_every_client_reads(cluster: Any, topic: str, writer: str, codec: str) -> None:
+def test_every_client_reads_the_records_of_each_client(cluster: Any, topic: str, writer: str, codec: str) -> None:
     values = sample_values()
     WRITERS[writer](cluster.bootstrap_servers, topic, values, codec)
     for reader, read in READERS.items():

@@ -129,7 +129,7 @@ def test_small_fetch_limits_still_make_progress(
     assert [message.value() for message in consume(consumer, 20)] == values
 
 
-def test_an_unknown_topic_is_an_error_while_creation_is_forbidden(group: str, make_consumer: Any) -> None:
+def test_an_unknown_topic_is_an_error_without_auto_creation(group: str, make_consumer: Any) -> None:
     consumer = make_consumer(group)
     consumer.subscribe([f"absent-{group}"])
     message = consumer.poll(PATIENCE_S)

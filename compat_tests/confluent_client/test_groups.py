@@ -121,7 +121,7 @@ def test_a_static_member_restarts_without_a_rebalance(topic4: str, group: str, m
     stayer.leave()
 
 
-def test_static_members_see_no_rebalance_when_their_broker_is_killed(
+def test_static_members_see_no_rebalance_after_a_brokers_kill(
     start_cluster: Any, topic_name: str, group: str, make_consumer: Any
 ) -> None:
     """They read on where they were; who comes in the place of one, where that one had committed."""
@@ -168,7 +168,7 @@ def test_static_members_see_no_rebalance_when_their_broker_is_killed(
     members[0].leave()
 
 
-def test_a_second_static_member_with_the_same_id_fences_the_first(topic4: str, group: str, make_consumer: Any) -> None:
+def test_a_second_static_member_of_an_id_fences_the_first(topic4: str, group: str, make_consumer: Any) -> None:
     old = Member(make_consumer(group, {**FAST, "group.instance.id": "one"}), topic4)
     wait_until(lambda: len(old.partitions) == 4)
     new = Member(make_consumer(group, {**FAST, "group.instance.id": "one"}), topic4)

@@ -24,7 +24,7 @@ def test_delivery_reports_carry_consecutive_offsets(topic: str, produce: Any) ->
     assert [message.offset() for message in produce(topic, [b"x"] * 50)] == list(range(50, 100))
 
 
-def test_an_idempotent_producer_keeps_the_order_of_small_pipelined_batches(
+def test_an_idempotent_producer_keeps_the_order_of_batches(
     topic: str, group: str, produce: Any, make_consumer: Any, consume: Any
 ) -> None:
     values = [str(i).encode() for i in range(500)]
@@ -79,9 +79,7 @@ def test_records_with_a_key_stay_in_one_partition(
     assert all(values == sorted(values) for values in values_of.values())
 
 
-def test_a_message_larger_than_the_topic_allows_is_refused_and_the_producer_lives_on(
-    make_topic: Any, make_producer: Any
-) -> None:
+def test_a_too_large_message_is_refused_and_the_producer_goes_on(make_topic: Any, make_producer: Any) -> None:
     topic = make_topic(configs={"max.message.bytes": "2000"})
     producer = make_producer()
     errors: list[KafkaError | None] = []
@@ -142,7 +140,7 @@ def test_an_unknown_topic_is_created_by_producing(group: str, produce: Any, make
     assert consume(consumer, 1)[0].value() == b"first"
 
 
-def test_an_unknown_topic_stays_unknown_when_the_producer_forbids_creation(group: str, make_producer: Any) -> None:
+def test_a_producer_can_forbid_the_creation_of_a_topic(group: str, make_producer: Any) -> None:
     producer = make_producer(
         {"allow.auto.create.topics": False, "message.timeout.ms": 4000, "topic.metadata.propagation.max.ms": 1000}
     )

@@ -9,7 +9,7 @@ from compat_tests.differential.values import Difference
 class KnownDifference(NamedTuple):
     """Where a difference may be found; patterns are those of `fnmatch`.
 
-    `row` is a phrase of the item of docs/deviations.md that explains it. `kafka_fails` asks for an answer in which
+    `row` is a phrase of the item of docs/deviations that explains it. `kafka_fails` asks for an answer in which
     Kafka says UNKNOWN_SERVER_ERROR somewhere.
     """
 

@@ -1,4 +1,4 @@
-"""The differences that are known and explained: each points to an item of docs/deviations.md."""
+"""The differences that are known and explained: each points to an item of docs/deviations."""
 
 from compat_tests.differential.findings import Finding, KnownDifference
 

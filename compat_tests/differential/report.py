@@ -84,15 +84,17 @@ def kafka_versions(run: Run) -> dict[int, tuple[int, int]]:
 
 
 def row_of(known: KnownDifference) -> str:
-    """The bold title of the item of docs/deviations.md that explains a difference.
+    """The bold title of the item of docs/deviations that explains a difference.
 
     Raises LookupError when there is none, or more than one.
     """
-    text = " ".join((DOCS / "deviations.md").read_text().split())
-    items = re.findall(r"- (\*\*(.*?)\.\*\*.*?)(?= - \*\*| ## |$)", text)
-    rows = [title for item, title in items if known.row in item.replace("**", "")]
+    rows: list[str] = []
+    for path in sorted(DOCS.glob("deviations/*.md")):
+        text = " ".join(path.read_text().split())
+        items = re.findall(r"- (\*\*(.*?)\.\*\*.*?)(?= - \*\*|$)", text)
+        rows += [title for item, title in items if known.row in item.replace("**", "")]
     if len(rows) != 1:
-        raise LookupError(f"{len(rows)} rows of docs/deviations.md say {known.row!r}")
+        raise LookupError(f"{len(rows)} rows of docs/deviations say {known.row!r}")
     return rows[0]
 
 

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from barnabas.broker.handlers import apis_between_brokers
-from barnabas.broker.security import sasl_plain
-from barnabas.broker.security.sasl_plain import Credentials
+from barnabas.broker.security.sasl import plain
+from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.testing import Broker
 from barnabas.wire import messages
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
@@ -73,7 +73,7 @@ class Kafka(NamedTuple):
 
 
 def _log_in(connection: socket.socket, user: str) -> None:
-    token = sasl_plain.encode(Credentials(user, user))
+    token = plain.encode(Credentials(user, user))
     for request, version in (
         (SaslHandshakeRequest(mechanism="PLAIN"), 1),
         (SaslAuthenticateRequest(auth_bytes=token), 2),

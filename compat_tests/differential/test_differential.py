@@ -16,7 +16,7 @@ REQUESTS_OF_SOME_MIN = 300
 pytestmark = pytest.mark.java
 
 
-def test_some_differences_are_explained() -> None:
+def test_known_differences_are_explained() -> None:
     outcome = play(SOME)
     assert outcome.failures() == []
     assert outcome.run.request_count > REQUESTS_OF_SOME_MIN

@@ -133,7 +133,7 @@ def test_an_altered_config_takes_effect(tools: Any, produce: Any, topic: str) ->
     assert not line.startswith("LogAppendTime:1000\t")
 
 
-def test_a_brokers_config_changes_while_it_runs_and_reaches_its_topics(tools: Any, broker: str, topic: str) -> None:
+def test_a_running_brokers_config_change_reaches_its_topics(tools: Any, broker: str, topic: str) -> None:
     tools.run("kafka-configs", "--alter", "--broker", broker, "--add-config", "log.retention.ms=123456789")
     try:
         own = tools.run("kafka-configs", "--describe", "--broker", broker)
@@ -177,7 +177,7 @@ def test_all_configs_of_a_broker(tools: Any, broker: str) -> None:
     }.items() <= every.items()
 
 
-def test_what_a_broker_cannot_change_while_it_runs_is_refused(tools: Any, broker: str) -> None:
+def test_configs_fixed_in_a_running_broker_are_refused(tools: Any, broker: str) -> None:
     refused = tools.run("kafka-configs", "--alter", "--broker", broker, "--add-config", "broker.id=77", status=1)
 
     assert "InvalidRequestException" in refused.err

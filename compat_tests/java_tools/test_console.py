@@ -62,7 +62,7 @@ def test_lines_go_through(tools: Any, topic: str) -> None:
     assert "Processed a total of 4 messages" in done.stderr
 
 
-def test_keys_headers_nulls_and_everything_the_consumer_can_print(tools: Any, topic: str) -> None:
+def test_the_console_consumer_prints_keys_headers_and_nulls(tools: Any, topic: str) -> None:
     reading = {"parse.key": "true", "key.separator": ":", "parse.headers": "true", "null.marker": "NULL"}
     properties = [part for key, value in reading.items() for part in ("--reader-property", f"{key}={value}")]
     lines = "a:1,b:2\tkey:value\nc:\tNULL:value\nd:4\tkey:NULL\n"

@@ -137,7 +137,7 @@ def test_all_groups_are_described_at_once(tools: Any, filled: str, committed: st
     ]
 
 
-def test_a_group_nobody_knows(tools: Any, group: str) -> None:
+def test_an_unknown_group_is_an_error(tools: Any, group: str) -> None:
     described = tools.run("kafka-consumer-groups", "--describe", "--group", group)
     deleted = tools.run("kafka-consumer-groups", "--delete", "--group", group)
 

@@ -47,7 +47,7 @@ def test_earliest_pending_upload(tools: Any, filled: str) -> None:
     assert tools.offsets(filled, "earliest-pending-upload") == {}, "no remote storage"
 
 
-def test_max_timestamp_is_the_first_of_the_latest_not_the_last_record(tools: Any, topic: str, produce: Any) -> None:
+def test_max_timestamp_is_the_first_of_the_latest_records(tools: Any, topic: str, produce: Any) -> None:
     for timestamp in (1000, 9000, 9000, 3000):
         produce(topic, [b"x"], timestamp=timestamp)
 

@@ -10,7 +10,7 @@ from tools.jvm.shared import SharedJvm
 
 
 @of_4_3_only
-def test_it_commits_and_finds_its_offsets(
+def test_the_new_consumer_commits_and_finds_its_offsets(
     jvm: SharedJvm, tools: Any, cluster: Any, topic: str, group: str, produce: Any
 ) -> None:
     produce(topic, [b"one", b"two", b"three"])

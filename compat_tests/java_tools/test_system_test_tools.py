@@ -65,9 +65,7 @@ def test_verifiable_producer_and_consumer(tools: Any, make_topic: Any, group: st
 
 
 @of_4_3_only
-def test_a_verifiable_share_consumer_is_told_that_there_are_no_share_groups(
-    cluster: Any, topic: str, group: str, start: Any
-) -> None:
+def test_a_verifiable_share_consumer_is_refused(cluster: Any, topic: str, group: str, start: Any) -> None:
     consumer = start("kafka-verifiable-share-consumer", "--topic", topic, "--group-id", group)
 
     assert wait_for(consumer, "startup_complete" if cluster.target == KAFKA else "UnsupportedVersionException")

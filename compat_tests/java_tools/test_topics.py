@@ -96,7 +96,7 @@ def test_topic_configs_are_taken_and_shown(tools: Any, topic_name: str) -> None:
         (["--replica-assignment", "12345"], "InvalidReplicaAssignmentException", "12345"),
     ],
 )
-def test_what_cannot_be_created_is_refused_with_its_reason(
+def test_invalid_topics_are_refused_with_the_reason(
     tools: Any, topic_name: str, arguments: list[str], error: str, message: str
 ) -> None:
     refused = tools.run("kafka-topics", "--create", "--topic", topic_name, *arguments, status=1)

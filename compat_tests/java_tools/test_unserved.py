@@ -65,7 +65,7 @@ def fill(topic: str, group: str, tmp_path: Path) -> Fill:
 
 
 @pytest.mark.parametrize("task", UNSERVED)
-def test_what_is_not_served_says_so(tools: Any, cluster: Any, fill: Fill, task: str) -> None:
+def test_unserved_features_are_refused_with_a_message(tools: Any, cluster: Any, fill: Fill, task: str) -> None:
     done = tools.attempt(task.split()[0], *fill(UNSERVED[task]))
 
     said = done.out + done.err

@@ -58,9 +58,7 @@ def test_metadata_of_sent_records(topic: str, produce: Any) -> None:
     assert {(metadata.topic, metadata.partition) for metadata in sent} == {(topic, 0)}
 
 
-def test_a_batch_larger_than_the_topic_allows_is_refused_and_the_producer_lives_on(
-    make_topic: Any, make_producer: Any
-) -> None:
+def test_a_too_large_batch_is_refused_and_the_producer_goes_on(make_topic: Any, make_producer: Any) -> None:
     topic = make_topic(configs={"max.message.bytes": "2000"})
     producer = make_producer(enable_idempotence=False)
     with pytest.raises(MessageSizeTooLargeError):

@@ -115,7 +115,7 @@ def test_word_count_survives_the_loss_of_its_state(
     latest_by_key(sink, words_of(TEXT + TEXT[:2]), value=long_value)
 
 
-def test_what_was_repartitioned_is_deleted(
+def test_repartitioned_records_are_deleted(
     streams: Any, application: str, make_topic: Any, produce: Callable[..., None], latest_by_key: Any, cluster: Any
 ) -> None:
     from confluent_kafka import Consumer, TopicPartition

@@ -58,7 +58,7 @@ def test_replies_come_in_the_order_of_the_requests(topic: str, connection: Conne
     assert connection.receive().error_code == 0
 
 
-def test_a_hundred_pipelined_produces_are_appended_and_answered_in_order(topic: str, connection: Connection) -> None:
+def test_pipelined_produces_are_appended_and_answered_in_order(topic: str, connection: Connection) -> None:
     for number in range(100):
         connection.send(produce_request(topic, batch_of([b"%d" % number]), acks=1 if number % 2 else -1), 9)
     answers = [connection.receive().responses[0].partition_responses[0] for _ in range(100)]
@@ -99,7 +99,7 @@ def test_acks_0_to_an_unknown_topic_closes_the_connection(topic_name: str, conne
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767])
-def test_api_versions_of_an_unknown_version_is_answered_in_version_0(connection: Connection, version: int) -> None:
+def test_an_unknown_version_of_api_versions_gets_version_0(connection: Connection, version: int) -> None:
     connection.send_frame(struct.pack(">hhih", 18, version, 5, 4) + b"test" + b"\x00\x07nothing\x00")
     frame = connection.receive_frame()
     assert struct.unpack_from(">i", frame) == (5,)
@@ -124,7 +124,7 @@ def test_api_versions_checks_the_name_of_the_client(connection: Connection, name
     assert connection.ask(request, 3).error_code == 42
 
 
-def test_what_is_advertised(cluster: object, connection: Connection) -> None:
+def test_api_versions_lists_the_served_versions(cluster: object, connection: Connection) -> None:
     advertised = advertised_ranges(connection)
     assert advertised.keys() >= NEEDED_BY_EVERY_CLIENT
     assert advertised[0][0] == 0
@@ -183,9 +183,7 @@ def test_a_frame_that_is_no_request_closes_that_connection_only(
     assert topic_metadata(connection, topic).error_code == 0
 
 
-def test_a_connection_cut_in_the_middle_of_a_frame_harms_nobody(
-    topic: str, connect: Connect, connection: Connection
-) -> None:
+def test_a_connection_cut_within_a_frame_does_no_harm(topic: str, connect: Connect, connection: Connection) -> None:
     cut = connect()
     cut.send_bytes(struct.pack(">i", 1_000_000) + b"x" * 1000)
     cut.close()

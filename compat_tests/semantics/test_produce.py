@@ -230,9 +230,7 @@ def test_writing_to_an_internal_topic_is_refused(connection: Connection, group: 
     assert produce_batch(connection, "__consumer_offsets", batch_of([b"x"], keys=[b"k"])).error_code == 17
 
 
-def test_more_in_sync_replicas_are_never_needed_than_there_are_replicas(
-    ready_topic: MakeTopic, connection: Connection
-) -> None:
+def test_min_insync_replicas_is_at_most_the_replica_count(ready_topic: MakeTopic, connection: Connection) -> None:
     topic = ready_topic(configs={"min.insync.replicas": "2"})
     assert produce_batch(connection, topic, batch_of([b"x"]), acks=-1).error_code == 0
 

@@ -16,7 +16,7 @@ def numbers(first: int, end: int) -> list[str]:
     return [str(number) for number in range(first, end)]
 
 
-def test_what_is_written_is_read_back(spark: Any, kafka: Any, make_topic: Any) -> None:
+def test_written_records_are_read_back(spark: Any, kafka: Any, make_topic: Any) -> None:
     topic = make_topic(partitions=3)
     frame = spark.range(1000).selectExpr("cast(id % 7 as string) as key", "cast(id as string) as value")
 
@@ -125,7 +125,7 @@ def test_offsets_by_timestamp(kafka: Any, make_topic: Any, produce: Any) -> None
     assert kafka.values(everywhere) == ["0-8", "1-8"]
 
 
-def test_offsets_by_timestamp_where_a_header_contradicts_its_records(
+def test_offsets_by_timestamp_follow_records_not_headers(
     kafka: Any, cluster: Any, make_topic: Any, produce: Any
 ) -> None:
     """Batches as some clients write them: the largest timestamp is too small, too large or missing. The records'

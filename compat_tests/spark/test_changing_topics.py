@@ -189,7 +189,7 @@ def test_a_topic_deleted_and_created_again_under_a_running_query(
 
 
 @pytest.mark.full
-def test_a_topic_deleted_and_created_again_fails_a_strict_query_that_runs(
+def test_a_topic_created_again_fails_a_running_strict_query(
     kafka: Any, topic: str, produce: Any, create_again: Callable[[str], None], tmp_path: Path
 ) -> None:
     """Spark goes by the offsets that it has read to, and names them in its error."""
@@ -206,7 +206,7 @@ def test_a_topic_deleted_and_created_again_fails_a_strict_query_that_runs(
     assert reading.values == numbered("old-", 0, 10)
 
 
-def test_a_topic_created_again_with_fewer_records_fails_a_strict_query(
+def test_a_topic_with_fewer_records_fails_a_strict_query(
     kafka: Any, topic: str, produce: Any, create_again: Callable[[str], None], tmp_path: Path
 ) -> None:
     frame = kafka.read_stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss="true")

@@ -23,9 +23,7 @@ def begin_what_nobody_waits_for() -> None:
 
 
 @pytest.mark.full
-def test_after_one_that_is_interrupted_there_is_a_session_that_answers(
-    shared_spark: Any, request: pytest.FixtureRequest
-) -> None:
+def test_a_session_answers_after_an_interrupted_one(shared_spark: Any, request: pytest.FixtureRequest) -> None:
     former = shared_spark.session()
     assert shared_spark.session() is former
     ended = pytest.CallInfo.from_call(begin_what_nobody_waits_for, "call")

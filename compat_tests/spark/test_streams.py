@@ -95,7 +95,7 @@ def test_a_pattern_finds_topics_that_come_later(
     assert values(collect_stream(frame, tmp_path)) == ["second"]
 
 
-def test_partitions_added_to_a_running_topic_are_read_from_their_start(
+def test_added_partitions_are_read_from_their_start(
     kafka: Any, topic: str, produce: Any, collect_stream: Any, cluster: Any, tmp_path: Path
 ) -> None:
     from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]

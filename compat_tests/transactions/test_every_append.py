@@ -169,7 +169,7 @@ def broker() -> Iterator[MortalBroker]:
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize("gives_up", [False, True], ids=["same client", "successor"])
-def test_a_transaction_is_there_whole_or_not_wherever_the_broker_dies(
+def test_a_transaction_is_whole_or_absent_after_any_kill(
     broker: MortalBroker, protocol: int, gives_up: bool, every: int
 ) -> None:
     create_topic(broker.bootstrap_servers, TOPIC, PARTITIONS, None)

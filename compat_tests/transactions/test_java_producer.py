@@ -26,7 +26,7 @@ def kafka() -> Iterator[Any]:
 
 
 @pytest.mark.full
-def test_it_goes_on_where_its_epochs_are_used_up(
+def test_a_producer_goes_on_after_its_last_epoch(
     kafka: Any,
     cluster: Any,
     new_producer: Callable[..., TransactionalProducer],

@@ -157,7 +157,7 @@ def test_version_2_refuses_whatever_is_late(new_producer: NewProducer, connectio
     assert committed_values(connection, topic) == kept
 
 
-def test_the_classic_protocol_refuses_what_no_transaction_of_the_partition_is_open_for(
+def test_the_classic_protocol_refuses_batches_outside_of_one(
     new_producer: NewProducer, connection: Connection, ready_topic: Callable[..., str]
 ) -> None:
     topic = ready_topic(partitions=2)
@@ -194,7 +194,7 @@ def test_the_classic_protocol_refuses_what_no_transaction_of_the_partition_is_op
     [(CLASSIC, 0, [b"next", b"0-2"]), (VERSION_2, INVALID_PRODUCER_EPOCH, [b"next"])],
     ids=["classic", "version 2"],
 )
-def test_a_batch_that_comes_when_the_next_transaction_has_the_partition(
+def test_only_version_2_refuses_an_earlier_transactions_batch(
     new_producer: NewProducer, connection: Connection, topic: str, spoken: int, told: int, seen: list[bytes]
 ) -> None:
     """Only version 2 prevents this: in the classic protocol the batch becomes part of the next transaction."""

@@ -87,7 +87,7 @@ def state_of(connection: Connection, transactional_id: str) -> Any:
 # What readers see
 
 
-def test_readers_see_what_is_committed_and_nothing_else(
+def test_readers_see_committed_records_only(
     producer: TransactionalProducer, connection: Connection, topic: str
 ) -> None:
     producer.send(topic, b"a", b"b")
@@ -103,7 +103,7 @@ def test_readers_see_what_is_committed_and_nothing_else(
     assert all_values(connection, topic) == [b"a", b"b", b"never", b"c"]
 
 
-def test_the_last_stable_offset_stands_at_the_first_open_transaction(
+def test_the_last_stable_offset_is_the_first_open_transaction(
     new_producer: NewProducer, connection: Connection, topic: str, transactional_id: str, protocol: int
 ) -> None:
     first = new_producer(transactional_id + "-1", spoken=protocol)
@@ -260,7 +260,7 @@ def test_add_partitions_in_every_version(new_producer: NewProducer, topic: str, 
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_partition_that_is_named_twice_is_refused_once_and_added_twice(
+def test_a_partition_named_twice_is_refused_once(
     new_producer: NewProducer, connection: Connection, topic: str, is_known: bool
 ) -> None:
     producer = new_producer(spoken=CLASSIC)
@@ -592,7 +592,7 @@ def test_offsets_count_when_the_transaction_is_committed(
 
 @pytest.mark.parametrize("is_commit", [True, False])
 @pytest.mark.parametrize("is_staged_first", [True, False])
-def test_of_offsets_in_and_outside_of_a_transaction_the_one_written_last_counts(
+def test_the_offset_written_last_counts_within_transactions_too(
     new_producer: NewProducer, connection: Connection, topic: str, group: str, is_staged_first: bool, is_commit: bool
 ) -> None:
     """When the transaction was committed does not matter."""
@@ -637,7 +637,7 @@ def test_txn_offset_commit_in_every_version(
     ],
     ids=str,
 )
-def test_who_may_commit_offsets(
+def test_offset_commits_are_checked_by_member_and_epoch(
     new_producer: NewProducer, connection: Connection, topic: str, group: str, fields: dict[str, Any], error: int
 ) -> None:
     find_group_coordinator(connection, group)

@@ -137,7 +137,7 @@ def read_all(bootstrap_servers: str) -> list[int]:
     return found
 
 
-def test_acknowledged_records_outlive_kills_stops_and_expired_sessions(brokers: dict[int, BarnabasProcess]) -> None:
+def test_acknowledged_records_outlive_kills_and_expired_sessions(brokers: dict[int, BarnabasProcess]) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     servers = ",".join(broker.bootstrap_servers for broker in brokers.values())

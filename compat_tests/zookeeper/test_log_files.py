@@ -5,11 +5,12 @@ indexes, producer snapshots, checkpoints and `meta.properties` after parsing (pr
 entries are free). The mark of a clean stop tells an epoch, where 3.9.1 tells none. Three files may be there or not
 (`MAY_DIFFER`).
 
-What a broker draws or looks up by itself cannot be equal, and is masked: producer ids (a block of the metadata store's
-counter), the time at which a coordinator wrote a marker, topic ids and the cluster's id. After a restart
-leader epochs are masked too: Barnabas elects every partition anew and raises its epoch, as Kafka 4 does; 3.9.1 finds
-the leader alive and keeps it (docs/deviations.md). Of the coordinators' own topics only the names of their files are
-compared: what they hold depends on when a coordinator was found (tests/wire/test_oracles.py compares their records).
+Values that a broker draws or looks up by itself cannot be equal, and are masked: producer ids (a block of the metadata
+store's counter), the time at which a coordinator wrote a marker, topic ids and the cluster's id. After a restart
+leader epochs are masked, too: Barnabas elects every partition anew and raises its epoch, as Kafka 4 does; 3.9.1 finds
+the leader alive and keeps it (docs/deviations/topics.md). Of the coordinators' own topics only the names of their files
+are compared: their records depend on the time at which a coordinator was found (tests/wire/test_oracles.py compares
+them).
 """
 
 import json
@@ -207,15 +208,15 @@ def test_segments_are_equal_byte_for_byte(stops: dict[str, Directories], partiti
 
 
 @pytest.mark.parametrize("partition", ["plain-0", "shortened-0"])
-def test_segments_are_equal_byte_for_byte_after_a_restart_but_for_leader_epochs(
-    stops: dict[str, Directories], partition: str
-) -> None:
+def test_segments_are_equal_after_a_restart(stops: dict[str, Directories], partition: str) -> None:
+    """Only leader epochs differ."""
     ours, theirs = (files_of(path / partition, ".log", without_leader_epochs) for path in stops[SECOND_STOP])
     assert len(ours) > len(files_of(stops[FIRST_STOP][0] / partition, ".log"))
     assert ours == theirs
 
 
-def test_segments_with_transactions_are_equal_byte_for_byte_but_for_identity(directories: Directories) -> None:
+def test_segments_with_transactions_are_equal_byte_for_byte(directories: Directories) -> None:
+    """Only identities differ."""
     ours, theirs = (files_of(directory / "transactional-0", ".log", without_identity) for directory in directories)
     assert sum(map(len, ours.values())) > 12 * 61
     assert ours == theirs
@@ -231,9 +232,10 @@ def test_indexes_are_equal_after_parsing(directories: Directories, partition: st
     assert ours == theirs
 
 
-def test_indexes_of_transactions_are_equal_after_parsing_but_for_the_times_of_markers(
+def test_parsed_indexes_of_transactions_are_equal(
     directories: Directories,
 ) -> None:
+    """Only the times of markers differ."""
     ours, theirs = (
         (
             files_of(directory / "transactional-0", ".index", lambda data: entries(data, ">ii")),
@@ -263,16 +265,15 @@ def test_leader_epoch_files_are_equal_byte_for_byte(stops: dict[str, Directories
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_partition_metadata_is_equal_byte_for_byte_but_for_the_topic_id(
-    directories: Directories, partition: str
-) -> None:
+def test_partition_metadata_are_equal_byte_for_byte(directories: Directories, partition: str) -> None:
+    """Only the topic id differs."""
     ours, theirs = ((directory / partition / "partition.metadata").read_bytes() for directory in directories)
     before, key, _ = ours.partition(b"topic_id: ")
     assert theirs.startswith(before + key)
     assert len(ours) == len(theirs)
 
 
-def test_transaction_indexes_are_equal_byte_for_byte_but_for_the_producer_id(directories: Directories) -> None:
+def test_transaction_indexes_are_equal_byte_for_byte(directories: Directories) -> None:
     """An entry: version, producer id, first offset, last offset, last stable offset."""
     ours, theirs = (
         files_of(
@@ -302,7 +303,8 @@ def test_checkpoints_are_equal_after_parsing(directories: Directories, name: str
     assert not starts or ours == {("shortened", 0): LOG_START}
 
 
-def test_meta_properties_are_equal_after_parsing_but_for_the_cluster_id(directories: Directories) -> None:
+def test_parsed_meta_properties_are_equal(directories: Directories) -> None:
+    """Only the cluster id differs."""
     ours, theirs = (
         dict(
             line.split("=", 1)
@@ -315,8 +317,11 @@ def test_meta_properties_are_equal_after_parsing_but_for_the_cluster_id(director
     assert ours == theirs == {"version": "0", "broker.id": "1"}
 
 
-def test_the_mark_of_a_clean_stop_is_equal_but_for_the_epoch_that_only_barnabas_tells(directories: Directories) -> None:
-    """Kafka 3.9.1 with ZooKeeper writes -1 whatever its epoch is, in KRaft mode the epoch (docs/deviations.md)."""
+def test_the_mark_of_a_clean_stop_differs_in_the_epoch_only(directories: Directories) -> None:
+    """Kafka 3.9.1 writes -1 with ZooKeeper, whatever its epoch is; in KRaft mode it writes the epoch.
+
+    docs/deviations/zookeeper.md lists the difference.
+    """
     ours, theirs = ((directory / ".kafka_cleanshutdown").read_bytes() for directory in directories)
     assert theirs == b'{"version":0,"brokerEpoch":-1}'
     epoch = json.loads(ours)["brokerEpoch"]
@@ -324,7 +329,7 @@ def test_the_mark_of_a_clean_stop_is_equal_but_for_the_epoch_that_only_barnabas_
     assert ours == theirs.replace(b"-1", str(epoch).encode())
 
 
-def test_the_mark_of_a_clean_stop_tells_the_czxid_of_the_registration(zookeeper: Any) -> None:
+def test_the_mark_of_a_clean_stop_has_the_registrations_czxid(zookeeper: Any) -> None:
     from kazoo.client import KazooClient
 
     with broker_on(zookeeper, "/epoch") as broker:

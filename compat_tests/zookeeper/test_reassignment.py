@@ -100,7 +100,7 @@ def fill(servers: str) -> set[int]:
 
 
 @pytest.mark.full
-def test_partitions_move_while_they_are_written_and_the_controller_dies(
+def test_partitions_move_under_load_and_a_controllers_death(
     brokers: dict[int, BarnabasProcess], tmp_path: Path
 ) -> None:
     from confluent_kafka import KafkaException

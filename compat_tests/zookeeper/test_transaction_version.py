@@ -216,7 +216,7 @@ def test_transactions_at_each_level(
     )
 
 
-def test_a_transaction_of_version_2_outlives_the_fall_of_the_level(
+def test_a_version_2_transaction_outlives_the_fall_of_the_level(
     alone: BarnabasProcess, connection: Connection, another_broker: Callable[..., KafkaClasses]
 ) -> None:
     from compat_tests.conftest import create_topic

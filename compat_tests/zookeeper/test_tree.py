@@ -138,7 +138,7 @@ def test_kafka_configs_sees_the_broker(kafka: Kafka, zookeeper: Any) -> None:
     assert "broker 1 is running" in done.out + done.err
 
 
-def test_kafka_configs_reads_what_a_stopped_broker_was_configured_with(kafka: Kafka, zookeeper: Any) -> None:
+def test_kafka_configs_reads_a_stopped_brokers_configs(kafka: Kafka, zookeeper: Any) -> None:
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AdminClient,
         AlterConfigOpType,

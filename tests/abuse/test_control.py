@@ -164,7 +164,7 @@ SOON = smaller({f"{HttpBounds.__module__}.{HttpBounds.__name__}.exchange_timeout
 
 @pytest.mark.parametrize("module", [SOON], ids=[""])
 @pytest.mark.parametrize("start", [b"", FAIL[:40], FAIL % 100 + b'{"error"'], ids=["nothing", "head", "body"])
-def test_a38_who_does_not_finish_a_request_is_cut(attacked: BarnabasControl, module: str, start: bytes) -> None:
+def test_a38_a_client_with_an_unfinished_request_is_cut(attacked: BarnabasControl, module: str, start: bytes) -> None:
     with connect(control_port(attacked)) as connection:
         connection.sendall(start)
         assert is_closed(connection)
@@ -182,7 +182,7 @@ def test_a38_a_request_that_waits_is_not_cut(attacked: BarnabasControl, module: 
 
 
 @pytest.mark.parametrize("module", [smaller({f"{connections.__name__}.UNREAD_BYTES_MAX": 16 * MIB})], ids=["16 MiB"])
-def test_a39_answers_that_nobody_reads(attacked: BarnabasControl, module: str, memory: Memory, figure: Figure) -> None:
+def test_a39_unread_answers_are_bounded(attacked: BarnabasControl, module: str, memory: Memory, figure: Figure) -> None:
     """Thirty answers of 12 MiB each: the oldest are cut, and who reads gets its own."""
     control = ControlClient(attacked.url)
     for _ in range(16):

@@ -474,7 +474,7 @@ def test_a21_the_same_thing_asked_for_many_times(
 
 @pytest.mark.parametrize("broker", [{"group.initial.rebalance.delay.ms": "0"}], indirect=True, ids=[""])
 @pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=FULL)])
-def test_a21_replies_that_nobody_reads(
+def test_a21_unread_replies_are_bounded(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
 ) -> None:
     """Connections that ask for a megabyte each, not by a fetch, and do not read it."""
@@ -527,7 +527,7 @@ def test_a21_all_offsets_of_a_group_at_once(
 
 @pytest.mark.parametrize("broker", [{"group.initial.rebalance.delay.ms": "0"}], indirect=True, ids=[""])
 @pytest.mark.parametrize("count", [30, pytest.param(100, marks=FULL)])
-def test_a21_large_replies_keep_nobody_from_being_served(
+def test_a21_large_replies_do_not_delay_others(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure, count: int
 ) -> None:
     """Connections that ask at the same time for 40 groups of 900 KB, of which 32 MiB are told; they do not read."""
@@ -557,7 +557,7 @@ def _one_group() -> DescribeGroupsRequest:
     return DescribeGroupsRequest(groups=["large-0"])
 
 
-def test_a21_configs_that_nobody_knows(
+def test_a21_unknown_configs_are_bounded(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure
 ) -> None:
     """20,000 unknown names for all brokers, in one request and by the thousand; then requests that name what is not

@@ -106,7 +106,7 @@ def test_a6_lengths_and_counts_that_lie(
     assert max(growths) <= 2 * len(data) + 4 * MIB
 
 
-def test_a6_numbers_of_partitions_that_nobody_wants(
+def test_a6_absurd_partition_counts_are_refused(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure
 ) -> None:
     create_topic(broker.bootstrap_servers, "t")
@@ -122,7 +122,7 @@ def test_a6_numbers_of_partitions_that_nobody_wants(
     assert memory.growth <= 16 * MIB
 
 
-def test_a6_topics_by_the_ten_thousand_are_created_a_hundred_at_a_time(
+def test_a6_metadata_creates_a_hundred_topics_at_a_time(
     broker: BarnabasProcess, memory: Memory, healthy: HealthyClient, figure: Figure
 ) -> None:
     names = [MetadataRequestTopic(name=f"flood-{number}") for number in range(40_000)]

@@ -141,7 +141,7 @@ def await_coordinator(process: BarnabasProcess, group_id: str) -> None:
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("rebalance_timeout_ms", [-(2**31), -1, 0, 1])
-def test_a25_a_static_member_comes_back_with_no_time_for_rebalances(
+def test_a25_a_static_member_returns_without_a_rebalance_timeout(
     shared_broker: BarnabasProcess, rebalance_timeout_ms: int, is_timed: bool
 ) -> None:
     """Nobody but it is left in the group, and it does not join: the rebalance has no end until its session has one."""

@@ -70,7 +70,7 @@ def make_children(connection: socket.socket, count: int) -> None:
         assert ask(connection, MULTI, b"".join(creations) + struct.pack(">ibi", -1, 1, -1)) == 0
 
 
-def test_a40_answers_that_nobody_reads(server: BarnabasZooKeeper, figure: Figure) -> None:
+def test_a40_unread_answers_are_bounded(server: BarnabasZooKeeper, figure: Figure) -> None:
     """Forty clients ask 12 times each for the names of 20,000 znodes, and read nothing: 312 MiB, of which some is kept.
     Who reads is answered."""
     memory = Memory(server.pid)

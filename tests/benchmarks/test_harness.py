@@ -28,7 +28,7 @@ def test_a_quick_row_from_the_command_to_the_table(tmp_path: Path):
 
 @pytest.mark.full
 @pytest.mark.java
-def test_quick_rows_of_three_brokers_that_take_what_a_producer_has(tmp_path: Path):
+def test_quick_rows_of_three_brokers_run(tmp_path: Path):
     for row in ("W16", "W17"):
         found = quick_run(row, tmp_path)
         print(row, found)

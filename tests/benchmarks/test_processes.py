@@ -13,6 +13,6 @@ def test_touched_memory_is_at_hand_until_it_is_closed() -> None:
     assert resident_mib(os.getpid()) - before < 32
 
 
-def test_some_memory_is_touched_where_little_is_free() -> None:
+def test_little_free_memory_is_touched_in_part() -> None:
     with touched_memory(1e-12) as taken:
         assert len(taken) == os.sysconf("SC_PAGE_SIZE")

@@ -39,7 +39,7 @@ def test_without_the_other_system_there_is_no_verdict():
     assert (rate.ratio, rate.verdicts, cpu.verdicts) == (None, (None,), (None, None))
 
 
-def test_a_bound_of_the_figure_itself_needs_nobody_else():
+def test_a_bound_of_the_figure_itself_needs_no_other_system():
     goals = (at_most(1.0), no_more_than(100))
     slow = Measurement("W5", "latency", BARNABAS, 0, 1, (Figure("p99.9", 101, "ms", goals),))
     [line] = lines([slow])
@@ -65,7 +65,7 @@ def test_a_ratio_however_small_has_digits_that_mean_something():
     assert cells(line, [BARNABAS, KAFKA])[3] == "0.004 (0.004 - 0.004)"
 
 
-def test_what_is_less_than_nothing_is_not_compared():
+def test_a_negative_figure_is_not_compared():
     grown = [Measurement("W13", "idle", system, 0, 1, (Figure("memory", value, "KiB", CPU[:1]),))
              for system, value in ((BARNABAS, 8.0), (KAFKA, -1.5))]  # fmt: skip
     [line] = lines(grown)
@@ -94,7 +94,7 @@ def test_runs_together_have_each_workload_once_and_in_order():
 
 
 @pytest.mark.parametrize("peers_come_first", [False, True])
-def test_peers_that_were_measured_alone_join_the_row_of_another_run(peers_come_first):
+def test_peers_measured_alone_join_the_row_of_another_run(peers_come_first):
     told = {"command": "make bench", "date": "2026-11-21 10:00 UTC", "Barnabas": "commit a", "Python": "3.13.1"}
     first = Run(told, {BARNABAS: "Barnabas 1", KAFKA: "Kafka 4"}, False, [*MEASURED, measurement(KFAKE, 0, 1, 1)])
     peer, other = measurement(KFAKE, 0, 210, 2), Measurement("W2", "defaults", MESH, 0, 1, ())
@@ -169,8 +169,8 @@ def test_numbers_keep_three_digits():
     ]  # fmt: skip
 
 
-def test_the_tables_of_the_documents_are_those_of_the_measurements():
+def test_the_tables_in_the_docs_equal_the_measurements():
     docs = Path(__file__).parents[2] / "docs"
     runs = [Run.from_json(file.read_text()) for file in sorted(docs.glob("benchmarks*.json"))]
-    page = (docs / "benchmarks.md").read_text()
+    page = (docs / "benchmarks/results.md").read_text()
     assert with_results(page, markdown(together(runs))) == page, "run python -m benchmarks.report ... --into"

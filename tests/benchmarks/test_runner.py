@@ -45,7 +45,7 @@ def test_peers_alone_are_measured_once_and_without_the_floor():
     assert order(in_turn(with_all, [system(MESH)], Scale.QUICK, 3, 5)) == [MESH]
 
 
-def test_pairs_that_disagree_about_a_goal_ask_for_more_up_to_a_bound():
+def test_disagreeing_pairs_ask_for_more_up_to_a_bound():
     assert len(list(in_turn(workload([90, 130, 100, 100, 100]), ALL, Scale.QUICK, 2, 5))) == 10
     assert len(list(in_turn(workload([95, 110]), ALL, Scale.QUICK, 2, 5))) == 4
     assert len(list(in_turn(workload([100, 130]), ALL, Scale.QUICK, 2, 5))) == 4
@@ -66,7 +66,7 @@ def test_a_pair_without_its_floor_is_not_whole():
     assert of_whole_pairs(before, [BARNABAS, KAFKA], ["W1"]) == before
 
 
-def test_a_failure_is_told_and_the_others_go_on():
+def test_a_failure_is_reported_and_the_others_go_on():
     def measure(system: System, scale: Scale) -> Iterator[Figure]:
         yield Figure("first", 1, "s")
         if system.name == BARNABAS:

@@ -5,7 +5,7 @@ from benchmarks.scale import connections_kib, measure
 
 
 @pytest.mark.full
-def test_what_partitions_and_connections_cost() -> None:
+def test_costs_of_partitions_and_connections_are_measured() -> None:
     """In a small form: everything runs, and what cannot be nothing is not."""
     nothing, some = measure(3, [0, 30], idle_s=1)
     assert (nothing.partitions, nothing.led_s) == (0, 0.0)
@@ -18,7 +18,7 @@ def test_what_partitions_and_connections_cost() -> None:
 
 
 @pytest.mark.full
-def test_what_active_clients_cost() -> None:
+def test_costs_of_active_clients_are_measured() -> None:
     served = active_clients.measure(20, seconds=2)
     assert served.clients == 20
     assert served.processor > 0

@@ -35,7 +35,7 @@ def test_fire_due_runs_what_the_clock_has_passed_in_order() -> None:
     asyncio.run(scenario())
 
 
-def test_what_a_timer_schedules_belongs_to_a_later_round() -> None:
+def test_timers_set_by_a_timer_run_in_a_later_round() -> None:
     """However small the delay: a timer that sets itself again would never let the round end."""
 
     async def scenario() -> None:
@@ -64,7 +64,7 @@ def test_what_a_timer_schedules_belongs_to_a_later_round() -> None:
     asyncio.run(scenario())
 
 
-def test_the_loop_serves_others_while_a_timer_keeps_setting_itself_again() -> None:
+def test_a_timer_that_sets_itself_again_leaves_the_loop_turns() -> None:
     async def scenario() -> None:
         timers = Timers(SlowClock(), asyncio.get_running_loop())
         fired = 0
@@ -170,7 +170,7 @@ def test_a_timer_whose_call_fails_does_not_keep_the_others(caplog: pytest.LogCap
     assert [record.message for record in caplog.records] == ["what a timer called failed"]
 
 
-def test_a_cancelled_timer_never_runs_and_costs_no_memory_for_long() -> None:
+def test_a_cancelled_timer_never_runs_and_is_freed() -> None:
     async def scenario() -> None:
         clock = ManualClock(now_ms=0)
         timers = Timers(clock, asyncio.get_running_loop())

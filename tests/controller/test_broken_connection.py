@@ -143,7 +143,7 @@ async def test_the_start(node: Node, when: str, breaks: tuple[str, str]) -> None
         assert node.controller.cluster.topics["t"].partitions[0].leader != NO_LEADER
 
 
-async def test_who_is_over_tells_nothing_of_what_it_reads(node: Node) -> None:
+async def test_a_replaced_controller_does_not_send_what_it_reads(node: Node) -> None:
     """A replaced controller reads whether its write took effect, and the writes of a newer controller. It does not send
     these with its own epoch."""
     async with node:

@@ -50,7 +50,7 @@ async def create(
     await cluster.until(lambda: all((name, 0) in cluster.broker(broker_id).roles for broker_id in live))
 
 
-async def test_one_is_the_controller_and_the_others_stand_by(cluster: Cluster) -> None:
+async def test_one_broker_is_the_controller_and_the_others_stand_by(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         assert [cluster.members[n].controller.is_active for n in (1, 2, 3)] == [True, False, False]
@@ -155,7 +155,7 @@ async def test_a_replica_that_may_lack_records_waits_for_others(
 
 
 @pytest.mark.parametrize("is_active", [False, True])
-async def test_who_may_lack_what_two_had_to_have_waits_for_the_other(cluster: Cluster, is_active: bool) -> None:
+async def test_a_leader_that_may_lack_records_waits_for_the_other(cluster: Cluster, is_active: bool) -> None:
     """The leader was alone in the ISR when its machine went down: no record was committed after the other replica
     left."""
     async with cluster:
@@ -443,7 +443,7 @@ async def test_a_decision_about_an_ended_life_spares_the_next_life(cluster: Clus
         await cluster._end(cluster.members[1])
 
 
-async def test_only_who_was_registered_since_is_doubted(cluster: Cluster) -> None:
+async def test_only_brokers_registered_since_are_doubted(cluster: Cluster) -> None:
     """Two machines went down, one after the other. The first one has its records again since, and stays in the ISR,
     whichever of the two a new controller loads first."""
     async with cluster:
@@ -484,7 +484,7 @@ async def test_a_broker_that_bounced_is_lost_and_comes(cluster: Cluster) -> None
         assert cluster.state().leader_epoch == 1
 
 
-async def test_who_takes_over_knows_the_settings_of_topics(cluster: Cluster) -> None:
+async def test_a_new_controller_knows_the_settings_of_topics(cluster: Cluster) -> None:
     """It elects by the settings of topics, including topics that were created after it started."""
     async with cluster:
         await cluster.start(1, 2, 3)
@@ -496,7 +496,7 @@ async def test_who_takes_over_knows_the_settings_of_topics(cluster: Cluster) -> 
         assert successor.configs.overrides("topics", "t") == settings
 
 
-async def test_a_silent_broker_delays_nobody(cluster: Cluster) -> None:
+async def test_a_silent_broker_delays_no_other(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 1, 2, 3)
@@ -529,7 +529,7 @@ async def test_a_broker_that_cannot_be_reached_is_told_when_it_can(cluster: Clus
         await cluster.until(lambda: ("a", 0) in cluster.broker(2).leaders)
 
 
-async def test_what_waited_for_a_broker_goes_with_that_life_of_it(cluster: Cluster) -> None:
+async def test_requests_for_a_broker_end_with_its_registration(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2)
         cluster.members[2].is_cut_off = True
@@ -645,7 +645,7 @@ async def test_the_controllers_own_disk_hangs(cluster: Cluster) -> None:
         assert T not in own.roles
 
 
-async def test_who_is_in_sync_again_leads_again_what_prefers_it(cluster: Cluster) -> None:
+async def test_a_preferred_replica_leads_when_it_is_in_sync_again(cluster: Cluster) -> None:
     async with cluster:
         cluster.settings = cluster.settings._replace(leader_imbalance_check_interval_ms=60_000)
         await cluster.start(1, 2, 3)
@@ -817,7 +817,7 @@ async def test_a_stopping_broker_hands_over_before_it_leaves_isrs(cluster: Clust
         assert told(stopping, StopReplicaRequest) == [{"led"}, {"followed"}]
 
 
-async def test_a_controller_that_reads_everything_anew_knows_who_stops(cluster: Cluster) -> None:
+async def test_a_controller_that_reloads_knows_the_stopping_brokers(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 2, 3)
@@ -836,7 +836,7 @@ async def test_a_controller_that_reads_everything_anew_knows_who_stops(cluster: 
 
 
 @pytest.mark.parametrize("stopping", [1, 2])
-async def test_a_broker_stops_when_others_know_who_leads_now(cluster: Cluster, stopping: int) -> None:
+async def test_a_broker_stops_when_others_know_the_new_leaders(cluster: Cluster, stopping: int) -> None:
     """Its clients need their metadata. A silent broker delays the stop for a short time only. The controller may be the
     broker that stops."""
     async with cluster:
@@ -957,7 +957,7 @@ async def test_leaders_are_elected_where_that_is_asked_for(cluster: Cluster) -> 
         assert await elect(cluster, ElectionType.PREFERRED) == {}, "those that need none are left out"
 
 
-async def test_whoever_is_left_leads_if_an_administrator_wants_it(cluster: Cluster) -> None:
+async def test_an_administrator_can_elect_any_remaining_replica(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         await create(cluster, 2, 3)

@@ -278,5 +278,5 @@ async def owe_much() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_silent_broker_is_owed_is_bounded() -> None:
+def test_requests_kept_for_a_silent_broker_are_bounded() -> None:
     asyncio.run(owe_much())

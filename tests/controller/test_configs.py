@@ -227,7 +227,7 @@ async def test_no_change_undoes_another(stores: Stores, clock: ManualClock) -> N
             await repository.stop()
 
 
-async def test_what_is_refused_after_another_change_is_not_written(stores: Stores, clock: ManualClock) -> None:
+async def test_a_change_refused_after_another_is_not_written(stores: Stores, clock: ManualClock) -> None:
     """A change is checked against the configuration that it changes, also if another broker was faster."""
     async with stores:
         repository, other = ConfigRepository(await stores.session(), clock, ManualTimers()), await stores.session()

@@ -512,7 +512,7 @@ async def test_a_slow_broker_times_the_request_out_but_not_the_work(node: Node) 
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
-async def test_nobody_waits_with_a_timeout_of_zero(node: Node, timeout_ms: int) -> None:
+async def test_a_timeout_of_zero_does_not_wait(node: Node, timeout_ms: int) -> None:
     async with node:
         node.channel.is_open.clear()
         outcomes = await node.controller.create_topics([NewTopic("t"), NewTopic("!")], timeout_ms=timeout_ms)
@@ -792,7 +792,7 @@ async def test_a_refusal_whose_write_fails_is_not_taken_for_a_service(node: Node
         assert (await creating)[0].error is ErrorCode.NONE
 
 
-async def test_whoever_has_parted_from_its_broker_answers_so(node: Node) -> None:
+async def test_a_controller_without_its_broker_answers_so(node: Node) -> None:
     async with node:
         node.controller.context.brokers.part_from([1])
         [outcome] = await node.controller.create_topics([NewTopic("t")])

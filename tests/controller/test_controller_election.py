@@ -84,7 +84,7 @@ async def test_a_controller_that_was_replaced_can_write_nothing(stores: Stores, 
         assert await second.session.exists("/late") is None
 
 
-async def test_what_strangers_put_below_a_znode_is_deleted_with_it(stores: Stores, members: Any) -> None:
+async def test_foreign_children_of_a_znode_are_deleted_with_it(stores: Stores, members: Any) -> None:
     """Otherwise the transaction could never succeed."""
     async with stores:
         first, second, _ = await members()

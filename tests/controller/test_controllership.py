@@ -148,7 +148,7 @@ async def test_partitions_without_a_controller_wait_for_an_election(node: Node) 
         await other.close()
 
 
-async def test_an_election_makes_the_tree_that_somebody_has_deleted(node: Node) -> None:
+async def test_an_election_makes_a_deleted_tree_again(node: Node) -> None:
     async with node:
         multi = node.session.multi
         refusals = [NoNode("/", "there is no root")]

@@ -300,7 +300,7 @@ async def test_others_are_followed_after_a_second_election(stores: Stores, clock
 
 
 @pytest.mark.parametrize("reading", ["everything", "what has changed"])
-async def test_what_changes_after_it_was_read_is_read_again(stores: Stores, clock: ManualClock, reading: str) -> None:
+async def test_znodes_changed_after_the_read_are_read_again(stores: Stores, clock: ManualClock, reading: str) -> None:
     """Its watch, which is triggered once, was triggered while other znodes were still being read."""
     async with stores:
         member, other = await Member(await stores.session(), clock).start(), await stores.session()
@@ -385,7 +385,7 @@ async def test_registrations_that_could_not_be_read_are_read_again(stores: Store
 
 
 @pytest.mark.parametrize("method", ["exists", "get_children", "get_many"])
-async def test_so_they_are_by_who_stands_by(stores: Stores, clock: ManualClock, method: str) -> None:
+async def test_a_standby_repeats_its_failed_reads(stores: Stores, clock: ManualClock, method: str) -> None:
     async with stores:
         member = await Member(await stores.session(), clock).start()
         standby, other = Member(await stores.session(), clock, broker_id=2), await stores.session()

@@ -59,7 +59,7 @@ def is_led_by_nobody_else(cluster: Cluster) -> bool:
     return cluster.state().leader == 2 and cluster.state().isr == (2,)
 
 
-async def test_what_took_two_the_other_has(cluster: Cluster) -> None:
+async def test_the_other_replica_has_records_that_took_two(cluster: Cluster) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         await leave_alone(cluster)
@@ -117,7 +117,7 @@ async def test_one_replica_is_enough_for_the_leader_alone(cluster: Cluster, enti
 
 
 @pytest.mark.parametrize("entity", [("brokers", "2"), ("brokers", DEFAULT), ("topics", "t")])
-async def test_one_replica_is_enough_from_now_on(cluster: Cluster, entity: tuple[str, str]) -> None:
+async def test_a_minimum_lowered_to_one_marks_the_state(cluster: Cluster, entity: tuple[str, str]) -> None:
     async with cluster:
         await cluster.start(1, 2, 3)
         await leave_alone(cluster)
@@ -188,7 +188,7 @@ async def test_a_leader_that_is_gone_may_have_heard_of_a_setting_first(cluster: 
         (None, (3,)),
     ],
 )
-async def test_what_was_set_while_nobody_was_the_controller(
+async def test_settings_made_without_a_controller_are_doubted(
     cluster: Cluster, entity: tuple[str, str] | None, left: tuple[int, ...]
 ) -> None:
     """One replica was enough in the meantime, and is no longer."""

@@ -103,7 +103,7 @@ async def test_a_partition_moves_to_other_brokers(cluster: Cluster) -> None:
         assert await cluster.controller.create_partitions([NewPartitions("t", 2)]) == {"t": None}
 
 
-async def test_who_has_come_into_the_isr_begins_no_log(cluster: Cluster) -> None:
+async def test_a_replica_in_the_isr_begins_no_log(cluster: Cluster) -> None:
     """Not even while the move goes on: if its log is lost, others would truncate theirs to it."""
     async with cluster:
         await begin(cluster, 2)
@@ -250,7 +250,9 @@ async def gone(cluster: Cluster, session: Any) -> None:
 
 
 @pytest.mark.parametrize("is_active", [True, False])
-async def test_what_old_tools_ask_for(cluster: Cluster, is_active: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_reassignments_of_old_tools_are_carried_out(
+    cluster: Cluster, is_active: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """`kafka-reassign-partitions.sh --zookeeper`, as it was until Kafka 2.8."""
     async with cluster:
         await begin(cluster, 1, 2)

@@ -49,7 +49,7 @@ async def create_what_is_refused(cluster: Cluster, *replicas: int) -> None:
     await cluster.until(lambda: T in cluster.controller.cluster.offline_replicas[2])
 
 
-async def test_what_was_refused_in_an_earlier_term_is_not_told_as_new(cluster: Cluster) -> None:
+async def test_a_refused_new_log_is_not_new_in_the_next_term(cluster: Cluster) -> None:
     """The log was served since, and is lost. As a new one it would begin empty, although others rely on its records."""
     async with cluster:
         await cluster.start(1, 2, 3)

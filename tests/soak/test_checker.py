@@ -59,7 +59,7 @@ def test_a_value_of_an_indeterminate_send_may_be_missing() -> None:
     assert anomalies(send(1, 0), send(2, status=INFO), send(3, 1), poll((0, 1), (1, 3))) == set()
 
 
-def test_one_record_read_of_an_indeterminate_transaction_makes_the_others_mandatory() -> None:
+def test_a_read_record_of_an_indeterminate_transaction_binds_all() -> None:
     events = [
         transaction(Send("x", 1, 0), Send("y", 1, 0), status=INFO),
         send(2, 1, key="y"),
@@ -85,12 +85,12 @@ def test_a_send_that_failed_is_noticed_wherever_it_is_read() -> None:
     assert anomalies(failed, send(2, 0), poll((0, 2)), final={"x": [(0, 2)]}) == set()
 
 
-def test_a_send_whose_end_nobody_knows_may_be_read() -> None:
+def test_a_send_with_an_unknown_end_may_be_read() -> None:
     for status in Status:
         assert anomalies(send(1, status=INFO), poll((0, 1), status=status), final={"x": [(0, 1)]}) == set()
 
 
-def test_what_was_read_of_an_indeterminate_transaction_is_mandatory_whatever_came_of_the_reader() -> None:
+def test_a_record_read_by_a_failed_reader_binds_its_transaction() -> None:
     events = [
         transaction(Send("x", 1, 0), Send("y", 1, 0), status=INFO),
         send(2, 1, key="y"),
@@ -186,7 +186,7 @@ def lag(*events: Operation, healed: float = -inf) -> tuple[float, float]:
     return findings.realtime_lag_s, findings.realtime_lag_after_faults_s
 
 
-def test_realtime_lag_counts_from_when_somebody_knew_of_more() -> None:
+def test_realtime_lag_begins_when_more_records_are_known() -> None:
     writes = [at(send(value, value), value, value + 0.5) for value in range(3)]  # known at 0.5, 1.5 and 2.5
     assert lag(*writes, at(poll((0, 0)), 1, 2)) == (0, 0)
     assert lag(*writes, at(poll((0, 0)), 7, 8)) == (5.5, 5.5)
@@ -230,7 +230,7 @@ def test_real_time_reaches_over_operations_in_between() -> None:
     assert "G1c" in anomalies(at(poll((0, 1)), 0, 1), *between, at(send(1, 0, process=5), 9, 10))
 
 
-def test_an_operation_whose_end_nobody_knows_is_before_no_other() -> None:
+def test_an_operation_with_an_unknown_end_precedes_no_other() -> None:
     events = [at(transaction(Send("x", 1), Poll({"y": [(0, 1)]}), status=INFO), 1, inf), at(poll((0, 1)), 2, 3)]
     assert anomalies(*events, at(send(1, 0, key="y", process=5), 4, 5)) == set()
 
@@ -267,7 +267,7 @@ def test_double_consume() -> None:
     assert anomalies(*twice) == {"double-consume"}
 
 
-def test_double_consume_by_a_transaction_whose_end_nobody_knew() -> None:
+def test_a_transaction_with_an_unknown_end_can_consume_twice() -> None:
     consumed = frozenset({("g", "x", 0)})
     known = Operation(0, OK, [Send("y", 1, 0)], is_transaction=True, consumed=consumed)
     unknown = Operation(1, INFO, [Send("y", 2)], is_transaction=True, consumed=consumed)
@@ -277,7 +277,7 @@ def test_double_consume_by_a_transaction_whose_end_nobody_knew() -> None:
     assert anomalies(known, unknown, failed, final={"y": [(0, 1), (2, 2)]}) == {"double-consume"}
 
 
-def test_values_that_nobody_wrote() -> None:
+def test_unwritten_values_are_found() -> None:
     assert "unknown-value" in anomalies(send(1, 0), poll((0, 7)))
 
 

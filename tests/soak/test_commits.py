@@ -7,7 +7,7 @@ from tools.soak.commits import moved_back
 HERE, THERE = ("group", 0), ("group", 1)
 
 
-def test_what_was_committed_is_there_or_more() -> None:
+def test_committed_offsets_do_not_go_back() -> None:
     assert moved_back({HERE: 5, THERE: 7}, {HERE: 5, THERE: 9}) == []
 
 

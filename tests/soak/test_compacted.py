@@ -55,26 +55,26 @@ def test_a_newest_value_that_is_gone() -> None:
     assert anomalies(write(1, 0, deletes=True), write(2, 1), reading((0, 1), deletes=[1])) == {"lost-newest"}
 
 
-def test_a_loss_counts_in_the_reading_that_shows_it_whatever_comes_later() -> None:
+def test_a_loss_counts_in_the_reading_that_shows_it() -> None:
     events = [write(1, 0), write(2, 5), write(3, 9), reading((9, 3))]
     assert anomalies(*events, reading((0, 1), end=6)) == {"lost-newest"}
     assert anomalies(*events, reading((0, 1), end=5)) == set()
 
 
-def test_a_newer_value_that_nobody_knows_of_may_be_there() -> None:
+def test_a_newer_value_of_an_unknown_send_may_be_there() -> None:
     for status in (OK, INFO):
         assert anomalies(write(1, 0), write(2, status=status), reading((1, 2))) == set()
     assert anomalies(write(1, 0), write(2, status=INFO), reading((0, 1))) == set()
     assert anomalies(write(1, 0), write(2, status=INFO), reading()) == {"lost-newest"}
 
 
-def test_what_was_read_once_must_stay() -> None:
+def test_a_value_read_once_must_stay() -> None:
     events = [write(1, 0), write(2, status=INFO), reading((1, 2))]
     assert anomalies(*events, reading((0, 1))) == {"lost-newest"}
     assert anomalies(*events, reading((0, 1), end=1)) == set()
 
 
-def test_one_record_read_of_a_transaction_makes_the_others_mandatory() -> None:
+def test_a_read_record_of_a_transaction_binds_all() -> None:
     both = KeyedOperation(INFO, [KeyedWrite(0, "k", 2), KeyedWrite(0, "other", 3)])
     assert anomalies(write(1, 0), both, reading((0, 1))) == set()
     assert anomalies(write(1, 0), both, reading((0, 1), (1, 2))) == {"lost-newest"}
@@ -96,7 +96,7 @@ def test_a_long_reading_may_miss_a_deletion_and_nothing_else() -> None:
     assert anomalies(write(1, 0), write(2, 1), slow) == {"lost-newest"}
 
 
-def test_a_deletion_of_which_nobody_knows() -> None:
+def test_a_deletion_with_an_unknown_end_is_allowed() -> None:
     events = [write(1, 0), write(2, 1), write(3, deletes=True, status=INFO)]
     assert anomalies(*events, reading((1, 2))) == set()
     assert anomalies(*events, reading()) == set()
@@ -136,7 +136,7 @@ def test_writes_of_a_key_in_another_order() -> None:
         KeyedRecord(1, 1, "k", 2, is_deletion=False),
     ],
 )
-def test_records_that_nobody_wrote(record: KeyedRecord) -> None:
+def test_unwritten_records_are_found(record: KeyedRecord) -> None:
     assert "unknown-value" in anomalies(write(1, 0), write(2, 1), Reading([record], {0: inf}))
 
 
@@ -144,7 +144,7 @@ def test_records_that_nobody_wrote(record: KeyedRecord) -> None:
     st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=30),
     st.data(),
 )
-def test_whatever_compaction_takes_away_is_no_loss_and_everything_else_is(
+def test_only_records_that_compaction_may_remove_are_no_loss(
     given_writes: list[tuple[str, bool]], data: st.DataObject
 ) -> None:
     """Superseded records may be there or not, deletions that are the newest of their key too."""

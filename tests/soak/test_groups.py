@@ -123,7 +123,7 @@ def join(process: BarnabasProcess) -> Iterator[Callable[..., Member]]:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.full)])
-def test_static_members_see_no_rebalance_while_the_broker_is_killed(
+def test_static_members_see_no_rebalance_in_a_brokers_kill(
     process: BarnabasProcess, join: Callable[..., Member], kills: int
 ) -> None:
     members = [join(f"instance-{number}") for number in range(MEMBERS)]
@@ -142,9 +142,7 @@ def test_static_members_see_no_rebalance_while_the_broker_is_killed(
     assert [member.ahead for member in members] == [[]] * MEMBERS
 
 
-def test_a_static_member_that_comes_back_has_what_it_had_and_the_others_do_not_notice(
-    process: BarnabasProcess, join: Callable[..., Member]
-) -> None:
+def test_a_returning_static_member_keeps_its_assignment(process: BarnabasProcess, join: Callable[..., Member]) -> None:
     members = [join(f"instance-{number}") for number in range(MEMBERS)]
     wait_until(lambda: each_has_one_partition(members), "a group that has settled")
     assignments = [list(member.assignments) for member in members]

@@ -23,7 +23,7 @@ def may_mount() -> Iterator[None]:
         tool_missing(f"this machine does not let us mount an image: {reason}")
 
 
-def test_nothing_acknowledged_is_lost_also_where_that_machine_is_back_first() -> None:
+def test_no_record_is_lost_if_the_cut_machine_is_back_first() -> None:
     least = Amount(acknowledged=500, transactions=5)
     result, happened, log = power_cuts_of_one(1, seed=SEED, least=least)
     print(f"{result.findings.acknowledged} records acknowledged, {result.lost} lost")

@@ -32,7 +32,7 @@ def test_nothing_is_lost_doubled_or_torn_by_faults(brokers: int) -> None:
 
 
 @pytest.mark.full
-def test_a_disk_that_breaks_and_a_transaction_that_hangs_do_no_harm() -> None:
+def test_a_broken_disk_and_a_hanging_transaction_do_no_harm() -> None:
     """The broker is mended while clients' requests fail."""
     verbs = [random_faults._disk_fails, random_faults._hangs, random_faults._fails]
 
@@ -57,7 +57,7 @@ def test_a_fault_that_does_harm_is_found() -> None:
     assert any("committed offset" in problem for problem in result.problems), result.problems
 
 
-def test_where_a_member_and_its_brokers_stand_is_told() -> None:
+def test_the_states_of_a_member_and_its_brokers_are_told() -> None:
     """For a run in which members get nothing done: whose fault is it?"""
     with SeveralBrokers(3) as target:
         target.started.create_topic("t").produce("1")

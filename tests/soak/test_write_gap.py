@@ -27,7 +27,7 @@ the client and ZooKeeper share two processors."""
         (3, 1_500, MOST_OF_MANY_S),
     ],
 )
-def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(
+def test_only_an_absent_broker_costs_a_session_timeout(
     rounds: int, partitions: int, most_s: Mapping[str, float]
 ) -> None:
     """Also where it has many logs to load before it is back."""
@@ -38,7 +38,7 @@ def test_only_a_broker_that_stays_away_is_waited_for_until_its_session_is_over(
     assert max(gaps["SIGKILL"]) > SESSION_S / 3, "nobody waited for the end of a session"
 
 
-def test_what_is_printed() -> None:
+def test_the_table_has_worst_and_median() -> None:
     ours = dict(zip(WAYS, ([1.0, 2.0, 6.0], [1.0], [1.0]), strict=True))
     theirs = dict(zip(WAYS, ([4.0, 8.0, 6.0], [2.0], [4.0]), strict=True))
     lines = table({"ours": ours, "theirs": theirs}).splitlines()

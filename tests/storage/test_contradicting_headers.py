@@ -127,7 +127,7 @@ def test_a_segment_that_begins_with_it_rolls_by_its_records(
 
 
 @pytest.mark.parametrize(("age_ms", "bases"), [(1000, [0]), (1001, [0, 1])])
-def test_it_rolls_a_segment_by_its_records(
+def test_a_segment_rolls_by_its_records_times(
     replica: Callable[..., Replica], made: Contradiction, age_ms: int, bases: list[int]
 ) -> None:
     found = replica(segment_ms=1000)

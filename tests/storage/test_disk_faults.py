@@ -166,7 +166,7 @@ def test_a_flush_without_a_descriptor_is_made_again(logs, tools, lacking):
     assert tools.read_all(logs.log()) == [0, 1, 2]
 
 
-def test_what_a_flush_trips_over_takes_the_log_offline(logs):
+def test_an_error_in_a_flush_takes_the_log_offline(logs):
     log = logs.log()
     append(logs, log)
     logs.files.before["sync"] = lambda _: 1 // 0

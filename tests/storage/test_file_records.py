@@ -84,7 +84,7 @@ def test_a_region_holds_what_a_copy_would_hold_but_for_the_end(log, tools, dice)
     assert found > 50
 
 
-def test_who_reads_on_is_not_looked_for_again(log, logs, tools):
+def test_a_reader_that_continues_needs_no_search(log, logs, tools):
     """No byte before the returned ones is read, as a search from an index entry on would do."""
     positions = []
     logs.files.before["pread_cached"] = lambda _descriptor, _size, position: positions.append(position)
@@ -105,7 +105,7 @@ def test_who_reads_on_is_not_looked_for_again(log, logs, tools):
     assert tools.base_offsets(read) == tools.read_all(log)
 
 
-def test_an_index_that_is_wrong_misleads_nobody_for_long(log, tools):
+def test_a_wrong_index_misleads_no_reader_for_long(log, tools):
     """Kafka often sends a part of the last batch: readers ignore it."""
     segment = log.segments[0]
     index = segment.offset_index or log.context.indexes.get(segment.file)
@@ -164,7 +164,7 @@ def test_without_descriptors_all_is_copied(log, logs):
     assert len(data.records) > REGION_BYTES_MIN
 
 
-def test_where_the_page_cache_is_not_told_all_is_copied(log):
+def test_records_are_copied_if_the_page_cache_is_unknown(log):
     log.context.reads_cached = False
     assert region_of(log, 0) is None
 
@@ -216,7 +216,7 @@ def test_after_a_restart_the_first_read_brings_the_index(log, logs, tools):
         assert region_of(again, segment.base_offset) is not None
 
 
-def test_an_index_that_ends_in_the_first_batch_stops_nobody(logs, tools):
+def test_an_index_that_ends_in_the_first_batch_stops_no_reader(logs, tools):
     log = logs.log(segment_bytes=SEGMENT_BYTES)
     for _ in range(3):
         logs.append(log, bytes(900_000))

@@ -489,7 +489,7 @@ def test_truncation_restores_epochs_producers_and_offsets(logs, tools):
     assert tools.read_all(logs.log()) == [50]
 
 
-def test_what_was_appended_is_known_without_counting(logs, tools):
+def test_the_appended_count_is_known_without_counting(logs, tools):
     """After rolls, retention and truncations, which remove records but do not append; records from before the start do
     not count."""
     log = logs.log(segment_bytes=400)

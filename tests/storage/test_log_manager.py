@@ -331,7 +331,7 @@ def test_a_new_directory_is_new_until_lost_logs_are_written(logs, tmp_path):
     logs.start()
 
 
-def test_where_there_are_very_many_segments_small_ones_grow(logs, tools, caplog):
+def test_small_segments_grow_if_there_are_very_many(logs, tools, caplog):
     """A client may make each of its batches start a segment, by size, by time and by indexes."""
     for setting in ({"segment_bytes": 100}, {"segment_ms": 1}, {"segment_index_bytes": 16}):
         name, config = next(iter(setting)), {"index_interval_bytes": 0, **setting}

@@ -44,7 +44,7 @@ def test_nothing_is_lost_and_nothing_written(tmp_path: Path) -> None:
         (True, {("w", 1)}, "0\n1\n*\n"),
     ],
 )
-def test_what_is_written_is_read(tmp_path: Path, may_be_any: bool, named: set[tuple[str, int]], text: str) -> None:
+def test_written_lost_logs_are_read(tmp_path: Path, may_be_any: bool, named: set[tuple[str, int]], text: str) -> None:
     lost = lost_logs(tmp_path)
     lost.may_be_any, lost.named = may_be_any, named
     assert not lost.is_written

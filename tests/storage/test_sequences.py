@@ -129,7 +129,7 @@ def test_a_live_producer_is_always_recognised(logs, seed):
     assert world.retries > 100
 
 
-def test_it_would_not_be_if_its_last_batch_went_with_its_records(logs):
+def test_a_planted_loss_of_producer_state_is_found(logs):
     with pytest.raises((AssertionError, ApiError)):
         live(World(logs, 0, knows_producers=False), 250)
 

@@ -96,7 +96,7 @@ def test_a_flush_under_way_covers_nothing_of_what_comes(logs):
     assert logs.log("a").leader_epochs.entries == [(0, 0), (10, 2)]
 
 
-def test_one_that_fails_takes_no_other_with_it(logs):
+def test_a_failed_truncation_does_not_affect_other_logs(logs):
     first, second = fill(logs, "ab")
 
     def refuse(path, **_):
@@ -138,7 +138,7 @@ def test_without_its_checkpoint_a_cut_log_takes_nothing_more(logs):
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("starts_anew", [False, True])
-def test_where_the_first_checkpoints_have_no_room_nothing_is_cut(logs, tools, starts_anew, number):
+def test_a_truncation_without_room_for_checkpoints_cuts_nothing(logs, tools, starts_anew, number):
     """The log is unchanged, and is truncated when there is space. A failed disk is no longer trusted."""
     (log,) = fill(logs, "a", segment_bytes=200)
     log.high_watermark, log.clean_offset = 5, 4
@@ -167,7 +167,7 @@ def test_where_the_first_checkpoints_have_no_room_nothing_is_cut(logs, tools, st
     assert tools.read_all(logs.log("a")) == ([] if starts_anew else [0, 1, 2])
 
 
-def test_where_the_disk_fails_before_a_cut_the_log_is_offline(logs):
+def test_a_disk_failure_before_a_truncation_is_offline(logs):
     (log,) = fill(logs, "a")
 
     def refuse(path, **_):
@@ -279,7 +279,7 @@ def test_a_log_that_is_cut_at_its_start_begins_anew_there(logs):
     assert logs.append(log, b"x", epoch=9).base_offset == 2
 
 
-def test_what_a_compaction_saw_before_is_not_clean(logs):
+def test_a_truncation_voids_a_running_compactions_result(logs):
     """A follower's log is truncated and appended to during a pass: the result of the pass is about other batches."""
     (log,) = fill(logs, "a")
     before = log.cut_count

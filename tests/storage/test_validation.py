@@ -111,7 +111,7 @@ def test_there_must_be_one_batch() -> None:
         (255, ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_only_magic_2(magic: int, error: ErrorCode) -> None:
+def test_batches_without_magic_2_are_refused(magic: int, error: ErrorCode) -> None:
     batch = build_batch(some_records())
     batch[16] = magic
     assert refusal(batch) is error
@@ -433,7 +433,7 @@ def test_counts_that_lie(codec: CompressionType, count: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in CompressionType if codec])
-def test_what_cannot_be_decompressed(codec: CompressionType) -> None:
+def test_a_batch_that_cannot_be_decompressed_is_refused(codec: CompressionType) -> None:
     header = parse_header(build_batch(some_records()))._replace(attributes=codec)
     for payload in (b"", b"nonsense" * 10, compress(codec, b"a" * 500)[:-9]):
         batch = assemble_batch(header, payload)

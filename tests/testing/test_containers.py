@@ -42,7 +42,7 @@ def test_keys_are_variables() -> None:
     assert variable("log.retention.ms") == "KAFKA_LOG_RETENTION_MS"
 
 
-def test_where_it_is_found() -> None:
+def test_a_container_advertises_its_host_and_alias() -> None:
     alone = Mapped(docker_client_kw=NO_ENGINE)
     assert "ADVERTISED_LISTENERS=PLAINTEXT://docker.example:32768,BROKER://${HOSTNAME:-localhost}:9092 " in (
         alone._start_script()

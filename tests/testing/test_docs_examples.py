@@ -124,7 +124,7 @@ def test_the_application(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_how_long_the_application_takes(pytester: pytest.Pytester) -> None:
+def test_the_application_is_tested_in_seconds(pytester: pytest.Pytester) -> None:
     """Some 5 s from no broker to green."""
     assert_within(1_500, work_s, lambda: run_application(pytester), "the application's 20 tests")
 

@@ -478,7 +478,7 @@ def test_topics_that_tests_share_are_not_lost_unnoticed(pytester: pytest.Pyteste
     result.stdout.fnmatch_lines([f"*{told}"])
 
 
-def test_topics_that_tests_share_outlive_a_reset_that_a_test_asks_for(pytester: pytest.Pytester) -> None:
+def test_shared_topics_outlive_a_tests_reset(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import pytest
 
@@ -590,7 +590,7 @@ def test_a_warning_of_a_key_points_at_the_line_that_has_it(pytester: pytest.Pyte
         result.stdout.fnmatch_lines([f"*{file}:{line}: UserWarning: num.partition is not a configuration of *"])
 
 
-def test_a_warning_of_a_key_of_the_configuration_file_points_at_its_fixture(pytester: pytest.Pytester) -> None:
+def test_a_warning_of_a_configuration_key_names_its_fixture(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nkafka_broker_configs = num.partition=1")
     pytester.makepyfile("def test_it(kafka_broker): pass")
     result = pytester.runpytest_inprocess(*OPTIONS, "-W", "always")

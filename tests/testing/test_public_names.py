@@ -67,7 +67,7 @@ def test_each_public_name_of_a_fault_is_on_the_page() -> None:
     assert len({type(each) for each in faults}) == len(faults)
 
 
-def test_each_public_name_of_a_recording_and_of_a_snapshot_is_on_the_page() -> None:
+def test_public_names_of_recordings_and_snapshots_are_documented() -> None:
     with Broker() as broker:
         with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
             connection.sendall(frame(ApiVersionsRequest(), 2))
@@ -108,7 +108,7 @@ def test_a_running_cluster_tells_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("new", [Broker, Cluster])
-def test_what_does_not_run_tells_that(new: Callable[[], Broker | Cluster]) -> None:
+def test_calls_to_a_stopped_broker_say_so(new: Callable[[], Broker | Cluster]) -> None:
     owner = new()
     assert repr(owner) == f"<{type(owner).__name__} not running>"
     assert re.fullmatch(r"<BrokerClock at \d+ ms, moved ahead by 0 ms>", repr(owner.clock))

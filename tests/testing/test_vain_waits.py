@@ -43,7 +43,9 @@ VAIN: list[tuple[Callable[[Broker], Any], type[Exception], str]] = [
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("wait", "kind", "told"), VAIN)
-def test_it_is_refused_at_once(broker: Broker, wait: Callable[[Broker], Any], kind: type[Exception], told: str) -> None:
+def test_a_vain_wait_is_refused_at_once(
+    broker: Broker, wait: Callable[[Broker], Any], kind: type[Exception], told: str
+) -> None:
     with broker.recorded(), pytest.raises(kind, match=f"^.*{re.escape(told)}"):
         wait(broker)
 

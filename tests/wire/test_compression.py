@@ -179,7 +179,7 @@ def zstd_repetition(window_log: int, mebibytes: int) -> bytes:
     return header + b"".join(struct.pack("<I", each)[:3] + b"a" for each in blocks)
 
 
-def test_a_large_zstd_window_is_accepted_for_as_much_as_it_may_cost() -> None:
+def test_a_large_zstd_window_is_accepted_up_to_its_bound() -> None:
     assert decompress(CompressionType.ZSTD, zstd_repetition(27, 8), 64 * MIB) == b"a" * (8 * MIB)
     assert len(decompress(CompressionType.ZSTD, zstd_repetition(23, 60), 64 * MIB)) == 60 * MIB
     with pytest.raises(CorruptBatch, match="window of 134217728"):
@@ -194,7 +194,7 @@ def test_skippable_zstd_frames_are_skipped() -> None:
         decompress(CompressionType.ZSTD, data[:-1], MIB)
 
 
-def test_a_raw_snappy_block_may_not_be_large_because_it_claims_so() -> None:
+def test_a_raw_snappy_blocks_claimed_size_is_bounded() -> None:
     bomb = bytes(cramjam.snappy.compress_raw(bytes(10 * MIB)))
     with pytest.raises(CorruptBatch):
         decompress(CompressionType.SNAPPY, bomb, 64 * MIB)
@@ -262,7 +262,7 @@ def test_snappy_is_read_raw_and_concatenated() -> None:
         (CompressionType.LZ4, b"\0"),
     ],
 )
-def test_bytes_behind_the_end_are_ignored_where_java_ignores_them(codec: CompressionType, more: bytes) -> None:
+def test_trailing_bytes_are_ignored_where_java_ignores_them(codec: CompressionType, more: bytes) -> None:
     assert decompress(codec, compress(codec, SAMPLES[2]) + more, MIB) == SAMPLES[2]
 
 
@@ -275,7 +275,7 @@ def test_bytes_behind_the_end_are_ignored_where_java_ignores_them(codec: Compres
         (CompressionType.ZSTD, b"\0"),
     ],
 )
-def test_bytes_behind_the_end_are_refused_where_java_refuses_them(codec: CompressionType, more: bytes) -> None:
+def test_trailing_bytes_are_refused_where_java_refuses_them(codec: CompressionType, more: bytes) -> None:
     with pytest.raises(CorruptBatch):
         decompress(codec, compress(codec, SAMPLES[2]) + more, MIB)
 

@@ -68,7 +68,7 @@ def test_api_error() -> None:
     assert not isinstance(error, ProtocolError)
 
 
-def test_a_message_that_no_reply_could_carry_is_cut_where_it_is_written() -> None:
+def test_a_message_too_long_for_a_response_is_cut() -> None:
     """It may name what the client sent, and a client may send as much as a string holds."""
     error = ApiError(ErrorCode.INVALID_CONFIG, "Invalid value " + "\U0001f600" * 32_767)
     assert error.message == "Invalid value " + "\U0001f600" * 32_767

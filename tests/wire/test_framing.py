@@ -67,7 +67,7 @@ def test_a_growing_frame_holds_at_most_twice_what_arrived() -> None:
 
 
 @pytest.mark.parametrize("room", [100_003, 100_004])
-def test_after_a_large_frame_room_for_another_is_taken_at_once_if_there_is_any(room: int) -> None:
+def test_a_second_large_frame_takes_room_at_once(room: int) -> None:
     reader = FrameReader(ReceiveBuffer(1024), 200_000, lambda size: size <= room)
     data = framed(bytes(100_000))
     assert feed(reader, data, 1024) == [bytes(100_000)]
@@ -92,7 +92,7 @@ def test_an_empty_frame_is_a_frame() -> None:
 @pytest.mark.parametrize(
     ("size", "is_copied"), [(RECEIVE_BUFFER_BYTES - LENGTH_SIZE, True), (RECEIVE_BUFFER_BYTES + 1, False)]
 )
-def test_a_frame_that_is_kept_is_copied_unless_it_has_a_buffer_of_its_own(size: int, is_copied: bool) -> None:
+def test_a_kept_frame_is_copied_out_of_a_shared_buffer(size: int, is_copied: bool) -> None:
     shared = ReceiveBuffer()
     reader = FrameReader(shared, 1 << 30)
     data = memoryview(struct.pack(">i", size) + b"a" * size)

@@ -64,7 +64,7 @@ def test_known_bytes() -> None:
     assert "rdkafka" in repr(parse_request_header(request_header(3, 8, 1, "rdkafka")))
 
 
-def test_versions_and_keys_that_nobody_knows() -> None:
+def test_unknown_versions_and_keys_are_refused() -> None:
     newer = parse_request_header(request_header(18, 30, 4, "from the future") + b"??")
     assert (newer.api_version, newer.client_id) == (30, "from the future")
     unknown = parse_request_header(bytes.fromhex("03e7 0000 00000001 0001 61"))

@@ -97,7 +97,7 @@ def test_kafkas_batches_of_many_blocks_are_read(codec: CompressionType) -> None:
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
-def test_where_the_compressor_is_the_same_the_bytes_are_kafkas(codec: CompressionType) -> None:
+def test_compressed_bytes_equal_kafkas_with_the_same_compressor(codec: CompressionType) -> None:
     assert build_batch(golden_records(), compression=codec) == golden(codec.name.lower())
 
 
@@ -307,7 +307,7 @@ def test_unknown_codecs() -> None:
     st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=2),
 )
 @pytest.mark.slow
-def test_what_is_read_at_once_is_what_is_read_one_by_one(
+def test_records_read_at_once_equal_records_read_singly(
     fields: list[tuple[int, bytes | None, bytes | None]], damages: list[tuple[int, int]]
 ) -> None:
     """Without headers, so that the quick way is taken, and with numbers on both sides of its limit."""

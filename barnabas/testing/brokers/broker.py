@@ -272,7 +272,7 @@ class Broker(Owner[BrokerThread]):
         if self._given_data_dir is not None:
             raise RuntimeError(f"{verb} would exchange the data in {self.data_dir}: start a broker without a directory")
         if self._has_zookeeper:
-            raise RuntimeError(f"{verb} leaves what ZooKeeper holds as it is: start a broker without zookeeper.connect")
+            raise RuntimeError(f"{verb} cannot change what ZooKeeper stores: start a broker without zookeeper.connect")
         return life
 
     @property

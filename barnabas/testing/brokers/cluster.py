@@ -90,7 +90,8 @@ class Cluster(Owner[ClusterThread]):
         if brokers < 1:
             raise ValueError(f"a cluster has 1 broker at least, not {brokers}")
         if racks and len(racks) != brokers:
-            raise ValueError(f"{brokers} brokers stand in {brokers} racks, or in none, not in {len(racks)}")
+            given = "1 entry" if len(racks) == 1 else f"{len(racks)} entries"
+            raise ValueError(f"racks has {given} for {brokers} brokers: name one for each broker, or none")
         super().__init__(clock, configs, keywords)
         self._configs = _configs(brokers, self._given, has_own_clock=clock is not None)
         self._racks = tuple(racks)
@@ -236,7 +237,7 @@ class Cluster(Owner[ClusterThread]):
         """
         self._check_started()
         if not all(broker.is_running for broker in self.brokers):
-            raise RuntimeError("only of a cluster whose brokers all run is there a snapshot: start() them")
+            raise RuntimeError("a snapshot needs all brokers to run: start() them")
         topics = self.topic_names()
         self.faults._prepare_snapshot()
         taken = self._new_snapshot(topics)

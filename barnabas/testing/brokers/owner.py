@@ -157,7 +157,10 @@ class Owner(Contents, Recordable, Generic[L]):
         self._snapshots = [each for each in self._snapshots if not each._is_removed]
         if snapshot not in self._snapshots:
             noun = self._noun
-            raise ValueError(f"this snapshot is not this {noun}'s, or it is gone: it goes when the {noun} stops")
+            raise ValueError(
+                f"this snapshot belongs to another {noun}, or was removed: "
+                f"snapshots are removed when their {noun} stops"
+            )
         self._check_may_be_reset("restored", snapshot._topics)
 
     @cached_property

@@ -60,7 +60,9 @@ def start_broker(asked: Asked) -> Json:
     given = asked.arguments
     count, configs = given.get("brokers", 1), dict(given.get("configs", {}))
     if kept := sorted({"log.dir", "log.dirs"} & configs.keys()):
-        raise Refused(400, f"leave {kept[0]} out: the data goes with the broker; `serve --data-dir` keeps that of main")
+        raise Refused(
+            400, f"leave {kept[0]} out: the data of this broker is temporary; `serve --data-dir` keeps that of main"
+        )
     if "port" in given:
         configs["listeners"] = f"PLAINTEXT://127.0.0.1:{_port(given['port'], count)}"
     texts = {key: str(value) for key, value in configs.items() if count == 1 or key not in NEED_OTHERS}

@@ -228,12 +228,12 @@ SHAPES: Final[Mapping[str, Json]] = {
             "left": _NUMBER,
             "rules": _list({"type": "object"}),
         },
-        does="A fault by its number: how many requests it came over, was for, and holds; in the form of kcl fake the "
-        "number again, how many it will come over, -1 for any number, and the rules that it was made of, if it was.",
+        does="A fault by its number: the requests that it hit (hits), matched (matches) and holds (held). For a fault "
+        "in the form of kcl fake: its id, the hits that are left (-1: no limit) and its rules.",
     ),
     "Rules": _object(
         {"id": _NUMBER, "rules": _list({"type": "object"}), "hits": _NUMBER, "left": _NUMBER},
-        does="A fault in the form of kcl fake: how many requests it came over, and will come over, -1 for any number.",
+        does="A fault in the form of kcl fake: its id, its rules, its hits, and the hits that are left (-1: no limit).",
     ),
     "Hits": _object({"hits": _NUMBER}),
     "Removed": _object({"removed": _NUMBER}, does="How many faults were removed."),

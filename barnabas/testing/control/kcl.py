@@ -82,7 +82,7 @@ def call(asked: Asked) -> Json:
 
 def _no_method(name: str) -> str:
     if name in _INSTEAD:
-        return f"{name} is not to be had here: {_INSTEAD[name]}"
+        return f"{name} does not exist here: {_INSTEAD[name]}"
     near = difflib.get_close_matches(name, _METHODS, 1)
     return f"there is no method {name[:100]!r}: {f'did you mean {near[0]}?' if near else 'GET methods lists them'}"
 
@@ -414,11 +414,11 @@ _METHODS: Final[Mapping[str, _Method]] = {
     "WaitGroupStable": _Method("(string, int) (*kfake.GroupInfo, error)", _wait_group_stable),
 }
 _INSTEAD: Final = {
-    "AddNode": 'POST /brokers {"brokers": 3} starts a cluster of so many; POST start has one back that was stopped',
-    "RemoveNode": "POST stop or kill has a broker of a cluster away, with its node",
+    "AddNode": 'POST /brokers {"brokers": 3} starts a cluster of three; POST start starts a stopped broker again',
+    "RemoveNode": "POST stop or kill, with its node, stops a broker of a cluster",
     "SetFollowers": "consumers read from followers by racks and replica.selector.class of POST /brokers",
     "SetGroupConfigs": "groups have no configs of their own",
-    "Compact": "after POST advance compaction that was due has happened",
+    "Compact": "POST advance runs the compaction that is due",
 }
 """Methods without a counterpart, and the closest alternative."""
 

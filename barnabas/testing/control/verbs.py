@@ -72,7 +72,7 @@ _DEADLINE: Final = Field(
 _GO_TIMEOUT: Final = Field(
     "timeout", rules.TIMEOUT, "How long to wait, in real time. Default: 30s.", argument="timeout"
 )
-_AWAITED: Final = Field("count", fields.POSITIVE, "How many to wait for. Default: 1.")
+_AWAITED: Final = Field("count", fields.POSITIVE, "The number to wait for. Default: 1.")
 _TO: Final = Field("to", fields.COUNT, "The number of the broker that is to. Default: any other one.")
 _NODE: Final = Field("node", fields.COUNT, "The number of a broker of a cluster.", is_required=True)
 
@@ -89,8 +89,8 @@ _SELECTION: Final = (
     Field("from_brokers", fields.TRUTH, "Also requests that brokers of a cluster send each other."),
 )
 _LIMITS: Final = (
-    Field("times", fields.POSITIVE, "How many requests are hit at most."),
-    Field("after", fields.COUNT, "How many pass first."),
+    Field("times", fields.POSITIVE, "The most requests that are hit."),
+    Field("after", fields.COUNT, "The number of requests that pass first."),
     Field("every", fields.POSITIVE, "Which ones are hit: each N-th."),
     Field("probability", fields.CHANCE, "With which probability."),
     Field("seed", fields.NUMBER, "Seed of the random numbers for it; description of the fault has it."),
@@ -127,7 +127,7 @@ def _delete(path: str, does: str, answer: str, call: Callable[[Asked], Any]) -> 
     return Verb("DELETE", path, does, answer, call)
 
 
-_LIMIT: Final = Field("limit", fields.COUNT, f"How many of the last ones are returned. Default: {LISTED_DEFAULT}.")
+_LIMIT: Final = Field("limit", fields.COUNT, f"The number of last entries to return. Default: {LISTED_DEFAULT}.")
 _OPTIONAL_NODE: Final = Field(
     "node", fields.COUNT, "Which broker of a cluster, of which it is needed; none of a single broker."
 )
@@ -309,14 +309,14 @@ VERBS: Final = (
         "Make a fault in the form of kcl fake.",
         "Rules",
         actions.new_rules,
-        Field("rules", rules.RULES, "What it is for; together they are one fault.", is_required=True),
+        Field("rules", rules.RULES, "The rules; together they are one fault.", is_required=True),
     ),
     _post(
         f"{_FAULT}/wait",
-        "Wait until it has hit this many requests, in the form of kcl fake.",
+        "Wait until the fault has hit this many requests, in the form of kcl fake.",
         "Hits",
         actions.wait,
-        Field("hits", fields.POSITIVE, "How many to wait for. Default: 1.", argument="count"),
+        Field("hits", fields.POSITIVE, "The number of requests to wait for. Default: 1.", argument="count"),
         _GO_TIMEOUT,
     ),
     _get(f"{_BROKER}/faults", "All faults.", "Faults", actions.faults),
@@ -325,7 +325,7 @@ VERBS: Final = (
     _delete(_FAULT, "Remove a fault, and release the requests that it holds.", "Fault", actions.remove_fault),
     _post(
         f"{_FAULT}/wait_hits",
-        "Wait until it has hit this many requests.",
+        "Wait until the fault has hit this many requests.",
         "Fault",
         actions.wait_hits,
         _AWAITED,
@@ -339,7 +339,7 @@ VERBS: Final = (
         "Release the requests that it holds; later ones are held again.",
         "Fault",
         actions.release,
-        Field("count", fields.COUNT, "How many. Default: all."),
+        Field("count", fields.COUNT, "The number. Default: all."),
     ),
     # Observation
     _post(
@@ -372,7 +372,7 @@ VERBS: Final = (
         "Done",
         actions.create_topic,
         Field("name", fields.TEXT, "Its name.", is_required=True),
-        Field("partitions", fields.POSITIVE, "How many. Default: num.partitions."),
+        Field("partitions", fields.POSITIVE, "The number of partitions. Default: num.partitions."),
         Field("replication_factor", fields.POSITIVE, "Of a cluster's topic."),
         Field("configs", fields.CONFIGS, "Configs of the topic."),
         _DEADLINE,
@@ -418,7 +418,7 @@ VERBS: Final = (
         "Records",
         actions.wait_records,
         _TOPIC,
-        Field("count", fields.COUNT, "How many to wait for. Default: 1."),
+        Field("count", fields.COUNT, "The number to wait for. Default: 1."),
         _TIMEOUT,
         _LIMIT,
     ),
@@ -450,20 +450,20 @@ VERBS: Final = (
         actions.wait_group,
         _GROUP,
         Field("state", fields.TEXT, "Kafka's name of it. Default: Stable."),
-        Field("members", fields.COUNT, "How many. Default: any number."),
+        Field("members", fields.COUNT, "The number of members. Default: any number."),
         Field("lag", fields.COUNT, "How far its committed offsets may be behind. Default: any number."),
         _TIMEOUT,
     ),
     # kcl fake
     _post(
         f"{_BROKER}/groups/wait",
-        "Wait until a consumer group is as described, by one field at least, in the form of kcl fake.",
+        "Wait until a consumer group matches the given fields, at least one, in the form of kcl fake.",
         "GroupInfo",
         kcl.wait_group,
         _GROUP,
-        Field("members", fields.COUNT, "How many members."),
-        Field("state", fields.TEXT, "Kafka's name of its state, in any case."),
-        Field("assigned", fields.COUNT, "How many partitions, of all members."),
+        Field("members", fields.COUNT, "The number of members."),
+        Field("state", fields.TEXT, "Kafka's name of the group's state, in any case."),
+        Field("assigned", fields.COUNT, "The number of partitions of all members."),
         _GO_TIMEOUT,
     ),
     _get(f"{_BROKER}/methods", "The methods of kfake that can be called.", "Methods", kcl.methods),
@@ -500,8 +500,8 @@ VERBS: Final = (
         "Fault",
         actions.cut,
         Field("one", fields.COUNT, "The number of a broker.", is_required=True),
-        Field("other", fields.COUNT, "That of another one.", is_required=True),
-        Field("one_way", fields.TRUTH, "Whether only the first cannot reach the other."),
+        Field("other", fields.COUNT, "The number of another broker.", is_required=True),
+        Field("one_way", fields.TRUTH, "Cut one direction only: `one` cannot reach `other`."),
         status=201,
     ),
     _post(f"{_BROKER}/heal", "End all cuts.", "Done", actions.heal),

@@ -81,8 +81,10 @@ class Fail(_Passing):
         error_responses.overwrite(api, passage.message, response, request.version, addressed, is_meant, self.failure)
 
     async def _fail_entries(self, passage: Passage, go_on: GoOn, addressed: frozenset[str]) -> Answer | None:
-        """Process the other entries. A read-only request for everything, or for more than the response distinguishes,
-        is processed first.
+        """Process the other entries.
+
+        A read-only request is processed first if it is for everything, or if the response cannot distinguish its
+        entries.
         """
         request, version = passage.request, passage.request.version
         api, is_meant = messages.api(request.message.API_KEY), self._is_meant(request)

@@ -248,7 +248,7 @@ async def _play(
     except (CloseConnection, ProtocolError):
         raise
     except Exception as error:
-        logger.exception("a fault of a test could not be done to %s", request)
+        logger.exception("a test's fault could not be applied to %s", request)
         raise CloseConnection(f"a fault of a test failed: {error}") from error
 
 

@@ -262,7 +262,7 @@ def _collection(keyword: str, value: Any) -> Collection[Any]:
     is_one = isinstance(value, str | bytes) or not isinstance(value, Iterable)
     values = frozenset(_value(keyword, each) for each in ([value] if is_one else value))
     if not values:
-        raise ValueError(f"{keyword} names none, which no request is about: leave it out where any is meant")
+        raise ValueError(f"{keyword} is empty, so it matches no request: leave it out to match any")
     return values
 
 

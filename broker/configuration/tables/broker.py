@@ -6,8 +6,8 @@ documentation (`ConfigKey`). Without documentation, that of the topic key which 
 (`tables/topics.py`). Parts that use a key that may change in a running broker (CLUSTER_WIDE, PER_BROKER) follow it:
 `LiveConfig`. Keys that are only accepted and listed are rows of `tables/other.py` and `tables/security.py`.
 
-Defaults are Kafka's, except: it listens on 127.0.0.1, a lone broker has internal topics of one replica and does not
-wait for more members of a new group.
+Defaults are Kafka's, except: the broker listens on 127.0.0.1, a lone broker has internal topics of one replica and does
+not wait for more members of a new group.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class BrokerKeys:
     log_cleaner_io_buffer_load_factor: ConfigKey[float] = ConfigKey(DOUBLE, 0.9, None, MEDIUM, CLUSTER_WIDE,
         "How full the map of keys may get, as a share.")
     log_cleaner_io_max_bytes_per_second: ConfigKey[float] = ConfigKey(DOUBLE, DOUBLE_MAX, None, MEDIUM, CLUSTER_WIDE,
-        "What a compaction pass may read and write; zero or less is no limit.")
+        "Bytes per second that a compaction pass may read and write; zero or less means no limit.")
     log_cleaner_max_compaction_lag_ms: ConfigKey[int] = ConfigKey(LONG, LONG_MAX, ("min", 1), MEDIUM, CLUSTER_WIDE)
     log_cleaner_min_cleanable_ratio: ConfigKey[float] = ConfigKey(DOUBLE, 0.5, ("range", 0, 1), MEDIUM, CLUSTER_WIDE)
     log_cleaner_min_compaction_lag_ms: ConfigKey[int] = ConfigKey(LONG, 0, ("min", 0), MEDIUM, CLUSTER_WIDE)
@@ -168,9 +168,9 @@ class BrokerKeys:
     log_segment_bytes: ConfigKey[int] = ConfigKey(INT, 1_073_741_824, ("min", 14), HIGH, CLUSTER_WIDE)
     log_segment_delete_delay_ms: ConfigKey[int] = ConfigKey(LONG, 60_000, ("min", 0), HIGH, CLUSTER_WIDE)
     max_connections: ConfigKey[int] = ConfigKey(INT, INT_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE,
-        "Connections at the same time.")
+        "The most connections at a time.")
     max_connections_per_ip: ConfigKey[int] = ConfigKey(INT, INT_MAX, ("min", 0), MEDIUM, CLUSTER_WIDE,
-        "Connections at the same time from one address.")
+        "The most connections at a time from one address.")
     max_connections_per_ip_overrides: ConfigKey[Mapping[str, int]] = ConfigKey(
         STRING, "", ("host_limits",), MEDIUM, CLUSTER_WIDE,
         "Other limits for single addresses, HOST:LIMIT,...", convert=limits_by_host)
@@ -279,13 +279,13 @@ class BrokerKeys:
     barnabas_cluster_id: ConfigKey[str | None] = ConfigKey(STRING, None, ("non_empty",), LOW, READ_ONLY,
         "Id of a new cluster; without it, a random one. CLUSTER_ID in the environment sets it.")
     barnabas_disk_reserve_bytes: ConfigKey[int] = ConfigKey(LONG, 67_108_864, ("min", 0), MEDIUM, READ_ONLY,
-        "With less free than this, or a twentieth of the file system if that is less, its log directory takes no "
-        "records from clients; reads, deletions, compaction and commits go on.")
+        "A log directory with less free space than this (or than a twentieth of its file system, if that is less) "
+        "takes no records from clients; reads, deletions, compaction and commits go on.")
     barnabas_flush_before_ack: ConfigKey[bool] = ConfigKey(BOOLEAN, False, None, HIGH, READ_ONLY,
         "Acknowledge and show to consumers only what is on the disk; waiting producers share a flush.")
     barnabas_group_newcomer_delay_ms: ConfigKey[int] = ConfigKey(INT, 50, ("range", 0, 1000), LOW, READ_ONLY,
-        "How long a rebalance that a new member began waits for more of them, and again if more came in that time, at "
-        "most a second; 0: not at all, as in Kafka.")
+        "When a new member begins a rebalance, the coordinator waits this long for more members, and again if more "
+        "came, at most a second in all; 0 does not wait, as Kafka.")
     barnabas_http_address: ConfigKey[str | None] = ConfigKey(STRING, None, None, LOW, READ_ONLY,
         "HOST:PORT for /healthz, /readyz and /metrics; without it there is no HTTP server.")
     barnabas_log_format: ConfigKey[str] = ConfigKey(STRING, "text", ("in", "text", "json"), LOW, READ_ONLY,

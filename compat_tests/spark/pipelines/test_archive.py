@@ -182,7 +182,7 @@ def test_transactions_and_markers_are_accounted_for(
 
 
 @pytest.mark.full
-def test_an_audit_notices_what_is_not_right(archived: Any, spark: Any, cluster: Any) -> None:
+def test_an_audit_finds_errors_in_an_archive(archived: Any, spark: Any, cluster: Any) -> None:
     made = archived(900)
     log = open_archive(spark, made.uri)
     state = made.state()

@@ -200,7 +200,7 @@ def keys_in(bootstrap_servers: str, *topics: str) -> Counter[str]:
 
 
 @pytest.mark.full
-def test_a_batch_of_the_handler_that_spark_repeats_is_written_once(
+def test_a_repeated_batch_of_the_handler_is_written_once(
     cluster: Any, run_once: Any, topic_prefix: str, tmp_path: Path
 ) -> None:
     servers, samples = cluster.bootstrap_servers, fates(800)

@@ -90,7 +90,7 @@ def existing(servers: str) -> set[str]:
     return set(AdminClient({"bootstrap.servers": servers}).list_topics(timeout=PATIENCE_S).topics)
 
 
-def test_what_the_line_says_helps(cluster: Any, topic_prefix: str) -> None:
+def test_the_command_in_the_line_works(cluster: Any, topic_prefix: str) -> None:
     """The command it ends with is one that works."""
     options, wanted = options_of(cluster.bootstrap_servers), Topics(reads=(f"{topic_prefix}-a", f"{topic_prefix}-b"))
     line = what_is_missing(options, wanted)
@@ -127,7 +127,7 @@ def test_wrong_options_are_one_line(name: str, arguments: list[str], complaint: 
     assert lines_of(name, "127.0.0.1:1", *arguments, status=2) == [f"{name}: {complaint}; --help lists the options"]
 
 
-def test_nobody_listens() -> None:
+def test_an_address_without_a_listener_is_reported() -> None:
     servers = f"127.0.0.1:{closed_port()},[::1]:{closed_port()}"
 
     [line] = lines_of("stream_wordcount", servers, "--checkpoint=c")
@@ -149,7 +149,9 @@ def test_an_archive_that_is_not_there(name: str, command: tuple[str, ...], is_ur
 
 
 @pytest.mark.parametrize(("name", "command"), [("archive", ("audit",)), ("replay", ())])
-def test_nobody_listens_to_what_reads_an_archive(name: str, command: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_program_that_reads_an_archive_reports_no_listener(
+    name: str, command: tuple[str, ...], tmp_path: Path
+) -> None:
     (tmp_path / LOG_FOLDER).mkdir()
 
     [line] = lines_of(name, f"127.0.0.1:{closed_port()}", *command, f"--archive={tmp_path}")
@@ -157,7 +159,7 @@ def test_nobody_listens_to_what_reads_an_archive(name: str, command: tuple[str, 
     assert line.startswith("No broker listens on ")
 
 
-def test_where_an_archive_is_that_only_spark_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_paths_are_known_unless_only_spark_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in DEFAULT_ELSEWHERE:
         monkeypatch.delenv(name, raising=False)
     assert local_path("/data/a b", ()) == local_path("file:/data/a b", ()) == local_path("file:///data/a b", ())
@@ -212,7 +214,7 @@ def test_no_address(servers: str) -> None:
     assert servers in problem
 
 
-def test_somebody_else_listens() -> None:
+def test_a_listener_that_is_no_broker_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         servers = f"127.0.0.1:{silent.getsockname()[1]}"
         problem = what_is_missing(options_of(servers), Topics(), timeout_s=0.5)  # Real time: in vain
@@ -226,7 +228,7 @@ def test_somebody_else_listens() -> None:
 
 
 @pytest.mark.parametrize("by_itself", [True, False])
-def test_what_is_written_may_be_created_by_the_cluster(start_cluster: Callable[..., Any], by_itself: bool) -> None:
+def test_topics_to_be_written_may_be_created_by_the_cluster(start_cluster: Callable[..., Any], by_itself: bool) -> None:
     servers = start_cluster({"auto.create.topics.enable": str(by_itself).lower()}).bootstrap_servers
     problem = what_is_missing(options_of(servers), Topics(writes=("results",)))
     assert (problem is None) == by_itself
@@ -235,7 +237,7 @@ def test_what_is_written_may_be_created_by_the_cluster(start_cluster: Callable[.
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_somebody_else_listens_and_nobody_waits_for_long() -> None:
+def test_a_listener_that_is_no_broker_is_given_up_soon() -> None:
     """Half of what a cluster may take for what it is asked, on a busy machine too."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         started = time.monotonic()
@@ -267,9 +269,7 @@ def test_a_pattern_that_matches_nothing_waits_and_says_so(cluster: Any, topic_pr
 @pytest.mark.parametrize(
     ("name", "arguments"), [("archive", ["--archive=a"]), ("capacity_report", ["--output=o", "--probe-seconds=1"])]
 )
-def test_a_pattern_that_matches_nothing_ends_what_is_to_be_worked_off_once(
-    name: str, arguments: list[str], cluster: Any
-) -> None:
+def test_a_pattern_without_a_match_ends_a_run_with_once(name: str, arguments: list[str], cluster: Any) -> None:
     [line] = lines_of(name, cluster.bootstrap_servers, *arguments, "--once", "--topics-pattern=zzz-.*")
     assert line.endswith("has no topic that matches --topics-pattern zzz-.*: there is nothing to process.")
     assert "capacity-probe" not in existing(cluster.bootstrap_servers)
@@ -305,7 +305,7 @@ def test_a_wrong_name_lists_the_right_ones(name: str) -> None:
     assert ended.stdout == "", "nothing is installed before"
 
 
-def test_what_is_installed_is_what_is_imported() -> None:
+def test_make_installs_only_imported_packages() -> None:
     """`make spark` and `make demo` need no package of the tests'."""
     plan = {name: make("--dry-run", "--always-make", name, "NAME=archive").stdout for name in ("spark", "demo")}
     for text in plan.values():

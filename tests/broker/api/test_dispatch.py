@@ -116,7 +116,7 @@ async def test_a_request_without_a_reply_has_none() -> None:
 
 
 @in_loop
-async def test_what_is_not_served_closes_the_connection() -> None:
+async def test_an_api_that_is_not_served_closes_the_connection() -> None:
     bench = Bench(refuse)
     for data in (b"\0\x63\0\0" + b"\0" * 20, frame(HeartbeatRequest(), 4)[4:], b"\0\x0c", b""):
         with pytest.raises(ProtocolError):
@@ -142,7 +142,7 @@ async def test_api_versions_of_another_version_are_told_the_right_ones() -> None
 
 @pytest.mark.parametrize("has_large_replies", [False, True])
 @in_loop
-async def test_what_brokers_ask_of_each_other_is_served_to_no_client(has_large_replies: bool) -> None:
+async def test_requests_between_brokers_are_not_served_to_clients(has_large_replies: bool) -> None:
     bench = Bench(lambda _request, _context: pytest.fail("it was served"))
     bench.handlers[LIST_GROUPS] = replace(
         bench.handlers[LIST_GROUPS], is_inter_broker=True, has_large_replies=has_large_replies
@@ -154,7 +154,7 @@ async def test_what_brokers_ask_of_each_other_is_served_to_no_client(has_large_r
 
 
 @in_loop
-async def test_what_a_handler_did_not_foresee_is_told_and_closes_the_connection(
+async def test_an_unforeseen_error_is_logged_and_closes_the_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(_request: Any, _context: RequestContext) -> HeartbeatResponse:
@@ -247,7 +247,8 @@ async def test_large_replies_wait_for_memory() -> None:
 
 
 @in_loop
-async def test_large_requests_wait_for_each_other_and_for_the_controller_by_themselves() -> None:
+async def test_large_requests_wait_for_each_other() -> None:
+    """Those of the controller wait by themselves."""
     answered = asyncio.Event()
     begun: list[int] = []
 
@@ -280,7 +281,7 @@ async def test_large_requests_wait_for_each_other_and_for_the_controller_by_them
 
 
 @in_loop
-async def test_produce_requests_of_many_partitions_wait_for_each_other_and_small_ones_do_not() -> None:
+async def test_produce_requests_of_many_partitions_wait_in_turn() -> None:
     """Most Produce requests have many bytes: that is no reason to wait."""
     answered = asyncio.Event()
     begun: list[int] = []
@@ -313,7 +314,7 @@ async def test_produce_requests_of_many_partitions_wait_for_each_other_and_small
 
 @pytest.mark.parametrize("ends", ["answered", "failed", "cancelled"])
 @in_loop
-async def test_a_large_produce_request_counts_as_unfinished_until_it_is_done(ends: str) -> None:
+async def test_a_large_produce_request_counts_until_it_is_done(ends: str) -> None:
     """Its records are there until they are appended, which may wait for a thread; those of a small one are few."""
     answered = asyncio.Event()
 
@@ -341,7 +342,7 @@ async def test_a_large_produce_request_counts_as_unfinished_until_it_is_done(end
 
 
 @in_loop
-async def test_too_many_elements_close_the_connection_of_a_produce_request_too() -> None:
+async def test_too_many_elements_in_produce_close_the_connection() -> None:
     bench = Bench(refuse)
     data = [PartitionProduceData(index=0, records=b"")] * ELEMENTS_MAX
     request = ProduceRequest(acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=data)])

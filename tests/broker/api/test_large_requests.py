@@ -22,7 +22,7 @@ def let_in(tasks: list[asyncio.Task[None]]) -> list[bool]:
     return [task.done() and not task.cancelled() for task in tasks]
 
 
-def test_so_many_as_there_is_room_for_and_the_next_in_order() -> None:
+def test_large_requests_begin_in_order_when_there_is_room() -> None:
     async def scenario() -> None:
         large = LargeRequests()
         tasks = await asked(large, HALF, HALF - 1, HALF, 1)
@@ -37,7 +37,7 @@ def test_so_many_as_there_is_room_for_and_the_next_in_order() -> None:
     asyncio.run(scenario())
 
 
-def test_one_that_is_larger_than_the_room_has_it_for_itself() -> None:
+def test_a_request_larger_than_the_room_runs_alone() -> None:
     async def scenario() -> None:
         large = LargeRequests()
         tasks = await asked(large, 3 * SERVED_BYTES_MAX, 1)
@@ -49,7 +49,7 @@ def test_one_that_is_larger_than_the_room_has_it_for_itself() -> None:
     asyncio.run(scenario())
 
 
-def test_one_whose_connection_is_gone_holds_up_nobody() -> None:
+def test_a_request_of_a_gone_connection_delays_no_other() -> None:
     async def scenario() -> None:
         large = LargeRequests()
         tasks = await asked(large, HALF, SERVED_BYTES_MAX, HALF)

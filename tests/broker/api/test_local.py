@@ -83,7 +83,7 @@ def test_however_a_handler_answers_the_response_comes_back(handle: Callable[[Any
     asyncio.run(scenario())
 
 
-def test_a_handler_is_told_who_asks() -> None:
+def test_a_handler_gets_the_client_of_a_request() -> None:
     asked: list[tuple[Any, RequestContext]] = []
 
     def handle(request: Any, context: RequestContext) -> HeartbeatResponse:
@@ -120,7 +120,7 @@ def test_requests_are_served_one_after_the_other() -> None:
     assert served == [f"{what} {group}" for group in "abc" for what in ("begin", "end")]
 
 
-def test_what_would_close_a_connection_is_raised() -> None:
+def test_an_error_that_closes_connections_is_raised() -> None:
     def fail(_request: Any, _context: RequestContext) -> HeartbeatResponse:
         raise RuntimeError("a mistake")
 
@@ -184,7 +184,7 @@ def test_requests_wait_for_memory() -> None:
     asyncio.run(scenario())
 
 
-def test_who_gives_up_frees_memory_and_makes_room_for_the_next() -> None:
+def test_an_abandoned_request_frees_memory_for_the_next() -> None:
     async def scenario() -> None:
         bench = Bench(lambda _request, _context: asyncio.get_running_loop().create_future())
         asked = [asyncio.ensure_future(bench.ask()) for _ in range(3)]

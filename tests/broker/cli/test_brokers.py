@@ -114,7 +114,7 @@ def test_a_broker_that_is_dead_is_drained(broker: Cluster, run: Run) -> None:
     assert run("topics", "list", "--under-replicated", "--json").json == []
 
 
-def test_what_only_a_dead_broker_has_is_told(broker: Cluster, run: Run) -> None:
+def test_partitions_that_only_a_dead_broker_has_are_named(broker: Cluster, run: Run) -> None:
     broker.create_topic("solo", 4, 1)
     broker.create_topic("legs", 4, 2)
     dead = next(number for number in range(4) if number != broker.controller())
@@ -133,7 +133,7 @@ def test_what_only_a_dead_broker_has_is_told(broker: Cluster, run: Run) -> None:
     assert held(run, dead) == 1
 
 
-def test_somebody_at_a_terminal_is_asked(broker: Cluster, run: Run) -> None:
+def test_a_user_at_a_terminal_is_asked(broker: Cluster, run: Run) -> None:
     broker.create_topic("laps", 2, 3)
     drained = run("topics", "describe", "laps", "--json").json[0]["partitions"][0]["replicas"][0]
 
@@ -173,7 +173,7 @@ def test_somebody_at_a_terminal_is_asked(broker: Cluster, run: Run) -> None:
     assert "0 partitions left" in shown
 
 
-def test_what_cannot_be(broker: Cluster, run: Run) -> None:
+def test_impossible_rebalances_and_drains_are_refused(broker: Cluster, run: Run) -> None:
     broker.create_topic("climbs", 1, 4)
     refused = run("brokers", "drain", "2", "--yes")
     assert (refused.status, refused.out) == (1, "")
@@ -189,8 +189,8 @@ def test_what_cannot_be(broker: Cluster, run: Run) -> None:
         alone = run("brokers", "drain", "1", "--yes", "-b", single.bootstrap_servers)
         assert (alone.status, alone.err) == (
             1,
-            "barnabas: broker 1 is the only one: start another one of the cluster that can have its partitions (what"
-            " was started with neither --zookeeper nor --brokers stays alone)\n",
+            "barnabas: broker 1 is the only one: start another broker of the cluster, which can take its partitions. (A"
+            " broker started without --zookeeper and --brokers forms no cluster.)\n",
         )
 
 
@@ -233,7 +233,7 @@ def test_a_rebalance_that_is_interrupted_goes_on(broker: Cluster, run: Run) -> N
             env=os.environ | {"BARNABAS_BOOTSTRAP_SERVER": broker.brokers[0].bootstrap_servers},
         )  # fmt: skip
         assert process.stderr is not None
-        assert "on the way; after Ctrl-C" in process.stderr.readline()
+        assert "on the way; to wait again after Ctrl-C" in process.stderr.readline()
         return process
 
     with begun() as process:
@@ -253,7 +253,7 @@ def test_a_rebalance_that_is_interrupted_goes_on(broker: Cluster, run: Run) -> N
     )
 
 
-def test_where_others_lead_leaders_are_elected(broker: Cluster, run: Run) -> None:
+def test_preferred_leaders_are_elected_where_others_lead(broker: Cluster, run: Run) -> None:
     broker.create_topic("stages", 4, 2)
     preferred = broker.leader("stages", 2)
     broker.brokers[preferred].stop()

@@ -66,7 +66,7 @@ def test_consume_goes_on_when_the_only_broker_is_back(
         assert run("groups", "describe", "readers", "--json").json[0]["offsets"][0]["offset"] == 3
 
 
-def test_consume_stops_when_nothing_comes_for_so_long_because_nobody_is_there(broker: Broker, start: Start) -> None:
+def test_consume_stops_after_its_timeout_without_a_broker(broker: Broker, start: Start) -> None:
     broker.create_topic("lines", 1)
     broker.topic("lines").produce("one")
     process = start("consume", "lines", "--from-beginning", "--timeout-ms", "3000")

@@ -116,7 +116,7 @@ def test_a_client_is_no_follower(brokers: BarnabasBrokers) -> None:
     brokers.wait_settled("letters")
 
 
-def test_the_secret_is_in_one_file_that_nobody_else_reads(brokers: BarnabasBrokers) -> None:
+def test_the_secret_is_in_one_file_readable_by_its_owner_only(brokers: BarnabasBrokers) -> None:
     """And it is given to a broker that a new parent starts beside those that outlived the former one."""
     path = brokers.log_dir / SECRET_FILE
     secret = path.read_text().strip()
@@ -136,7 +136,7 @@ def test_the_secret_is_in_one_file_that_nobody_else_reads(brokers: BarnabasBroke
     assert "does not accept the identity of this broker" not in brokers.log_text()
 
 
-def test_brokers_that_outlived_their_parent_are_started_again_where_the_secret_is_another(
+def test_brokers_with_another_secret_are_started_again(
     brokers: BarnabasBrokers,
 ) -> None:
     """Nobody can give the old one to a broker that is started beside them."""

@@ -104,9 +104,7 @@ def test_help_says_what_values_are(run: Run, path: str, command: Any) -> None:
     assert not re.search(r"<|\b(INTEGER|PATH|int|str|path|list|range)\b ", panels)
 
 
-def test_help_says_what_states_of_brokers_mean_and_what_excludes_what(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_explains_broker_states_and_exclusive_options(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
     states = run("brokers", "list", "--help").out
     for state in ("up,", "controller (up, ", "away: it has replicas"):
@@ -213,7 +211,7 @@ def test_config_check_reads_keys_and_certificates(run: Run, tmp_path: Path) -> N
     assert "absent.pem" in done.out
 
 
-def test_config_check_tells_of_copies_that_one_broker_cannot_keep(run: Run, tmp_path: Path) -> None:
+def test_config_check_names_replica_counts_beyond_the_brokers(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("broker.id=7\ndefault.replication.factor=3\nmin.insync.replicas=2\n")
     done = run("config", "check", str(path))
@@ -284,7 +282,7 @@ def test_check_of_a_directory_that_is_none(run: Run, tmp_path: Path) -> None:
     assert run("check", str(tmp_path / "broker1")).status == 0
 
 
-def test_check_of_a_directory_in_use_says_by_whom(run: Run, tmp_path: Path) -> None:
+def test_check_names_the_process_that_uses_the_directory(run: Run, tmp_path: Path) -> None:
     with BarnabasProcess(data_dir=tmp_path / "used") as other:
         run("produce", "checked", "-b", other.bootstrap_servers, stdin=b"1\n")
         for place in (other.log_dir, other.log_dir / "checked-0"):
@@ -380,7 +378,7 @@ def test_signals_that_are_repeated_leave_the_status_of_the_stop(serve: Callable[
     assert process.returncode == 0
 
 
-def test_an_interrupt_during_the_imports_ends_the_process_without_a_traceback(tmp_path: Path) -> None:
+def test_an_interrupt_during_imports_shows_no_traceback(tmp_path: Path) -> None:
     """Sent by the import of the module that `serve` needs first, so that it comes at the same moment each time."""
     script = (
         "import os, signal, sys\n"

@@ -95,7 +95,7 @@ def test_known_ids_are_described_beside_unknown_ones(run: Run, producer: Produce
     producer.abort_transaction(PATIENCE_S)
 
 
-def test_what_a_coordinator_knows_does_not_hang(run: Run, broker: Broker, producer: Producer) -> None:
+def test_a_transaction_known_to_its_coordinator_does_not_hang(run: Run, broker: Broker, producer: Producer) -> None:
     assert run("find-hanging", "--max-timeout-ms", "0")[1] == "no transaction hangs\n"
     log = broker.server.log_manager.get("open", 0)
     offset = log.last_stable_offset

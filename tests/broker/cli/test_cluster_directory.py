@@ -45,7 +45,7 @@ def test_one_broker_does_not_start_in_the_directory_of_a_cluster(
     assert sorted(Path(directory).rglob("*")) == before
 
 
-def test_who_was_started_last_is_started_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_brokers_of_the_last_start_are_started_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The others were drained: nobody needs their directories."""
     directory = cluster(tmp_path / "data", 1, 2, 3, 4, 5)
     noted = {"pid": 0, "store_port": 0, "asked": {}, "given": {}}
@@ -54,9 +54,7 @@ def test_who_was_started_last_is_started_again(tmp_path: Path, capfd: pytest.Cap
     assert "start it with --brokers 3, or choose" in capfd.readouterr().err
 
 
-def test_one_broker_does_not_start_in_the_directory_of_one_of_a_clusters(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_single_broker_refuses_a_cluster_brokers_directory(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Nor does it change anything there."""
     directory = cluster(tmp_path / "data", 1, 2, 3)
     (tmp_path / "data" / "znodes.sqlite").touch()
@@ -101,7 +99,7 @@ def test_a_note_has_addresses_alone(tmp_path: Path) -> None:
     assert read_note(tmp_path / "none") == {}
 
 
-def test_brokers_that_are_left_out_are_told_while_they_have_partitions(tmp_path: Path) -> None:
+def test_left_out_brokers_with_partitions_are_reported(tmp_path: Path) -> None:
     directory = cluster(tmp_path / "data", 1, 2, 3, 4)
     (tmp_path / "data" / "broker3" / "flights-0.f00-delete").mkdir()  # it was drained
     assert list(left_out([directory], [1, 2])) == []

@@ -208,7 +208,7 @@ def test_an_example_of_zookeeper(tmp_path: Path, line: str) -> None:
         process.send_signal(signal.SIGTERM)
         logged = process.stderr.read()
     assert re.fullmatch(r"ready: 127\.0\.0\.1:[1-9]\d*\n", ready)
-    assert ("memory alone" in logged) == ("--file" not in line)
+    assert ("memory only" in logged) == ("--file" not in line)
     assert (tmp_path / "tree.sqlite").exists() == ("--file" in line)
     assert process.returncode == 0
 

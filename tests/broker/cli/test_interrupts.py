@@ -111,9 +111,7 @@ def interrupted_at(moment: str, arguments: Sequence[str]) -> subprocess.Complete
         ("the exit", ["nonsense"]),
     ],
 )
-def test_where_nobody_waits_for_it_the_signal_ends_the_process(
-    moment: str, arguments: Sequence[str], tmp_path: Path
-) -> None:
+def test_a_signal_without_a_handler_ends_the_process(moment: str, arguments: Sequence[str], tmp_path: Path) -> None:
     if arguments[0] == "serve":
         arguments = [*arguments, "--data-dir", str(tmp_path)]
     uninterrupted = interrupted_at("nothing", arguments).stderr if moment == "the exit" else ""
@@ -263,7 +261,7 @@ except interrupts.Interrupted as end:
         ("without_a_thread", (PATIENCE_S, PATIENCE_S), ENDED_BY_SIGNAL, ""),
     ],
 )
-def test_what_becomes_of_work(work: str, limits_s: tuple[float, float], status: int, out: str | None) -> None:
+def test_a_signal_cancels_all_work(work: str, limits_s: tuple[float, float], status: int, out: str | None) -> None:
     """A signal ends all of it; what does not tidy up in time is cancelled again, and then the process ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", WORK, work, *map(str, limits_s)],

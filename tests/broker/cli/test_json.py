@@ -99,7 +99,7 @@ def test_a_copy_to_fewer_partitions_says_what_to_do(broker: Broker, run: Run) ->
     assert run("produce", "one", "--json", *alternative.split(), stdin=copied.encode()).status == 0
 
 
-def test_what_a_line_may_leave_out(run: Run) -> None:
+def test_optional_fields_of_a_json_line_may_be_missing(run: Run) -> None:
     line = b'{"value": "only"}\n'
     assert run("produce", "sparse", "--json", "--header", "a=1", "-p", "1", "-q", stdin=line).status == 0
     (record,) = map(json.loads, run("consume", "sparse", "-o", "earliest", "-e", "--json").out.splitlines())

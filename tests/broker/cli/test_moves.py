@@ -89,7 +89,9 @@ def test_partitions_move_where_they_should(broker: Cluster, run: Run) -> None:
         ([], 2, "give --replicas, or --brokers"),
     ],
 )
-def test_what_cannot_be(broker: Cluster, run: Run, options: list[str], status: int, expected: str) -> None:
+def test_impossible_moves_are_refused(
+    broker: Cluster, run: Run, options: list[str], status: int, expected: str
+) -> None:
     run("topics", "create", "walks", "-p", "1", "-r", "1", "--if-not-exists")
     done = run("topics", "reassign", "walks", "--yes", *options)
     assert (done.status, done.out) == (status, "")
@@ -98,7 +100,7 @@ def test_what_cannot_be(broker: Cluster, run: Run, options: list[str], status: i
         assert done.err.count("\n") == 1
 
 
-def test_a_topic_that_goes_meanwhile_is_told() -> None:
+def test_a_topic_deleted_meanwhile_is_reported() -> None:
     situation = Situation(Placement({}, {}), {})
     with pytest.raises(ClientError, match="deleted during the move: walks-0 and 1 other"):
         _targets(situation, [("walks", 0), ("walks", 1)], [1], None, None)
@@ -109,14 +111,14 @@ def configs(run: Run, *resource: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in found if "throttled" in each["name"] and not each["is_default"]}
 
 
-def test_so_many_move_at_a_time(broker: Cluster, run: Run) -> None:
+def test_at_most_at_once_partitions_move_at_a_time(broker: Cluster, run: Run) -> None:
     run("topics", "create", "treks", "-p", "5", "-r", "2")
     run("topics", "reassign", "treks", "--brokers", "0,1", "--yes")
     with broker.recorded() as seen:
         done = run("topics", "reassign", "treks", "--brokers", "2,3", "--at-once", "2", "--yes")
         asked = [len(each.request.partitions) for each in seen.requests("AlterPartitionReassignments")]
     assert done.status == 0, done.err
-    assert done.err.splitlines()[0] == "5 partitions to move, 2 at a time; after Ctrl-C the same command goes on"
+    assert done.err.splitlines()[0] == "5 partitions to move, 2 at a time; to continue after Ctrl-C, repeat the command"
     assert asked == [2, 2, 1]
     assert {tuple(sorted(each)) for each in replicas(run, "treks")} == {(2, 3)}
 
@@ -139,7 +141,7 @@ def test_a_throttle_is_set_again_for_each_turn(broker: Cluster, run: Run) -> Non
     assert configs(run, "broker", "1") == configs(run, "topic", "jaunts") == {}
 
 
-def test_the_throttle_of_an_interrupted_run_holds_for_what_it_did_not_begin(broker: Cluster, run: Run) -> None:
+def test_an_interrupted_runs_throttle_holds_for_later_partitions(broker: Cluster, run: Run) -> None:
     place(run, "jogs", [1])
     place(run, "runs", [1])
     line = ["topics", "reassign", "jogs", "runs", "--replicas", "2", "--at-once", "1", "--yes"]
@@ -178,7 +180,7 @@ def test_the_throttle_of_an_interrupted_run_holds_for_what_it_did_not_begin(brok
     assert configs(run, "broker", "2") == configs(run, "topic", "runs") == {}
 
 
-def test_what_is_on_the_way_has_a_turn_for_itself() -> None:
+def test_reassignments_in_progress_have_a_turn_of_their_own() -> None:
     placement = Placement({}, {})
     situation = Situation(placement, {("t", 0): Reassignment((1, 2), (2,), (1,))})
     targets = {("t", index): (2, 3) for index in (1, 2, 3)}
@@ -202,7 +204,7 @@ def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
         with process:
             assert process.stderr is not None
             begun = process.stderr.readline()
-            assert begun == "1 partition on the way; after Ctrl-C the same command goes on waiting\n"
+            assert begun == "1 partition on the way; to wait again after Ctrl-C, repeat the command\n"
             process.send_signal(signal.SIGINT)
             _, err = children.finish(process)
         assert (process.returncode, err) == (128 + signal.SIGINT, "")
@@ -233,7 +235,7 @@ def test_interrupted_it_goes_on(broker: Cluster, run: Run) -> None:
     assert again.returncode == 0, err
     assert told == [
         "throttled to 5000000 bytes per second, as before: --throttle changes it\n",
-        "1 partition on the way; after Ctrl-C the same command goes on waiting\n",
+        "1 partition on the way; to wait again after Ctrl-C, repeat the command\n",
     ]
     assert err == "the throttle is removed\n"
     assert replicas(run, "hikes") == [[3, 2]]
@@ -264,10 +266,10 @@ def test_the_plan_is_shown_before_anything_moves(broker: Cluster, run: Run, show
         assert (json.loads(out)["executed"], json.loads(out)["moves"][0]["to"]) == (True, [2])
     else:
         assert out == "all replicas are where they should be\n"
-    assert err == "1 partition on the way; after Ctrl-C the same command goes on waiting\n"
+    assert err == "1 partition on the way; to wait again after Ctrl-C, repeat the command\n"
 
 
-def test_what_is_under_way_is_cancelled(broker: Cluster, run: Run) -> None:
+def test_cancel_ends_reassignments_in_progress(broker: Cluster, run: Run) -> None:
     place(run, "rides", [1])
     assert run("topics", "reassign", "rides", "--cancel").out == "no move is under way\n"
     broker.cut(1, 2)
@@ -294,7 +296,7 @@ def test_what_is_under_way_is_cancelled(broker: Cluster, run: Run) -> None:
         broker.heal()
 
 
-def test_what_nobody_leads_is_told(broker: Cluster, run: Run) -> None:
+def test_partitions_without_a_leader_are_named(broker: Cluster, run: Run) -> None:
     """There is nothing to copy from. When it is its turn."""
     place(run, "apneas", [1])
     place(run, "dives", [3])
@@ -320,14 +322,14 @@ def test_what_nobody_leads_is_told(broker: Cluster, run: Run) -> None:
     assert out.endswith("all replicas are where they should be\n")
 
 
-def test_all_that_wait_for_a_broker_are_named() -> None:
+def test_all_partitions_that_wait_for_a_broker_are_named() -> None:
     assert as_arguments([("t", 3), ("u", 0), ("t", 1)]) == "t:1,3 u:0"
     assert some_text([("t", 1)]) == "t-1"
     assert some_text([("t", 1), ("t", 2)]) == "t-1 and 1 other"
     assert some_text([("t", 1), ("t", 2), ("u", 0)]) == "t-1 and 2 others"
 
 
-def test_a_broker_that_goes_away_meanwhile_is_told(broker: Cluster, run: Run) -> None:
+def test_a_broker_that_leaves_meanwhile_is_reported(broker: Cluster, run: Run) -> None:
     place(run, "swims", [0])
     broker.cut(0, 3)
     process = subprocess.Popen(

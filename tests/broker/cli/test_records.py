@@ -35,7 +35,7 @@ class FilesOfADisk(UnsyncedFiles):
         return self.room_bytes
 
 
-def test_what_keeps_records_from_being_written_is_told() -> None:
+def test_produce_names_the_error_that_stops_its_records() -> None:
     """And tried again until it works, without a word more. Here the disk is full."""
     files = FilesOfADisk()
     with Broker(files=files) as full:
@@ -144,7 +144,7 @@ def test_separators_and_formats_know_the_same_escapes(run: Run) -> None:
     )
 
 
-def test_what_stands_before_a_bad_line_is_written_and_counted(run: Run) -> None:
+def test_lines_before_a_bad_line_are_written_and_counted(run: Run) -> None:
     run("topics", "create", "until-bad", "-p", "1")
     done = run("produce", "until-bad", "-k", "=", stdin=b"a=1\nb=2\nc\nd=4\n")
     assert done.err == "barnabas: line 3 has no key separator '='; 2 records were acknowledged\n"
@@ -174,7 +174,7 @@ def test_keys_and_times_of_all_records(run: Run) -> None:
         (["--header", "name:value"], "'name:value' is not NAME=VALUE"),
     ],
 )
-def test_what_produce_does_not_take(run: Run, options: list[str], expected: str) -> None:
+def test_produce_refuses_wrong_options(run: Run, options: list[str], expected: str) -> None:
     done = run("produce", "digits", *options)
     assert (done.status, done.out) == (2, "")
     assert expected in " ".join(done.err.replace("│", " ").split())
@@ -226,7 +226,7 @@ def digits(broker: Broker, run: Run) -> str:
         (["--offset", "3", "-n", "2"], "34"),
     ],
 )
-def test_where_reading_begins(run: Run, digits: str, options: list[str], expected: str) -> None:
+def test_the_from_option_sets_the_first_offset(run: Run, digits: str, options: list[str], expected: str) -> None:
     done = run("consume", digits, "-p", "0", "--exit-at-end", "-f", "{value}", *options)
     assert (done.status, done.out, done.err) == (0, expected, "")
 
@@ -244,7 +244,7 @@ def test_partitions_may_be_chosen(run: Run, digits: str) -> None:
     assert run("consume", digits, "-e", "-p", "2").err == "barnabas: digits has no partition 2: they are 0 to 1\n"
 
 
-def test_who_lacks_a_partition_is_named(run: Run, digits: str) -> None:
+def test_topics_that_lack_a_partition_are_named(run: Run, digits: str) -> None:
     assert run("topics", "create", "wide", "-p", "3").status == 0
     one = run("consume", "wide", digits, "-e", "-p", "2")
     assert (one.status, one.out, one.err) == (1, "", "barnabas: digits has no partition 2: they are 0 to 1\n")
@@ -255,7 +255,7 @@ def test_who_lacks_a_partition_is_named(run: Run, digits: str) -> None:
     )
 
 
-def test_a_group_begins_where_it_is_told_only_where_it_has_no_offset(run: Run, digits: str) -> None:
+def test_a_group_uses_its_committed_offsets_before_the_option(run: Run, digits: str) -> None:
     read = ["consume", digits, "-g", "digit-readers", "-e", "-f", "{value}"]
     first = run(*read, "-o", "-2")
     assert (sorted(first.out), first.err) == (sorted("89bc"), "")
@@ -303,7 +303,7 @@ def test_the_end_is_that_of_what_may_be_read(broker: Broker, run: Run, isolation
         (["-g", "g", "-p", "0"], "members of a group do not choose partitions"),
     ],
 )
-def test_what_consume_does_not_take(run: Run, options: list[str], expected: str) -> None:
+def test_consume_refuses_wrong_options(run: Run, options: list[str], expected: str) -> None:
     done = run("consume", "digits", *options)
     assert (done.status, done.out) == (2, "")
     assert expected in " ".join(done.err.replace("│", " ").split())

@@ -31,17 +31,17 @@ def all_set_to(number: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("key", BEYOND)
-def test_one_more_than_there_are_brokers_is_told_with_its_consequence(key: str) -> None:
+def test_a_count_above_the_brokers_is_told_with_its_consequence(key: str) -> None:
     configs = {**all_set_to(2), key.replace(".", "_"): "3"}
-    assert told(2, **configs) == [f"{key} of 3: --brokers 2 has no more brokers, so {BEYOND[key]}"]
+    assert told(2, **configs) == [f"{key} is 3, but there are only 2 brokers: {BEYOND[key]}"]
 
 
-def test_as_many_as_there_are_brokers_are_not_told() -> None:
+def test_a_count_equal_to_the_brokers_is_not_told() -> None:
     assert told(3, **all_set_to(3)) == []
 
 
-def test_all_are_told() -> None:
-    assert [line.partition(" of 4: ")[0] for line in told(3, **all_set_to(4))] == list(BEYOND)
+def test_every_count_above_the_brokers_is_told() -> None:
+    assert [line.partition(" is 4, ")[0] for line in told(3, **all_set_to(4))] == list(BEYOND)
 
 
 def test_no_key_is_left_out() -> None:

@@ -48,7 +48,7 @@ def refused(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_start_says_who_it_is_and_the_stop_why(number: signal.Signals, tmp_path: Path) -> None:
+def test_the_start_names_the_broker_and_the_stop_its_reason(number: signal.Signals, tmp_path: Path) -> None:
     properties = tmp_path / "some server.properties"
     properties.write_text(f"log.dirs={tmp_path / 'data'}\nlisteners=PLAINTEXT://127.0.0.1:0\n")
     command = [sys.executable, "-m", "barnabas", "serve", str(properties)]
@@ -67,7 +67,7 @@ def test_the_start_says_who_it_is_and_the_stop_why(number: signal.Signals, tmp_p
     assert re.search(r"stopped in \d+ ms$", stopped)
 
 
-def test_what_others_keep_in_a_log_directory_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_folders_in_a_log_directory_are_left_alone(tmp_path: Path) -> None:
     """The folders of a file system, of snapshots and of desktops, which only their owner may read."""
     data = tmp_path / "data"
     folders = ["lost+found", ".Trash", ".Trash-1000", ".snapshot", "logs-1 (copy)"]
@@ -169,7 +169,7 @@ def test_a_new_directory_on_a_full_disk_is_told_in_one_line(small_disk: Path) ->
 
 
 @pytest.mark.parametrize("has_logs", [False, True])
-def test_a_directory_that_is_mounted_read_only_is_told_in_one_line(small_disk: Path, has_logs: bool) -> None:
+def test_a_read_only_directory_is_reported_in_one_line(small_disk: Path, has_logs: bool) -> None:
     """Such a disk can be looked at by `barnabas check`, which writes nothing."""
     data = small_disk / "data"
     if has_logs:

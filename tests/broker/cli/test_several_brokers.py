@@ -215,7 +215,7 @@ def test_the_parent_tells_the_store_of_a_death_at_once(whose: str) -> None:
         assert not lines(brokers, "this broker's last run")
 
 
-def test_who_dies_over_and_over_is_given_up(brokers: BarnabasBrokers) -> None:
+def test_a_broker_that_dies_repeatedly_is_given_up(brokers: BarnabasBrokers) -> None:
     for number in range(1, 7):
         pid = wait_until(lambda: brokers.broker_pid(2))
         os.kill(pid, signal.SIGKILL)
@@ -265,7 +265,7 @@ def test_a_paused_parent_ends_no_session(brokers: BarnabasBrokers) -> None:
 
 
 @pytest.mark.parametrize("how", ["is killed", "stands still"])
-def test_while_the_parent_is_away_nobody_takes_the_place_of_who_dies(brokers: BarnabasBrokers, how: str) -> None:
+def test_without_a_parent_no_dead_broker_is_replaced(brokers: BarnabasBrokers, how: str) -> None:
     create(brokers, "letters")
     before = {index: each.leader for index, each in partitions(brokers, "letters").items()}
     controller = admin_of(brokers).list_topics(timeout=PATIENCE_S).controller_id
@@ -313,7 +313,7 @@ def test_others_lead_after_a_death_before_its_session_would_end() -> None:
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_how_soon_others_lead_after_a_death() -> None:
+def test_others_lead_soon_after_a_death() -> None:
     """Some 0.15 s."""
     with BarnabasBrokers(overrides={"zookeeper.session.timeout.ms": "40000"}) as brokers:
         create(brokers, "letters")
@@ -382,7 +382,7 @@ def test_a_terminal_that_is_closed_ends_all(brokers: BarnabasBrokers) -> None:
         assert (brokers.log_dir / f"broker{node_id}" / ".kafka_cleanshutdown").exists()
 
 
-def test_brokers_outlive_their_parent_and_the_next_one_finds_them(brokers: BarnabasBrokers) -> None:
+def test_a_new_parent_finds_brokers_that_outlived_theirs(brokers: BarnabasBrokers) -> None:
     create(brokers, "letters")
     first, pids = brokers.ready_line, [brokers.broker_pid(node_id) for node_id in (1, 2, 3)]
     leaders = {index: each.leader for index, each in partitions(brokers, "letters").items()}
@@ -442,7 +442,7 @@ def test_a_note_that_cannot_be_written_is_written_later(brokers: BarnabasBrokers
     brokers.stop()
 
 
-def test_a_note_that_is_damaged_is_told(brokers: BarnabasBrokers) -> None:
+def test_a_damaged_note_is_reported(brokers: BarnabasBrokers) -> None:
     """Brokers of before that still run are none that a parent would start, or leave alone, without a word."""
     pids = [brokers.broker_pid(node_id) for node_id in (1, 2, 3)]
     note = brokers.log_dir / NOTE_FILE
@@ -469,7 +469,7 @@ def test_a_note_that_is_damaged_is_told(brokers: BarnabasBrokers) -> None:
     brokers.start()
 
 
-def test_a_stop_ends_when_brokers_of_a_former_parent_have_just_died(brokers: BarnabasBrokers) -> None:
+def test_a_stop_ends_if_a_former_parents_brokers_have_just_died(brokers: BarnabasBrokers) -> None:
     with orphans_are_ours():
         brokers.kill_parent()
     brokers.start()
@@ -479,7 +479,7 @@ def test_a_stop_ends_when_brokers_of_a_former_parent_have_just_died(brokers: Bar
     brokers.stop()
 
 
-def test_a_broker_of_before_that_dies_before_it_has_registered_anew_is_started_again(brokers: BarnabasBrokers) -> None:
+def test_a_former_broker_that_dies_unregistered_is_started_again(brokers: BarnabasBrokers) -> None:
     """It has run: that it could not start is no reason to stop all."""
     brokers.kill_parent()
     pid = brokers.broker_pid(2)
@@ -493,7 +493,7 @@ def test_a_broker_of_before_that_dies_before_it_has_registered_anew_is_started_a
     create(brokers, "letters")
 
 
-def test_a_parent_that_dies_while_it_takes_over_is_taken_over_itself(brokers: BarnabasBrokers) -> None:
+def test_a_parent_that_dies_in_a_take_over_can_be_taken_over(brokers: BarnabasBrokers) -> None:
     first, pid = brokers.ready_line, brokers.broker_pid(2)
     brokers.kill_parent()
     children.pause(pid)
@@ -517,7 +517,7 @@ def test_ctrl_c_ends_all_by_the_parent_alone(brokers: BarnabasBrokers) -> None:
 
 
 @pytest.mark.parametrize("what", ["directory", "log"])
-def test_who_was_stopped_last_and_lost_its_disk_does_not_lead(brokers: BarnabasBrokers, what: str) -> None:
+def test_the_last_stopped_broker_does_not_lead_without_its_disk(brokers: BarnabasBrokers, what: str) -> None:
     """It is the only one in sync, and the others have everything all the same: who had left before it leads."""
     create(brokers, "letters")
     for index in range(3):
@@ -537,7 +537,7 @@ def test_who_was_stopped_last_and_lost_its_disk_does_not_lead(brokers: BarnabasB
     assert not (last / LOST_LOGS_FILE).exists()
 
 
-def test_a_broker_of_before_that_is_not_asked_for_is_told(brokers: BarnabasBrokers) -> None:
+def test_a_surplus_former_broker_is_reported(brokers: BarnabasBrokers) -> None:
     brokers.kill_parent()
     fewer = BarnabasBrokers(2, data_dir=brokers.log_dir)
     with pytest.raises(RuntimeError):
@@ -547,7 +547,7 @@ def test_a_broker_of_before_that_is_not_asked_for_is_told(brokers: BarnabasBroke
     fewer.close()
 
 
-def test_a_broker_that_is_left_out_undrained_is_told(brokers: BarnabasBrokers) -> None:
+def test_an_undrained_broker_that_is_left_out_is_reported(brokers: BarnabasBrokers) -> None:
     """By a parent that starts fewer; not when its partitions have gone to others."""
     admin = admin_of(brokers)
     admin.create_topics([NewTopic("letters", 3, 1)])["letters"].result(PATIENCE_S)
@@ -674,26 +674,26 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         (["--brokers", "3", "--zookeeper", "zk:2181"], "leave zookeeper.connect (--zookeeper) out"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_impossible_options_are_refused(tmp_path: Path, arguments: list[str], told: str) -> None:
     done = run(*arguments, "--data-dir", str(tmp_path / "data"))
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
     assert not (tmp_path / "data").exists()
 
 
-def test_replicas_that_so_many_brokers_cannot_keep_are_told(tmp_path: Path) -> None:
+def test_replica_counts_beyond_the_brokers_are_reported(tmp_path: Path) -> None:
     """Once, by the parent, before anybody waits for them."""
     more = {"default.replication.factor": "3", "offsets.topic.replication.factor": "4", "min.insync.replicas": "2"}
     with BarnabasBrokers(2, more, data_dir=tmp_path) as cluster:
-        told = lines(cluster, "--brokers 2 has no more brokers")
+        told = lines(cluster, "but there are only 2 brokers")
     assert len(told) == 2
     assert " WARN " in told[0]
-    assert "default.replication.factor of 3: " in told[0]
-    assert "offsets.topic.replication.factor of 4: " in told[1]
-    assert told[1].endswith(", so consumer groups wait for more brokers")
+    assert "default.replication.factor is 3, " in told[0]
+    assert "offsets.topic.replication.factor is 4, " in told[1]
+    assert told[1].endswith(": consumer groups wait for more brokers")
 
 
-def test_what_it_takes(brokers: BarnabasBrokers) -> None:
+def test_three_brokers_take_180_mib_at_most(brokers: BarnabasBrokers) -> None:
     """At most 180 MiB in all; what the parent has imported is shared."""
     pids = [brokers.pid, *(brokers.broker_pid(node_id) for node_id in (1, 2, 3))]
     shares_kib = [
@@ -706,7 +706,7 @@ def test_what_it_takes(brokers: BarnabasBrokers) -> None:
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_how_soon_all_are_ready(brokers: BarnabasBrokers) -> None:
+def test_three_brokers_are_ready_soon(brokers: BarnabasBrokers) -> None:
     """Some 1 s."""
 
     def start_s() -> float:

@@ -27,7 +27,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
         ("consume", "Waiting for new records; --from-beginning prints those that are there, Ctrl-C ends."),
     ],
 )
-def test_what_waits_in_a_terminal_says_for_what(broker: Broker, run: Run, command: str, told: str) -> None:
+def test_a_command_in_a_terminal_says_what_it_waits_for(broker: Broker, run: Run, command: str, told: str) -> None:
     run("topics", "create", "typed", "-p", "1", "--if-not-exists")
     ours, theirs = os.openpty()
     arguments = [sys.executable, "-m", "barnabas", command, "typed", "-b", broker.bootstrap_servers]
@@ -89,7 +89,7 @@ def test_produce_ends_while_it_waits_for_a_line(
     assert process.stderr.read() == b"barnabas: stopped: 2 records were acknowledged\n"
 
 
-def test_produce_ends_where_nobody_acknowledges(broker: Broker, run: Run, start: Start) -> None:
+def test_an_interrupted_produce_ends_without_acknowledgements(broker: Broker, run: Run, start: Start) -> None:
     """A broker that has the record gets some time to say so."""
     run("topics", "create", "unacknowledged", "-p", "1")
     with broker.faults.hold("Produce") as held:
@@ -103,7 +103,7 @@ def test_produce_ends_where_nobody_acknowledges(broker: Broker, run: Run, start:
     assert (process.returncode, out, err) == (130, b"", b"barnabas: stopped: 0 records were acknowledged\n")
 
 
-def test_a_member_ends_where_nobody_lets_it_leave(broker: Broker, run: Run, start: Start) -> None:
+def test_an_interrupted_member_ends_without_an_answer(broker: Broker, run: Run, start: Start) -> None:
     """Its last commit is not answered either."""
     run("topics", "create", "unleft", "-p", "1")
     run("produce", "unleft", "-q", stdin=b"one\n")

@@ -62,12 +62,12 @@ def test_a_full_standard_output_is_told_in_one_line(command: str, servers: str) 
 
 
 @pytest.mark.parametrize("command", gate_takes_each(3, COMMANDS))
-def test_nobody_sees_what_goes_to_a_closed_standard_output(command: str, servers: str) -> None:
+def test_output_to_a_closed_standard_output_is_dropped(command: str, servers: str) -> None:
     ended = run(command, servers, preexec_fn=closed(1))
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_what_is_not_written_to_is_not_missed(servers: str) -> None:
+def test_a_closed_unused_stream_is_no_error(servers: str) -> None:
     with open("/dev/full", "w") as full:
         ended = run("produce lines --json", servers, stdout=full, stdin=subprocess.DEVNULL)
     assert ended.returncode == 0, ended.stderr

@@ -77,9 +77,7 @@ def parent(tmp_path: Path) -> Iterator[Parent]:
     parent.close()
 
 
-def test_who_is_ready_and_dies_before_the_others_are_is_waited_for(
-    parent: Parent, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_start_waits_for_a_ready_broker_that_died(parent: Parent, capsys: pytest.CaptureFixture[str]) -> None:
     assert [parent.start_next(), parent.start_next()] == [1, 2]
     parent.say_ready(1)
     parent.wait_for(lambda: parent.supervisor._children[0].is_ready)
@@ -93,7 +91,7 @@ def test_who_is_ready_and_dies_before_the_others_are_is_waited_for(
     assert capsys.readouterr().out.startswith("ready: PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2 node.id=1,2 ")
 
 
-def test_who_is_killed_before_it_was_ready_is_started_again(parent: Parent) -> None:
+def test_a_broker_killed_before_it_is_ready_is_started_again(parent: Parent) -> None:
     assert [parent.start_next(), parent.start_next()] == [1, 2]
     parent.processes[1].kill()
     assert parent.start_next() == 1
@@ -121,9 +119,7 @@ def test_brokers_go_on_when_the_note_cannot_be_written(
     assert f"{tmp_path / NOTE_FILE} cannot be written (Is a directory)" in caplog.text
 
 
-def test_the_end_of_a_broker_of_before_is_seen_after_its_lock_could_not_be_looked_at(
-    parent: Parent, tmp_path: Path
-) -> None:
+def test_a_former_brokers_end_is_seen_after_a_failed_lock_check(parent: Parent, tmp_path: Path) -> None:
     """A directory in the lock's place is no lock that can be opened, as if there were no descriptor left."""
     assert [plan and plan.node_id for plan in (parent.next_start(), parent.next_start())] == [1, 2]
     child = parent.supervisor._children[0]
@@ -138,9 +134,7 @@ def test_the_end_of_a_broker_of_before_is_seen_after_its_lock_could_not_be_looke
     assert plan is child.plan
 
 
-def test_a_free_port_that_somebody_else_has_taken_since_is_let_go(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_chosen_port_taken_by_another_process_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Those of the broker that had it are chosen again; the others' are kept."""
 
     def listeners() -> list[str]:

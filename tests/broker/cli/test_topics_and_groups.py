@@ -62,7 +62,9 @@ def test_validate_only_creates_nothing(run: Run) -> None:
         ("IncrementalAlterConfigs", ["configs", "alter", "topic", "late", "-s", "flush.ms=1"], "may still come into"),
     ],
 )
-def test_what_was_not_done_in_time_may_be_later(broker: Broker, run: Run, api: Any, line: list[str], told: str) -> None:
+def test_a_topic_command_that_timed_out_may_take_effect_later(
+    broker: Broker, run: Run, api: Any, line: list[str], told: str
+) -> None:
     with broker.faults.fail(api, "REQUEST_TIMED_OUT"):
         done = run(*line)
     assert (done.status, "REQUEST_TIMED_OUT" in done.err, told in done.err) == (1, True, True), done.err
@@ -119,7 +121,7 @@ def test_configs(run: Run) -> None:
     assert "root" in run("configs", "describe", "logger", "1").out
 
 
-def test_what_changes_something_tells_it_as_json_too(run: Run) -> None:
+def test_commands_that_change_something_have_json_output(run: Run) -> None:
     """Failures are in the list and on standard error, and the status is 1 where there is one."""
     assert run("topics", "create", "told", "--json").json == [{"topic": "told", "created": True, "error": None}]
     assert run("topics", "create", "new", "--validate-only", "--json").json[0]["created"] is False
@@ -282,7 +284,7 @@ def moved(done: Any) -> list[tuple[str, int, int, int]]:
 def test_reset_offsets_says_that_it_makes_a_group(run: Run, settled: str) -> None:
     """As Kafka's own tool makes it, without a word."""
     reset = ["groups", "reset-offsets", "mistyped", "-t", "settled", "--to-earliest"]
-    told = "barnabas: group mistyped does not exist yet: its first offsets make it\n"
+    told = "barnabas: group mistyped does not exist yet: committing these offsets creates it\n"
     only_shown = run(*reset)
     assert (only_shown.status, only_shown.err) == (0, f"{told}barnabas: nothing was changed: add --execute to do it\n")
     assert "mistyped" not in run("groups", "list").out
@@ -335,7 +337,7 @@ def test_groups_are_deleted_as_json(run: Run, settled: str) -> None:
     assert (done.status, [each["deleted"] for each in done.json]) == (1, [True, False])
 
 
-def test_which_topics_exist(broker: Broker, run: Run) -> None:
+def test_existing_topics_returns_existing_names_only(broker: Broker, run: Run) -> None:
     run("topics", "create", "there")
 
     async def work() -> set[str]:

@@ -21,7 +21,7 @@ def test_this_machine_may_connect(address: str, host: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7", "[::]:7", "192.0.2.1:7", "example.org:7", ":7"])
-def test_nobody_else_may(address: str) -> None:
+def test_only_this_machine_may_connect(address: str) -> None:
     with pytest.raises(ValueError, match="only this machine may connect"):
         loopback_address(address)
 
@@ -41,7 +41,7 @@ def refusal(status: int, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_file_that_cannot_be_used_is_told(other: BarnabasZooKeeper, tmp_path: Path) -> None:
+def test_an_unusable_file_is_reported(other: BarnabasZooKeeper, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     damaged.write_text("no znodes")
     for file, why in (
@@ -56,7 +56,7 @@ def test_a_file_that_cannot_be_used_is_told(other: BarnabasZooKeeper, tmp_path: 
 
 
 @pytest.mark.slow
-def test_an_address_that_cannot_be_used_is_told() -> None:
+def test_an_unusable_address_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         told = refusal(1, "--listen", address)

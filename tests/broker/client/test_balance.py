@@ -39,7 +39,7 @@ def test_nothing_is_lost(before: Placement) -> None:
 
 
 @given(placements(with_racks=False))
-def test_it_is_even(before: Placement) -> None:
+def test_plans_are_even(before: Placement) -> None:
     found = changed(before, plan_rebalance(before))
     replicas, leaders, sizes = loads(found)
     assert is_even(replicas, 1)
@@ -48,12 +48,12 @@ def test_it_is_even(before: Placement) -> None:
 
 
 @given(placements())
-def test_what_is_balanced_stays(before: Placement) -> None:
+def test_balanced_replicas_stay(before: Placement) -> None:
     found = changed(before, plan_rebalance(before))
     assert plan_rebalance(found) == {}
 
 
-def test_what_cannot_be_even_is_not_changed_for_ever() -> None:
+def test_plans_end_where_no_balance_is_possible() -> None:
     """Sizes that five brokers cannot share within 10 %: once, each plan exchanged what the one before had moved."""
     replicas_and_bytes: list[tuple[Replicas, int]] = [((0,), 5), ((0,), 5), ((0,), 6), ((0, 1), 1), ((0, 1, 2), 6)]
     partitions = {("t", index): each for index, each in enumerate(replicas_and_bytes)}

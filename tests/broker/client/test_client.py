@@ -129,7 +129,7 @@ def connect_to(serve: Serve, timeout_s: float = PATIENCE_S) -> None:
     asyncio.run(work())
 
 
-def test_nobody_there() -> None:
+def test_a_client_without_a_broker_fails() -> None:
     async def work() -> None:
         async with KafkaClient("127.0.0.1:1"):
             pass
@@ -157,7 +157,7 @@ def test_an_address_that_hangs_does_not_keep_from_the_next_one(broker: Broker) -
     assert run_standing(work)
 
 
-def test_an_answer_that_comes_when_the_time_of_its_request_is_over_is_waited_for(broker: Broker) -> None:
+def test_a_client_waits_for_an_answer_past_its_requests_timeout(broker: Broker) -> None:
     """It says what is known of the change."""
 
     async def work(loop: StandingLoop) -> None:
@@ -179,14 +179,12 @@ def test_an_answer_that_comes_when_the_time_of_its_request_is_over_is_waited_for
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 2**31 - 1), ("127.0.0.1", -1), ("x" * 70, 9092), ("a..b", 1)])
-def test_what_brokers_say_of_others_may_be_no_address(host: str, port: int) -> None:
+def test_a_broker_without_a_usable_address_is_an_error(host: str, port: int) -> None:
     with pytest.raises(BrokerUnavailable, match=r"no broker can be at .*: that is no address"):
         asyncio.run(BrokerConnection(host, port, "test", 5).open())
 
 
-def test_answers_without_what_was_asked_for_are_an_error_in_words(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_answers_are_an_error_with_a_message(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(_client: KafkaClient) -> None:
         MetadataResponse().topics[0]
 
@@ -335,7 +333,7 @@ def test_offsets_by_time(broker: Broker) -> None:
     asyncio.run(work())
 
 
-def test_fetching_from_an_offset_that_does_not_exist_starts_at_the_earliest(broker: Broker) -> None:
+def test_a_fetch_from_a_missing_offset_starts_at_the_earliest(broker: Broker) -> None:
     async def work() -> None:
         async with KafkaClient(broker.bootstrap_servers) as client:
             await _produce(client, "range", 3)

@@ -14,7 +14,7 @@ from tools.waiting import PATIENCE_S
 pytestmark = pytest.mark.slow
 
 
-def test_it_is_asked_for_again_although_another_one_can_be_read() -> None:
+def test_a_leaderless_partition_is_retried_beside_readable_ones() -> None:
     with Cluster(2) as cluster:
         cluster.create_topic("laps", 2, 1)
         leader = cluster.leader("laps", 1)

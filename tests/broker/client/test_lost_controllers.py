@@ -70,7 +70,7 @@ def test_a_controller_that_is_it_no_more(cluster: Cluster, ask: Ask, api: str, e
     assert fault.hits == 1
 
 
-def test_what_a_controller_may_have_done_is_asked_again_where_that_does_no_harm(cluster: Cluster) -> None:
+def test_requests_to_a_lost_controller_are_repeated_if_harmless(cluster: Cluster) -> None:
     cluster.faults.disconnect("ListPartitionReassignments", times=1)
     assert asked(cluster, reassignments) == {}
     cluster.faults.disconnect("CreateTopics", times=1)
@@ -78,7 +78,7 @@ def test_what_a_controller_may_have_done_is_asked_again_where_that_does_no_harm(
         asked(cluster, create)
 
 
-def test_throttles_are_set_and_taken_away_although_a_connection_breaks(cluster: Cluster) -> None:
+def test_throttles_are_set_and_removed_after_a_broken_connection(cluster: Cluster) -> None:
     async def set_and_taken_away(client: KafkaClient) -> None:
         cluster.faults.disconnect("IncrementalAlterConfigs", times=1)
         await throttle(client, 5_000_000, {("laps", 0): Reassignment((0, 1), (1,), ())})

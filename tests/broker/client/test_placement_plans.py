@@ -79,7 +79,7 @@ def test_the_number_of_replicas_is_changed(before: Placement, factor: int) -> No
         assert new[: min(factor, len(old))] == old[:factor], "who is preferred stays so"
 
 
-def test_what_is_not_in_sync_goes_first() -> None:
+def test_replicas_out_of_sync_are_removed_first() -> None:
     place = PartitionPlace((1, 2, 3), (1, 3), 1, 5)
     before = Placement({each: BrokerPlace("h", 1) for each in (1, 2, 3)}, {("t", 0): place})
     assert plan_spread(before, [("t", 0)], [1, 2, 3], 2) == {("t", 0): (1, 3)}
@@ -113,7 +113,7 @@ def test_a_replica_on_a_broker_that_is_away_stays() -> None:
         ),
     ],
 )
-def test_too_few_brokers_because_some_are_away(factor: int, away: list[int], expected: str) -> None:
+def test_absent_brokers_are_named_if_too_few_are_left(factor: int, away: list[int], expected: str) -> None:
     before = placement({("t", 0): ((1,), 10)}, dict.fromkeys((1, 2)))
     with pytest.raises(ClientError) as refused:
         plan_spread(before, [("t", 0)], [1, 2], factor, keeping=away, away=away)

@@ -38,7 +38,7 @@ class WithoutCoordinator(KafkaClient):
         return FindCoordinatorResponse(coordinators=[error])
 
 
-def test_what_the_coordinator_waits_for_is_told_once_in_the_second_second() -> None:
+def test_the_coordinators_wait_is_reported_once_after_a_second() -> None:
     """An election is over by then; who waits for longer is to know why."""
     told: list[tuple[float, str, float | None]] = []
 

@@ -97,7 +97,7 @@ async def test_a_controller_that_is_not_elected_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", [LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest])
-async def test_one_epoch_counts_for_all_kinds_of_commands(tmp_path: Path, kind: type) -> None:
+async def test_the_controller_epoch_counts_for_all_kinds_of_requests(tmp_path: Path, kind: type) -> None:
     async with running(tmp_path) as broker:
         commands, newer = broker.commands, broker.controller.epoch + 1
         tell = {
@@ -110,7 +110,7 @@ async def test_one_epoch_counts_for_all_kinds_of_commands(tmp_path: Path, kind: 
         assert await answers(commands, newer - 1) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 3
 
 
-async def test_what_was_meant_for_an_earlier_registration_is_refused(tmp_path: Path) -> None:
+async def test_commands_for_an_earlier_registration_are_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         epoch, registration = broker.controller.epoch, broker.controller.broker_epoch
         assert await answers(broker.commands, epoch, registration - 1) == [ErrorCode.STALE_BROKER_EPOCH] * 3
@@ -175,7 +175,7 @@ async def test_a_log_is_made_with_the_settings_that_are_stored(tmp_path: Path, t
         await creator.close()
 
 
-async def test_so_is_one_in_the_place_of_a_log_of_an_earlier_topic(tmp_path: Path) -> None:
+async def test_a_log_that_replaces_an_earlier_topics_has_new_configs(tmp_path: Path) -> None:
     async with with_store(tmp_path) as (broker, store):
         await broker.commands.leader_and_isr(leading("t", broker.controller.epoch))
         former = broker.replicas.partition_or_error("t", 0).log
@@ -189,7 +189,7 @@ async def test_so_is_one_in_the_place_of_a_log_of_an_earlier_topic(tmp_path: Pat
         await creator.close()
 
 
-async def test_a_log_whose_topic_was_removed_from_the_store_is_kept_out_of_the_way(tmp_path: Path) -> None:
+async def test_a_log_whose_topic_left_the_store_is_set_aside(tmp_path: Path) -> None:
     """An operator may want back what retention would delete."""
     async with with_store(tmp_path) as (broker, store):
         topic = NewTopic("t", partition_count=1, replication_factor=1, configs={"retention.ms": "-1"})
@@ -256,7 +256,7 @@ async def test_the_settings_of_topics_that_others_host_are_known(tmp_path: Path)
         await creator.close()
 
 
-async def test_so_are_those_of_topics_that_were_made_while_this_broker_started(tmp_path: Path) -> None:
+async def test_configs_of_topics_created_during_a_start_are_read(tmp_path: Path) -> None:
     """After it had read all settings, and before its first controller tells it of all topics."""
     async with with_store(tmp_path) as (broker, store):
         creator = await store.session()
@@ -305,7 +305,7 @@ def other_commands(
     )
 
 
-async def test_what_was_meant_for_a_former_life_is_not_obeyed_before_this_one_has_registered(tmp_path: Path) -> None:
+async def test_commands_for_a_former_life_wait_for_the_registration(tmp_path: Path) -> None:
     """A broker that was killed and started again is known at its address, and told what it should do, before the
     controller has heard of its death."""
     async with running(tmp_path) as broker:
@@ -340,7 +340,7 @@ async def test_a_broker_knows_when_it_was_told_everything(tmp_path: Path) -> Non
         assert commands.knows_everything.is_set()
 
 
-async def test_a_command_that_has_begun_outlives_its_connection_and_the_next_waits_for_it(tmp_path: Path) -> None:
+async def test_a_begun_command_outlives_its_connection(tmp_path: Path) -> None:
     """The connection cancels the task of what it has asked; a command that still waits goes with it."""
     async with running(tmp_path) as broker:
         begun, go_on = asyncio.Event(), asyncio.Event()
@@ -374,7 +374,7 @@ async def test_a_command_that_has_begun_outlives_its_connection_and_the_next_wai
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("it is away"), RuntimeError("nobody foresaw this")])
-async def test_that_a_command_failed_whose_connection_broke_is_told(
+async def test_a_failed_command_without_a_connection_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     async with running(tmp_path) as broker:

@@ -162,7 +162,7 @@ DELETED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", DELETED)
-def test_what_is_deleted(
+def test_deleted_znodes_are_written_again(
     broker: Broker, client: KazooClient, chroot: str, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
     first_id = producer_id(broker)
@@ -210,7 +210,7 @@ GARBLED = [
 @pytest.mark.slow
 @pytest.mark.parametrize("garbage", garbage_of_each_tier())
 @pytest.mark.parametrize("path", GARBLED)
-def test_what_is_garbled(
+def test_garbled_znodes_are_written_again(
     broker: Broker, client: KazooClient, chroot: str, caplog: pytest.LogCaptureFixture, path: str, garbage: bytes
 ) -> None:
     first_id = producer_id(broker)
@@ -279,7 +279,7 @@ def test_a_topic_that_is_named_as_none_can_be(
 
 
 @pytest.mark.slow
-def test_a_broker_that_registers_and_cannot_be_reached_delays_nobody(
+def test_an_unreachable_registered_broker_delays_no_other(
     broker: Broker, client: KazooClient, chroot: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     silent = (

@@ -41,7 +41,7 @@ def names(metadata: MetadataCache) -> set[str]:
     return {topic.name for topic in metadata.topics()}
 
 
-def test_it_is_complete_when_everything_was_told() -> None:
+def test_metadata_are_complete_after_the_controllers_full_update() -> None:
     metadata = MetadataCache()
     tell(metadata, {"a": 1})
     assert not metadata.is_complete
@@ -74,7 +74,7 @@ def test_a_topic_that_the_controller_cannot_read_is_not_gone() -> None:
     assert metadata.is_gone("unread")
 
 
-def test_it_is_not_complete_before_a_new_controller_has_told_everything() -> None:
+def test_metadata_are_incomplete_before_a_new_controllers_update() -> None:
     """The one before may have made topics of which this broker never heard; the next gives roles first."""
     metadata = MetadataCache()
     request = UpdateMetadataRequest(type=FULL, controller_epoch=3)
@@ -91,7 +91,7 @@ def test_it_is_not_complete_before_a_new_controller_has_told_everything() -> Non
     assert not metadata.is_complete
 
 
-def test_it_counts_when_brokers_come_go_or_move() -> None:
+def test_changes_of_brokers_are_counted() -> None:
     """The code that sends consumers to a broker near them relies on the count."""
     metadata = MetadataCache()
 
@@ -115,7 +115,7 @@ def test_it_counts_when_brokers_come_go_or_move() -> None:
     assert metadata.reachable("PLAINTEXT") == {0}
 
 
-def test_topics_that_were_deleted_while_this_broker_was_away_are_gone() -> None:
+def test_topics_deleted_while_the_broker_was_away_are_gone() -> None:
     """Transactions in them would wait for ever for markers that nobody takes. What this broker hosts was not deleted:
     that would have waited for it.
     """
@@ -127,7 +127,7 @@ def test_topics_that_were_deleted_while_this_broker_was_away_are_gone() -> None:
     assert metadata.topic_name(gone) is None
 
 
-def test_a_topic_that_was_created_again_has_nothing_of_the_old_one() -> None:
+def test_a_topic_created_again_has_nothing_of_the_old_one() -> None:
     metadata = MetadataCache()
     tell(metadata, {"a": 1}, FULL)
     old = metadata.topic_id("a")
@@ -136,7 +136,7 @@ def test_a_topic_that_was_created_again_has_nothing_of_the_old_one() -> None:
     assert metadata.topic_name(metadata.topic_id("a")) == "a"
 
 
-def test_who_can_be_reached_follows_the_live_brokers() -> None:
+def test_reachable_brokers_follow_the_live_ones() -> None:
     metadata = MetadataCache()
     for brokers in ({1, 2}, {2, 3}, set[int]()):
         live = [
@@ -147,7 +147,7 @@ def test_who_can_be_reached_follows_the_live_brokers() -> None:
         assert (metadata.reachable("L"), metadata.reachable("M")) == (brokers, set())
 
 
-def test_who_leads_is_known_before_everybody_is_told() -> None:
+def test_a_new_leader_is_known_before_all_metadata_arrive() -> None:
     """Only what is newer, and only of the same topic."""
     metadata = MetadataCache()
     tell(metadata, {"a": 1, "b": 1})
@@ -167,7 +167,7 @@ def test_who_leads_is_known_before_everybody_is_told() -> None:
     assert (found.leader, found.leader_epoch, found.isr, found.replicas, found.partition_epoch) == (2, 4, [2], [1], 3)
 
 
-def test_a_listener_that_raises_keeps_nobody_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_raises_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     metadata, heard = MetadataCache(), list[str]()
 
     def bad() -> None:

@@ -143,7 +143,7 @@ async def registered_after(session: EmbeddedSession, epoch: int) -> int:
         await news.wait()
 
 
-def test_a_session_with_a_shared_store_that_expired_is_opened_again(tmp_path: Path) -> None:
+def test_an_expired_session_with_a_shared_store_is_opened_again(tmp_path: Path) -> None:
     """As with ZooKeeper: the broker registers again, in a later epoch, and does not end."""
 
     async def expire() -> None:
@@ -160,9 +160,7 @@ def test_a_session_with_a_shared_store_that_expired_is_opened_again(tmp_path: Pa
     asyncio.run(expire())
 
 
-def test_who_finds_its_id_taken_when_it_comes_back_says_so_and_ends(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broker_whose_id_was_taken_says_so_and_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It stood still for longer than its session, say, and an operator gave its id to another broker: whose mistake
     that is, no stack tells."""
 
@@ -234,7 +232,7 @@ def test_a_short_session_timeout_leaves_time_to_connect(tmp_path: Path) -> None:
         asyncio.run(start())
 
 
-def test_attempts_to_join_again_that_fail_at_once_are_pauses_apart(tmp_path: Path) -> None:
+def test_failed_attempts_to_register_again_have_pauses(tmp_path: Path) -> None:
     """The session before cannot be had again, and each new one is refused by ZooKeeper, whose answer comes at once."""
     reasons: list[str] = []
     attempts = 0
@@ -284,7 +282,7 @@ def life_with(note: SessionNote, address: str) -> MetadataStore:
 
 
 @pytest.mark.java
-def test_a_former_life_that_was_killed_is_registered_no_longer_than_the_next_one_needs(tmp_path: Path) -> None:
+def test_a_killed_former_life_loses_its_registration_at_once(tmp_path: Path) -> None:
     """Its session would go on for seconds; a life that stopped leaves nothing to end."""
     note_file = tmp_path / "barnabas-zookeeper-session"
 
@@ -360,9 +358,7 @@ class UnansweredEnds(Proxy):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("breaks", [["before"], ["after"], ["before", "after"]])
-async def test_the_session_of_a_former_life_is_ended_although_the_connection_breaks(
-    tmp_path: Path, breaks: list[str]
-) -> None:
+async def test_a_former_session_is_ended_despite_a_broken_connection(tmp_path: Path, breaks: list[str]) -> None:
     """Nobody knows then whether it was ended."""
     async with ServerUnderTest() as server:
         address = f"127.0.0.1:{server.port}"
@@ -408,7 +404,7 @@ class HeldFiles(OsFiles):
 
 
 @pytest.mark.java
-def test_the_cluster_hears_that_a_killed_broker_is_gone_before_the_next_life_has_loaded_its_logs(
+def test_a_brokers_death_is_known_before_its_logs_are_loaded(
     tmp_path: Path,
 ) -> None:
     """Loading takes long where there are many, and others can lead meanwhile what the former life led."""
@@ -476,7 +472,7 @@ class HastyThreads(OneThread):
 
 
 @pytest.mark.anyio
-async def test_what_is_noted_last_is_what_a_next_life_finds(tmp_path: Path) -> None:
+async def test_the_next_life_finds_the_last_session_note(tmp_path: Path) -> None:
     """A session may expire while a note is written."""
     logs = Logs(tmp_path)
     logs.threads = threads = HastyThreads()
@@ -490,13 +486,13 @@ async def test_what_is_noted_last_is_what_a_next_life_finds(tmp_path: Path) -> N
     assert await SessionNote(Logs(tmp_path), "boot", lambda: False).read() == later
 
 
-def test_nobody_else_may_read_the_password_of_a_session(tmp_path: Path) -> None:
+def test_only_the_owner_may_read_a_sessions_password(tmp_path: Path) -> None:
     asyncio.run(SessionNote(Logs(tmp_path), "boot", lambda: False).write(CREDENTIALS))
     assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600]
 
 
 @pytest.mark.anyio
-async def test_where_no_system_tells_of_boots_each_life_may_follow_one(tmp_path: Path) -> None:
+async def test_without_a_boot_id_each_life_may_follow_a_boot(tmp_path: Path) -> None:
     await SessionNote(Logs(tmp_path), "", lambda: False).write(CREDENTIALS)
     note = SessionNote(Logs(tmp_path), "", lambda: False)
     assert await note.read() == CREDENTIALS, "its session is ended all the same"
@@ -505,9 +501,7 @@ async def test_where_no_system_tells_of_boots_each_life_may_follow_one(tmp_path:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_stopped_cleanly", [False, True])
-async def test_what_a_machine_lost_is_known_until_the_controller_has_heard_of_it(
-    tmp_path: Path, is_stopped_cleanly: bool
-) -> None:
+async def test_a_machines_loss_is_known_until_the_controller_knows_it(tmp_path: Path, is_stopped_cleanly: bool) -> None:
     """Else a broker that is killed, or stopped, before the controller has taken it out of ISRs might lead."""
 
     async def life(boot_id: str, *, is_on_disk: bool) -> SessionNote:

@@ -35,12 +35,12 @@ def test_blocks_are_used_up_and_never_overlap() -> None:
     assert asyncio.run(take()) == [0, 1, 2, 3, 4, 5, 1000, 1001]
 
 
-def test_ids_that_nobody_can_have_handed_out_use_none_up() -> None:
+def test_impossible_producer_ids_use_up_no_ids() -> None:
     assert highest_handed_out([]) == -1
     assert highest_handed_out([-1, 7, 2**63 - 1, HANDED_OUT_MAX + 1]) == 7
 
 
-def test_logs_are_asked_once_and_only_while_the_store_may_have_forgotten() -> None:
+def test_logs_are_searched_once_and_only_if_the_store_may_forget() -> None:
     asked: list[str] = []
     trusted = iter([True, False])
 
@@ -148,9 +148,7 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
     ("how", "is_clean"),
     [("deleted", True), ("emptied", True), ("deleted", False), ("an earlier store", True), ("an earlier store", False)],
 )
-def test_no_id_is_handed_out_again_when_the_metadata_store_has_forgotten(
-    lives: Lives, how: str, is_clean: bool
-) -> None:
+def test_no_id_is_handed_out_again_after_a_loss_of_the_store(lives: Lives, how: str, is_clean: bool) -> None:
     lives.next_life("copied")
     assert lives.write() == [0, 1, 2, 3, 4]
     lives.next_life(how, is_clean=is_clean)
@@ -168,7 +166,7 @@ def test_the_ids_of_transactions_count_though_none_has_written(lives: Lives) -> 
     assert lives.new_id("a") == 0
 
 
-def test_ids_that_clients_made_up_do_not_use_up_those_that_are_left(lives: Lives) -> None:
+def test_made_up_producer_ids_do_not_use_up_the_remaining_ones(lives: Lives) -> None:
     lives.write_as(1234, 2**63 - 1, 2**62)
     lives.next_life("nothing")
     assert lives.new_id() == 2000, "nobody has got one yet, so that the logs are asked"

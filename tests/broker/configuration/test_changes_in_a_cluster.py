@@ -115,7 +115,7 @@ def test_a_topic_s_configs_act_on_every_broker(changes: Changes, at: int) -> Non
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_how_soon_every_broker_has_heard(changes: Changes) -> None:
+def test_every_broker_has_a_change_within_milliseconds(changes: Changes) -> None:
     """Some 5 ms."""
 
     def alter() -> None:
@@ -144,7 +144,7 @@ def test_configs_for_the_cluster_act_on_every_broker(changes: Changes, at: int) 
     assert changes.answers() == [TAKEN] * 3
 
 
-def test_a_broker_that_was_down_acts_on_what_was_changed_meanwhile(changes: Changes) -> None:
+def test_a_broker_acts_on_changes_made_while_it_was_down(changes: Changes) -> None:
     """Brokers follow a list of changes whose entries are deleted after a while: a start reads the resulting configs."""
     cluster = changes.cluster
     cluster.brokers[2].stop()

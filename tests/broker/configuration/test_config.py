@@ -330,7 +330,7 @@ def test_keys_of_3_9_are_accepted_with_a_warning() -> None:
         ("remote.log.storage.system.enable", "true"),
     ],
 )
-def test_what_cannot_be_kept_is_an_error(key: str, value: str) -> None:
+def test_keys_that_ask_for_unserved_features_are_errors(key: str, value: str) -> None:
     (error,) = problems({key: value})
     assert key in error
 

@@ -185,7 +185,9 @@ def test_describe_some_keys_with_documentation(cluster: Cluster) -> None:
         (0, "", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_describe_what_is_not_there(cluster: Cluster, kind: int, name: str, error: ErrorCode) -> None:
+def test_a_description_of_a_missing_resource_is_an_error(
+    cluster: Cluster, kind: int, name: str, error: ErrorCode
+) -> None:
     result, configs = cluster.describe(kind, name)
     assert result.error_code == error
     assert configs == {}

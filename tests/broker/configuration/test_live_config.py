@@ -59,7 +59,7 @@ def test_changes_are_checked_together_with_what_is_static() -> None:
     assert config.check_dynamic({"log.retention.ms": "1"}) == ()
 
 
-def test_who_follows_a_key_is_told_its_value() -> None:
+def test_a_follower_of_a_key_gets_its_value() -> None:
     config = live(max_connections="5")
     told: list[tuple[str, object]] = []
     config.follow(BrokerConfig.max_connections, lambda value: told.append(("most", value)))
@@ -110,7 +110,7 @@ def test_only_what_changed_is_read() -> None:
     assert (config.max_connections, config.message_max_bytes, config.log_segment_bytes) == (6, 8, 100)
 
 
-def test_a_follower_that_raises_keeps_nobody_from_hearing() -> None:
+def test_a_key_follower_that_raises_does_not_stop_others() -> None:
     config = live()
     told: list[str] = []
     for name in ("first", "second", "third"):
@@ -127,14 +127,14 @@ def test_a_follower_that_raises_keeps_nobody_from_hearing() -> None:
     assert config.max_connections == 6
 
 
-def test_every_dynamic_key_of_a_broker_has_somebody_who_goes_by_it() -> None:
+def test_every_dynamic_broker_key_has_a_follower() -> None:
     with Broker() as broker:
         followed = broker.server.config.followed()
     assert followed | READ_WHERE_USED | FOLLOWED_BESIDE_OTHERS | NOT_AT_RUN_TIME == {key.name for key in DYNAMIC_KEYS}
     assert not followed & (READ_WHERE_USED | NOT_AT_RUN_TIME)
 
 
-def test_what_was_changed_at_run_time_holds_after_a_restart() -> None:
+def test_changes_at_run_time_hold_after_a_restart() -> None:
     with Broker() as broker:
         change = {"max.connections": "77", "unclean.leader.election.enable": "true"}
         broker.call(broker.server.configs.change("brokers", "<default>", lambda _: change))

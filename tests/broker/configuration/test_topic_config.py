@@ -223,9 +223,7 @@ def test_log_config_details() -> None:
         ({"log.retention.ms": "x"}, {"retention.ms": "604800000"}, False),
     ],
 )
-def test_nothing_is_deleted_by_settings_that_nobody_understands(
-    dynamic: dict[str, str], overrides: dict[str, str], is_kept: bool
-) -> None:
+def test_unreadable_settings_delete_nothing(dynamic: dict[str, str], overrides: dict[str, str], is_kept: bool) -> None:
     result = log_config(PLAIN, dynamic, overrides)
     kept = (-1, -1, frozenset(["delete"]))
     assert (result.retention_ms, result.retention_bytes, result.cleanup_policy) == (
@@ -234,7 +232,7 @@ def test_nothing_is_deleted_by_settings_that_nobody_understands(
     assert result.max_message_bytes == int(overrides.get("max.message.bytes", "").replace("x", "") or 1_048_588)
 
 
-def test_settings_that_nobody_understands_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_settings_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     repository = Repository()
     configs = TopicConfigs(PLAIN, repository)
     for name in ("a", "b"):
@@ -257,7 +255,7 @@ def test_settings_that_nobody_understands_are_told_once(caplog: pytest.LogCaptur
     assert len(caplog.messages) == 4
 
 
-def test_a_topic_whose_retention_nobody_understands_keeps_its_records() -> None:
+def test_a_topic_with_unreadable_retention_keeps_its_records() -> None:
     """A week is over, while it runs and in its next life; once the value is put right it counts."""
     with Broker() as broker:
         topic = broker.create_topic("t", 1)
@@ -400,7 +398,7 @@ def test_topics_do_not_pay_for_what_is_set_on_brokers() -> None:
     assert configs.log_config("t0").retention_ms == 9
 
 
-def test_nobody_looks_for_what_unknown_dynamic_names_may_mean() -> None:
+def test_unknown_dynamic_names_are_not_searched() -> None:
     looked_for: list[Any] = []
     with WatchedCalls(looked_for.append, difflib.get_close_matches):
         load(options={"zz.1": "1"})
@@ -413,7 +411,7 @@ def test_nobody_looks_for_what_unknown_dynamic_names_may_mean() -> None:
     assert looked_for == []
 
 
-def test_whatever_removes_records_has_a_value_with_which_it_removes_none() -> None:
+def test_keys_that_remove_records_have_a_value_that_keeps_them() -> None:
     """Where a topic's overrides cannot be read, nothing of it is removed. Two keys are about compaction alone, which
     the cleanup policy that is taken then leaves out."""
     deleting = {name for name, key in TOPIC_KEYS.items() if key.deletes}

@@ -18,7 +18,7 @@ from tests.support.manual_timers import ManualTimers
 KEYS = {1: ("retention.ms", "60000"), 2: ("cleanup.policy", "compact")}
 
 
-def test_both_changes_hold(tmp_path: Path) -> None:
+def test_changes_of_two_brokers_to_one_topic_both_hold(tmp_path: Path) -> None:
     """Each broker is asked for another key of the topic before it hears of what the other one changed."""
     asyncio.run(alter_both(tmp_path))
 

@@ -24,7 +24,7 @@ from tests.broker.running import ENVIRONMENT, running
 from tools.waiting import PATIENCE_S
 
 
-def test_groups_and_transactions_work_when_clients_have_all_partitions() -> None:
+def test_coordinators_work_when_clients_use_up_all_partitions() -> None:
     with Broker(configs={"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}) as broker:
         controller = broker.server.controller
         controller.settings = controller.settings._replace(partitions_max=10)
@@ -74,7 +74,7 @@ def tell_alive(metadata: MetadataCache, *brokers: int) -> None:
     asyncio.run(metadata.update(UpdateMetadataRequest(live_brokers=live)))  # type: ignore[arg-type]
 
 
-def test_with_zookeeper_they_wait_for_as_many_brokers_as_replicas(caplog: pytest.LogCaptureFixture) -> None:
+def test_internal_topics_wait_for_as_many_brokers_as_replicas(caplog: pytest.LogCaptureFixture) -> None:
     metadata = MetadataCache()
     topics = topics_of(load(environ={"HOME": "/"}, properties=ZOOKEEPER), metadata, is_alone=False)
     with caplog.at_level(logging.WARNING):
@@ -99,7 +99,7 @@ def test_with_zookeeper_they_wait_for_as_many_brokers_as_replicas(caplog: pytest
     assert len(caplog.records) == 3, "it is told again when it comes again"
 
 
-def test_what_the_configuration_says_counts() -> None:
+def test_internal_topics_follow_the_configuration() -> None:
     metadata = MetadataCache()
     keys = {"offsets.topic.replication.factor": "1", "transaction.state.log.replication.factor": "2"}
     topics = topics_of(load(environ={"HOME": "/"}, properties={**ZOOKEEPER, **keys}), metadata, is_alone=False)

@@ -176,7 +176,7 @@ async def test_replies_leave_at_once_when_all_is_committed() -> None:
 
 
 @in_loop
-async def test_what_waits_for_a_commit_is_told_once_however_it_ends() -> None:
+async def test_a_wait_for_a_commit_ends_once() -> None:
     bench = await Bench().up()
     bench.log.replicated = False
     first, second = bench.ask("a", 1), bench.ask("a", 2)
@@ -196,7 +196,7 @@ async def test_what_waits_for_a_commit_is_told_once_however_it_ends() -> None:
 
 
 @in_loop
-async def test_what_is_parked_is_answered_with_another_event_or_the_end() -> None:
+async def test_a_waiting_reply_is_answered_by_an_event_or_the_end() -> None:
     bench = await Bench().up()
     parked = [bench.ask("a", 0), bench.ask("b", 0)]
     assert bench.ask("a", 1) == 1
@@ -207,7 +207,7 @@ async def test_what_is_parked_is_answered_with_another_event_or_the_end() -> Non
 
 
 @in_loop
-async def test_what_follows_begins_when_it_is_committed_though_nobody_waits_any_more() -> None:
+async def test_a_follow_up_begins_at_the_commit_without_waiters() -> None:
     bench = await Bench().up()
     assert bench.ask("a", 100) == 100
     assert bench.followed_up == []
@@ -263,7 +263,7 @@ async def test_a_log_in_doubt_is_loaded_again() -> None:
 
 
 @in_loop
-async def test_a_shard_that_is_somebody_elses_is_not_told_of_as_set_aside() -> None:
+async def test_a_shard_of_another_broker_is_not_set_aside() -> None:
     """Neither when it could not be loaded before, nor when that fails later."""
     bench = Bench()
     bench.log.read_error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR)

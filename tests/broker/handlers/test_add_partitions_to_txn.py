@@ -53,5 +53,5 @@ async def ask_for_three() -> None:
     assert [result.transactional_id for result in response.results_by_transaction] == ["a", "b", "c"]
 
 
-def test_none_waits_for_the_one_before_it() -> None:
+def test_transactions_of_a_request_do_not_wait_for_each_other() -> None:
     asyncio.run(ask_for_three())

@@ -172,7 +172,7 @@ async def test_strangers_are_not_obeyed_where_brokers_are(tmp_path: Path, key: i
 
 
 @pytest.mark.parametrize("key", BETWEEN_BROKERS)
-async def test_limits_of_clients_do_not_hold_up_who_is_registered(tmp_path: Path, key: int) -> None:
+async def test_limits_of_clients_do_not_delay_registered_brokers(tmp_path: Path, key: int) -> None:
     async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
         await register(broker, OTHER_ID)
         api, version = messages.api(key), load_handler(key).max_version
@@ -191,7 +191,7 @@ async def test_a_broker_that_can_have_no_others_serves_nothing_to_them(tmp_path:
             await peer.send(api.request_class(), version)
 
 
-async def test_what_is_between_brokers_is_not_told_to_clients(tmp_path: Path) -> None:
+async def test_api_versions_hides_requests_between_brokers(tmp_path: Path) -> None:
     async with member(tmp_path) as broker:
         for listener in ("CLIENTS", "BROKERS"):
             async with connection(broker, listener) as peer:
@@ -207,7 +207,7 @@ def test_a_handler_between_brokers_says_so_and_is_of_one_version(key: int) -> No
     assert handler.min_version == handler.max_version
 
 
-async def test_an_active_controller_answers_those_who_are_registered(tmp_path: Path) -> None:
+async def test_an_active_controller_answers_registered_brokers(tmp_path: Path) -> None:
     async with member(tmp_path) as broker, from_itself(broker) as peer:
         named: dict[str, int] = {"broker_id": broker.node_id, "broker_epoch": broker.controller.broker_epoch}
         blocks = [await peer.send(AllocateProducerIdsRequest(**named), 0) for _ in range(2)]
@@ -241,7 +241,7 @@ def new_partitions(request_class: type[Any], broker: Broker, count: int) -> Any:
     )
 
 
-async def test_who_is_no_broker_of_the_cluster_commands_nothing(tmp_path: Path) -> None:
+async def test_commands_of_a_non_broker_are_refused(tmp_path: Path) -> None:
     """Nor does its epoch count."""
     async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
         named: Any = {"controller_id": 7, "controller_epoch": 2**31 - 1, "broker_epoch": -1}
@@ -311,7 +311,7 @@ async def test_a_controller_elsewhere_has_a_broker_lead(tmp_path: Path) -> None:
         assert all(broker.replicas.partition_or_error(f"t-{number:06d}", 0).state.is_leader for number in (1, 2, 3))
 
 
-async def test_what_goes_with_a_deleted_topic_goes_though_the_connection_breaks(tmp_path: Path) -> None:
+async def test_a_topics_deletion_survives_a_broken_connection(tmp_path: Path) -> None:
     """The controller tells it again, and then the topic is in the metadata no more."""
     async with member(tmp_path) as broker:
         begun, go_on = asyncio.Event(), asyncio.Event()
@@ -383,7 +383,7 @@ async def test_a_replica_may_ask_for_more_partitions_than_clients(tmp_path: Path
 
 @pytest.mark.full
 @pytest.mark.slow
-async def test_a_replica_may_follow_all_partitions_that_there_may_be_and_no_more(tmp_path: Path) -> None:
+async def test_a_replica_may_follow_as_many_partitions_as_allowed(tmp_path: Path) -> None:
     async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
         await register(broker, OTHER_ID)
         assert (await peer.send(replica_fetch(PARTITIONS_MAX), 17)).error_code == ErrorCode.NONE
@@ -391,7 +391,7 @@ async def test_a_replica_may_follow_all_partitions_that_there_may_be_and_no_more
             await peer.send(replica_fetch(REPLICA_ELEMENTS_MAX // 2 + 1), 17)
 
 
-async def test_what_a_new_broker_is_told_first_may_be_of_any_size(tmp_path: Path) -> None:
+async def test_the_first_state_for_a_new_broker_may_have_any_size(tmp_path: Path) -> None:
     """Nobody knows yet that its connection is one of the controller's."""
     async with member(tmp_path) as broker, from_itself(broker) as peer:
         told = new_partitions(UpdateMetadataRequest, broker, 1)
@@ -421,7 +421,7 @@ async def test_a_stranger_has_no_more_decoded_than_a_client(tmp_path: Path, list
                 assert (await peer.send(request, 8)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def test_large_requests_of_clients_do_not_hold_up_what_a_new_broker_is_told(tmp_path: Path) -> None:
+async def test_large_client_requests_do_not_delay_a_new_brokers_state(tmp_path: Path) -> None:
     async with member(tmp_path) as broker, from_itself(broker) as peer:
         assert broker.dispatcher is not None
         clients = broker.dispatcher._large_requests
@@ -469,7 +469,7 @@ async def test_each_try_to_show_a_secret_costs_a_connection(tmp_path: Path, show
     assert answers.count(b"Authentication failed: ") + answers.count(b"Invalid SASL/PLAIN response") == 1
 
 
-async def test_who_shows_the_secret_of_a_broker_is_that_one_and_no_other(tmp_path: Path) -> None:
+async def test_a_secret_authenticates_its_broker_only(tmp_path: Path) -> None:
     async with member(tmp_path) as broker:
         await register_secret(broker, "first")
         await register_secret(broker, "second")  # of its next life
@@ -493,7 +493,7 @@ NOTHING_SHOWN: Final = [
 
 
 @pytest.mark.parametrize("message", NOTHING_SHOWN)
-async def test_what_shows_nothing_is_refused(tmp_path: Path, message: bytes) -> None:
+async def test_handshakes_without_a_valid_secret_are_refused(tmp_path: Path, message: bytes) -> None:
     async with member(tmp_path) as broker, connection(broker, "BROKERS") as peer:
         early = await peer.send(SaslAuthenticateRequest(auth_bytes=message), 2)
         assert early.error_code == ErrorCode.ILLEGAL_SASL_STATE, "there was no handshake"
@@ -526,13 +526,13 @@ async def test_an_unknown_mechanism_ends_the_connection(tmp_path: Path) -> None:
         assert isinstance(known, PeerUnavailable)
 
 
-async def test_nobody_authenticates_twice(tmp_path: Path) -> None:
+async def test_a_second_authentication_is_refused(tmp_path: Path) -> None:
     async with member(tmp_path) as broker, from_itself(broker) as peer:
         for request, version in ((SaslHandshakeRequest(mechanism="PLAIN"), 1), (SaslAuthenticateRequest(), 2)):
             assert (await peer.send(request, version)).error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
-async def test_where_brokers_have_a_listener_of_their_own_nothing_is_served_before_the_handshake(
+async def test_the_listener_of_brokers_serves_after_the_handshake_only(
     tmp_path: Path,
 ) -> None:
     """Not even what clients may ask elsewhere, but for ApiVersions."""
@@ -568,7 +568,7 @@ async def test_where_brokers_have_a_listener_of_their_own_nothing_is_served_befo
     ],
     ids=["brokers' listener", "both", "clients' listener", "loopback", "serve --brokers"],
 )
-async def test_a_listener_where_others_can_read_secrets_is_warned_of_once(
+async def test_a_listener_that_exposes_secrets_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, of_clients: str, of_brokers: str, secret: str | None, warned: int
 ) -> None:
     """Not where a parent has given all brokers one secret: it chooses their listener itself."""

@@ -59,7 +59,7 @@ async def fetched(broker: Broker, version: int) -> tuple[Any, list[Any]]:
     ("request_of", "version", "is_told"),
     [(produced, 9, False), (produced, 10, True), (fetched, 15, False), (fetched, 16, True)],
 )
-def test_the_leader_is_told_for_each_partition_and_its_address_once(
+def test_current_leaders_name_each_address_once(
     tmp_path: Path, request_of: Callable[[Broker, int], Awaitable[tuple[Any, list[Any]]]], version: int, is_told: bool
 ) -> None:
     async def run() -> tuple[Any, list[Any]]:

@@ -77,9 +77,7 @@ class Fetcher:
         return {data.partition_index: data for topic in response.responses for data in topic.partitions}
 
 
-def test_a_full_fetch_tells_all_partitions_even_those_without_records_or_room(
-    broker: Broker, connection: socket.socket
-) -> None:
+def test_a_full_fetch_answers_every_partition(broker: Broker, connection: socket.socket) -> None:
     for index in (0, 1):
         broker.topic("t").produce("x" * 100, partition=index)
     told = Fetcher(connection, max_bytes=10).fetch()
@@ -126,7 +124,7 @@ def test_partitions_without_room_come_first_the_next_time(broker: Broker, connec
     assert fetcher.fetch() == {}
 
 
-def test_a_partition_that_has_more_takes_all_that_it_may_as_in_kafka(broker: Broker, connection: socket.socket) -> None:
+def test_a_partition_fills_its_part_of_a_fetch_as_in_kafka(broker: Broker, connection: socket.socket) -> None:
     for index, size in ((0, 600), (0, 600), (1, 600), (1, 600), (2, 10)):
         broker.topic("t").produce("x" * size, partition=index)
     told = Fetcher(connection, max_bytes=1_500).fetch()
@@ -212,7 +210,7 @@ def test_a_fetch_hears_of_the_end_of_its_topic(broker: Broker, connection: socke
     assert take(connection).error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def test_nobody_listens_for_a_client_that_is_gone(broker: Broker) -> None:
+def test_a_gone_clients_fetch_leaves_no_listener(broker: Broker) -> None:
     with connect(broker.bootstrap_servers) as connection:
         partition = send(connection, broker, waiting_fetch())
     wait_until(lambda: not partition.is_waited_for)
@@ -232,7 +230,7 @@ def test_a_fetch_that_waits_keeps_no_client_id(broker: Broker, connection: socke
     assert [each for each in contexts if len(each.client_id or "") > 1_000] == []
 
 
-def test_beyond_the_bound_the_largest_fetch_that_waits_is_answered(broker: Broker) -> None:
+def test_the_largest_waiting_fetch_is_answered_beyond_the_bound(broker: Broker) -> None:
     broker.create_topic("wide", partitions=30)
     waiting = broker.server.replicas.waiting_fetches = WaitingFetches(partitions_max=50)
     address = broker.bootstrap_servers
@@ -273,7 +271,7 @@ def test_any_negative_leader_epoch_means_none(connection: socket.socket) -> None
     assert first_of(connection, with_epoch(-2)).error_code == ErrorCode.NONE
 
 
-def test_aborted_transactions_are_null_except_for_topics_that_do_not_exist(connection: socket.socket) -> None:
+def test_aborted_transactions_are_null_for_existing_topics(connection: socket.socket) -> None:
     assert first_of(connection, fetch_of({0: 0}, topic="no-such")).aborted_transactions == []
     assert first_of(connection, with_epoch(9)).aborted_transactions is None
 

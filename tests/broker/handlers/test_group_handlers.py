@@ -264,7 +264,7 @@ def test_join_group_counts_a_protocol_once():
     run(scenario)
 
 
-def test_what_waits_keeps_nothing_that_the_group_does_not_keep():
+def test_waiting_joins_keep_only_what_the_group_keeps():
     async def scenario(server):
         async def kept_bytes(request):
             """Of a request that waits for other members, and its task."""
@@ -491,7 +491,7 @@ def test_offset_fetch(version):
     run(scenario)
 
 
-def test_offsets_of_an_earlier_topic_of_the_name_are_not_told_by_its_id():
+def test_offsets_of_an_earlier_topic_are_not_found_by_id():
     """A topic that is gone has no offsets either; here those of an earlier one are still there."""
 
     async def scenario(server):
@@ -508,7 +508,7 @@ def test_offsets_of_an_earlier_topic_of_the_name_are_not_told_by_its_id():
     run(scenario)
 
 
-def test_all_offsets_of_a_group_are_told_by_the_ids_of_topics_that_exist():
+def test_a_groups_offsets_have_the_ids_of_existing_topics():
     async def scenario(server):
         await server.ask(commit_request(("t", 0, 10)), 10)
         offsets = server.groups.runtime.runner("g").shard.offsets
@@ -709,7 +709,7 @@ def test_offset_delete():
 
 
 @pytest.mark.parametrize("version", versions_of(9))
-def test_what_is_named_again_is_answered_again_but_not_for_ever(version):
+def test_repeated_names_are_answered_up_to_a_bound(version):
     """As in Kafka; a thousand times the metadata of one offset would be a reply of megabytes."""
 
     async def scenario(server):
@@ -752,7 +752,7 @@ def test_a_group_that_is_named_again_is_asked_for_what_it_says():
     run(scenario)
 
 
-def test_a_partition_that_is_named_again_is_deleted_once_and_answered_again():
+def test_a_repeated_partition_is_deleted_once_and_answered_twice():
     async def scenario(server):
         await server.ask(commit_request(("t", 0, 10)), 8)
         indexes = [OffsetDeleteRequestPartition(partition_index=index) for index in (0, 9)]

@@ -319,7 +319,7 @@ def error_codes(broker: Broker, api: Api, names: list[Any], bytes_max: int = REP
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_does_not_fit_is_refused_and_what_comes_after_it(
+def test_entries_from_the_first_that_does_not_fit_are_refused(
     broker: Broker, connection: socket.socket, case: Case
 ) -> None:
     """Where the limit is what the large one takes, another one besides is too much; where it is ten times that, ten are

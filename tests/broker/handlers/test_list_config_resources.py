@@ -34,7 +34,7 @@ def connection() -> Iterator[socket.socket]:
         ([TOPIC, TOPIC], TOPICS),
     ],
 )
-def test_what_has_configs_is_listed_by_type(
+def test_resources_with_configs_are_listed_by_type(
     connection: socket.socket, types: list[int], expected: set[tuple[int, str]]
 ) -> None:
     response = ask(connection, ListConfigResourcesRequest(resource_types=types), 1, ListConfigResourcesResponse)

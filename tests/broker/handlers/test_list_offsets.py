@@ -21,7 +21,7 @@ LARGEST = -3
 NOW_MS = 1_700_000_000_000
 
 
-def test_the_search_ends_where_the_largest_timestamp_is_before_the_log_start() -> None:
+def test_a_search_ends_if_the_largest_time_is_below_log_start() -> None:
     """It was repeated for ever, as if the log start had moved meanwhile."""
     with Broker() as broker, connect(broker.bootstrap_servers) as connection:
         broker.create_topic("t")

@@ -251,7 +251,7 @@ def test_one_bad_name(
 
 @pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"\0" * 35), Path.unlink], ids=["garbled", "gone"])
 @pytest.mark.parametrize("size", [100, 300_000], ids=["copied", "in the file"])
-def test_an_unreadable_transaction_index_concerns_its_partition_alone(
+def test_an_unreadable_txnindex_fails_its_partition_only(
     damage: Callable[[Path], object],
     size: int,
     tmp_path: Path,

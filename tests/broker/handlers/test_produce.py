@@ -58,7 +58,9 @@ def test_a_batch_that_the_log_refuses_is_answered_with_its_start(connection: soc
     ("position", "layout", "value"),
     [(BATCH_LENGTH_POSITION, ">i", -1), (BATCH_LENGTH_POSITION, ">i", 13), (MAGIC_POSITION, ">b", 3)],
 )
-def test_what_cannot_be_a_batch_is_explained(connection: socket.socket, position: int, layout: str, value: int) -> None:
+def test_bytes_that_are_no_batch_are_explained(
+    connection: socket.socket, position: int, layout: str, value: int
+) -> None:
     answer = produce(connection, batch_with(position, layout, value))
     assert (answer.error_code, answer.log_start_offset) == (ErrorCode.CORRUPT_MESSAGE, -1)
     assert answer.error_message

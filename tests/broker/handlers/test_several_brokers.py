@@ -130,7 +130,7 @@ async def test_metadata_tells_of_brokers_that_the_listener_reaches(broker: Broke
 
 
 @with_broker
-async def test_replicas_that_nobody_reaches_are_offline(broker: Broker) -> None:
+async def test_unreachable_replicas_are_offline(broker: Broker) -> None:
     """For any state that the controller sent: their broker is not alive, or has no listener for this client."""
     offline = [[], [HIDDEN], [DEAD], [DEAD], [DEAD, HIDDEN, HERE]]
     answer = await ask(broker, MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 12)
@@ -270,7 +270,7 @@ async def producers(broker: Broker, name: str) -> int:
 
 
 @pytest.mark.parametrize("request_of", [produced, fetched, listed, end_of_epoch, deleted, producers])
-def test_what_is_led_elsewhere_is_not_served(tmp_path: Path, request_of: Callable[..., Awaitable[int]]) -> None:
+def test_partitions_led_elsewhere_are_not_served(tmp_path: Path, request_of: Callable[..., Awaitable[int]]) -> None:
     async def call() -> None:
         async with one_of_several(tmp_path) as broker:
             assert await request_of(broker, "t") == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -20,7 +20,7 @@ def is_too_much(body: bytes, piece_bytes: int) -> bool:
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 100_000])
-def test_what_counts(piece_bytes: int) -> None:
+def test_lengths_line_ends_and_trailers_count(piece_bytes: int) -> None:
     """Lengths, line ends and what comes after the last chunk do, the body does not, line ends in it included."""
     chunk = b"a;name=value\r\n\r\n\r\n\r\n0\r\n\r\n\r\n"
     count = FRAMING_BYTES_MAX // (len(chunk) - 10)
@@ -33,7 +33,7 @@ def test_what_counts(piece_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"x\r\n", b"-1\r\n", b"0\r\n", b"5", b"5\r\n12345"])
-def test_what_is_no_chunk_counts(start: bytes) -> None:
+def test_bytes_that_are_no_chunk_count(start: bytes) -> None:
     assert is_too_much(start + b"f" * (FRAMING_BYTES_MAX + 1), 1_000)
 
 

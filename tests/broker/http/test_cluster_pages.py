@@ -92,7 +92,7 @@ def test_a_broker_is_ready_when_it_is_in_sync_after_its_start(cluster: Cluster) 
 
 
 @pytest.mark.slow
-def test_who_asks_late_is_told_that_a_broker_had_joined(cluster: Cluster) -> None:
+def test_a_late_request_learns_that_the_broker_had_joined(cluster: Cluster) -> None:
     cluster.create_topic("t", 3)
     controller = cluster.controller()
     behind, leader = (controller + 1) % 3, (controller + 2) % 3

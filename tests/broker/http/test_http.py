@@ -168,7 +168,7 @@ def test_the_newest_format_that_is_accepted(serving: Serving) -> None:
     assert page.endswith(b"# EOF\n")
 
 
-def test_who_says_nothing_makes_room_for_others(serving: Serving) -> None:
+def test_silent_connections_make_room_for_others(serving: Serving) -> None:
     """One place is never lost to strangers, and the broker does not hold more connections than it says."""
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(serving.connect()) for _ in range(CONNECTIONS_MAX + 10)]
@@ -200,12 +200,12 @@ def test_the_descriptors_that_are_left_are_for_files(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /metrics HTTP/1.1\r\nHost:"], ids=["nothing", "half a request"])
-def test_who_does_not_ask_is_cut(broker: Broker, start: bytes) -> None:
+def test_a_connection_without_a_request_is_cut(broker: Broker, start: bytes) -> None:
     with Serving(broker, exchange_timeout_s=0.3) as serving:
         assert serving.ask(start) == b""
 
 
-def test_pages_that_nobody_reads(broker: Broker) -> None:
+def test_unread_pages_are_bounded(broker: Broker) -> None:
     """Of a large page few are held, and one who reads gets it while others do not."""
     page = Page(bytes(8_000_000))
     with Serving(broker, metrics_page=page) as serving, contextlib.ExitStack() as stack:
@@ -218,7 +218,7 @@ def test_pages_that_nobody_reads(broker: Broker) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_that_nobody_reads_has_a_deadline(broker: Broker) -> None:
+def test_an_unread_page_has_a_deadline(broker: Broker) -> None:
     page = Page(bytes(8_000_000))
     with Serving(broker, metrics_page=page, exchange_timeout_s=2.0) as serving, serving.connect() as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -239,7 +239,7 @@ def test_pages_leave_three_quarters_of_the_time_to_others(broker: Broker) -> Non
     assert second_began_s - first_ended_s >= 3 * 0.1
 
 
-def test_no_page_is_made_for_who_asks_and_goes(broker: Broker) -> None:
+def test_no_page_is_made_for_a_closed_connection(broker: Broker) -> None:
     """They would wait for their pages, and be kept, for as long as these take one after the other."""
     page = Page(b"")
     page.may_be_made.clear()

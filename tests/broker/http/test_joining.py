@@ -31,7 +31,7 @@ class Started:
         asyncio.run(self.metadata.update(UpdateMetadataRequest(topic_states=[topic])))
 
 
-def test_what_falls_behind_after_it_does_not_count_for_who_asks_late() -> None:
+def test_replicas_that_lag_after_joining_do_not_count() -> None:
     started = Started()
     started.tell([1], [1])
     started.joining.start()
@@ -54,7 +54,7 @@ def test_all_have_to_be_in_sync_at_one_time() -> None:
     assert started.joining.lacking() == 0
 
 
-def test_it_does_not_join_before_it_is_ready() -> None:
+def test_a_broker_does_not_join_before_it_is_ready() -> None:
     started = Started()
     started.is_ready = False
     started.tell([1, 2])
@@ -64,7 +64,7 @@ def test_it_does_not_join_before_it_is_ready() -> None:
     assert started.joining.lacking() == 1
 
 
-def test_it_has_joined_when_it_gets_ready_in_sync() -> None:
+def test_a_broker_that_gets_ready_in_sync_has_joined() -> None:
     started = Started()
     started.is_ready = False
     started.tell([1, 2])

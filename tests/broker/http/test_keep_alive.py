@@ -164,7 +164,7 @@ POST: Final = b"POST /sizes HTTP/1.1\r\nHost: x\r\n"
         (b"\x7fGET / HTTP/1.1\r\n\r\n", 400),
     ],
 )
-def test_what_is_not_plainly_one_request_is_the_last(request_bytes: bytes, status: int) -> None:
+def test_an_ambiguous_request_is_the_last_of_its_connection(request_bytes: bytes, status: int) -> None:
     """The bytes after it might be its body: they are not served."""
 
     async def talk(peer: Peer) -> None:
@@ -177,7 +177,7 @@ def test_what_is_not_plainly_one_request_is_the_last(request_bytes: bytes, statu
     serve(WITH_BODIES, talk)
 
 
-def test_where_no_route_takes_a_body_one_ends_the_connection() -> None:
+def test_a_body_that_no_route_takes_ends_the_connection() -> None:
     async def talk(peer: Peer) -> None:
         peer.send(POST + b"Content-Length: %d\r\n\r\n" % len(GET) + GET + GET)
         answer = await peer.rest()
@@ -196,7 +196,7 @@ def test_an_idle_connection_is_closed() -> None:
     serve(PAGES, talk, bounds=HttpBounds(exchange_timeout_s=0.3))
 
 
-def test_the_connection_that_is_idle_for_the_longest_time_makes_room() -> None:
+def test_the_connection_idle_for_longest_makes_room() -> None:
     peers: list[Peer] = []
 
     async def ask(peer: Peer) -> None:

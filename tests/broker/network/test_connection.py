@@ -178,7 +178,7 @@ def scenario(run: Awaitable[None]) -> None:
     asyncio.run(main())
 
 
-def test_replies_leave_in_request_order_while_second_stages_overlap() -> None:
+def test_replies_keep_request_order_while_second_stages_overlap() -> None:
     async def run() -> None:
         peer = Peer()
         peer.send(b"stage1", b"stage2", b"now3")
@@ -228,7 +228,7 @@ def test_a_request_that_arrived_in_pieces_is_not_copied_to_wait() -> None:
     scenario(run())
 
 
-def test_beyond_the_slice_of_all_connections_requests_are_kept_and_connections_take_turns() -> None:
+def test_connections_take_turns_beyond_the_common_slice() -> None:
     """And they are served in order, one connection after the other; the loop does other work in between."""
 
     async def run() -> None:
@@ -251,7 +251,7 @@ def test_beyond_the_slice_of_all_connections_requests_are_kept_and_connections_t
     scenario(run())
 
 
-def test_what_one_append_wakes_takes_turns_too() -> None:
+def test_requests_that_one_append_wakes_take_turns() -> None:
     """With what has come in behind it; whoever is gone by then is left out."""
 
     async def run() -> None:
@@ -279,7 +279,7 @@ def test_what_one_append_wakes_takes_turns_too() -> None:
     scenario(run())
 
 
-def test_a_turn_that_comes_just_before_a_wake_does_not_take_its_place() -> None:
+def test_a_turn_just_before_a_wake_does_not_replace_the_wake() -> None:
     """The turn was asked for before the request that waits had begun."""
 
     async def run() -> None:
@@ -300,7 +300,7 @@ def test_a_turn_that_comes_just_before_a_wake_does_not_take_its_place() -> None:
 
 
 @pytest.mark.parametrize("resets", [True, False])
-def test_what_is_kept_of_a_peer_that_cannot_be_answered_is_not_served(resets: bool) -> None:
+def test_kept_requests_of_an_unreachable_peer_are_not_served(resets: bool) -> None:
     """One that has ended its side only may have written something with acks=0 before."""
 
     async def run() -> None:
@@ -362,7 +362,7 @@ def test_replies_that_become_known_in_one_turn_leave_together() -> None:
     scenario(run())
 
 
-def test_a_connection_that_ends_between_replies_of_one_turn_writes_no_more() -> None:
+def test_a_connection_that_ends_between_replies_writes_no_more() -> None:
     async def run() -> None:
         peer = Peer()
         peer.send(b"stage1", b"stage2")
@@ -456,7 +456,7 @@ def test_a_delayed_reply_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_nothing_is_resumed_for_a_connection_that_ended_meanwhile(lost: bool) -> None:
+def test_a_connection_that_ended_meanwhile_is_not_resumed(lost: bool) -> None:
     async def run() -> None:
         peer = Peer()
         peer.send(b"delay1", b"now2")
@@ -472,7 +472,9 @@ def test_nothing_is_resumed_for_a_connection_that_ended_meanwhile(lost: bool) ->
     scenario(run())
 
 
-def test_a_delayed_request_can_close_the_connection_and_cuts_it_when_it_fails() -> None:
+def test_a_failed_delayed_request_cuts_the_connection() -> None:
+    """A delayed request can also close the connection."""
+
     async def run() -> None:
         failures: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
@@ -525,7 +527,7 @@ def test_a_bad_length_closes_the_connection(data: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("at_once", [True, False])
-def test_what_is_not_kafkas_protocol_is_called_by_its_name(
+def test_the_log_names_a_protocol_other_than_kafkas(
     data: bytes, spoken: str, at_once: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
@@ -541,7 +543,7 @@ def test_what_is_not_kafkas_protocol_is_called_by_its_name(
     assert line.endswith(f": the peer speaks {spoken}; this port speaks Kafka's protocol, without TLS")
 
 
-def test_what_probes_the_port_in_vain_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_vain_probes_of_the_port_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     """By the log, which counts warnings that come again word for word."""
 
     async def run() -> None:
@@ -556,7 +558,7 @@ def test_what_probes_the_port_in_vain_is_counted(caplog: pytest.LogCaptureFixtur
     assert len(set(caplog.messages)) == 1
 
 
-def test_a_handler_that_asks_for_it_closes_the_connection_after_earlier_replies() -> None:
+def test_a_handler_closes_the_connection_after_earlier_replies() -> None:
     async def run() -> None:
         peer = Peer()
         peer.send(b"now1", b"close2", b"now3")
@@ -584,7 +586,7 @@ def test_partial_frames_count_against_the_budget() -> None:
 
 
 @pytest.mark.parametrize("in_one_read", [True, False])
-def test_a_throttled_client_is_answered_at_once_and_served_again_when_the_time_has_passed(in_one_read: bool) -> None:
+def test_a_throttled_client_is_served_after_its_throttle_time(in_one_read: bool) -> None:
     """KIP-219: the reply tells for how long, and the connection is muted for that."""
 
     async def run() -> None:
@@ -607,7 +609,7 @@ def test_a_throttled_client_is_answered_at_once_and_served_again_when_the_time_h
     scenario(run())
 
 
-def test_of_several_throttle_times_the_one_that_ends_last_counts() -> None:
+def test_the_throttle_time_that_ends_last_counts() -> None:
     async def run() -> None:
         peer = Peer()
         peer.send(b"now1")
@@ -673,7 +675,9 @@ def test_a_throttled_client_that_goes_leaves_nothing_behind(lost: bool) -> None:
 
 
 @pytest.mark.parametrize("whose", ["a client's", "a broker's", "on the listener of brokers", "both"])
-def test_idle_and_half_sent_connections_are_closed_but_not_those_that_wait_for_us(whose: str) -> None:
+def test_idle_and_half_sent_connections_are_closed(whose: str) -> None:
+    """A connection that waits for a response of the broker is not idle."""
+
     async def run() -> None:
         connections = Connections(load(options=OF_THEIR_OWN), OsThreads())
         listener = BROKERS if whose in ("on the listener of brokers", "both") else CLIENTS
@@ -711,7 +715,7 @@ def test_a_peer_that_reads_a_long_reply_slowly_is_not_idle() -> None:
     scenario(run())
 
 
-def test_a_peer_that_left_requests_behind_a_waiting_one_is_not_waited_for() -> None:
+def test_a_gone_peer_that_left_requests_is_noticed() -> None:
     async def run() -> None:
         connections = Connections(LIMITS, OsThreads())
         ours, theirs = socket.socketpair()
@@ -743,7 +747,7 @@ def test_limits_can_change_for_connections_to_come() -> None:
     scenario(run())
 
 
-def test_an_ipv4_peer_of_a_socket_for_both_families_has_its_ipv4_address() -> None:
+def test_an_ipv4_peer_of_a_dual_socket_has_its_ipv4_address() -> None:
     async def run() -> None:
         peer = Peer()
         for host, known_as in (("::ffff:10.0.0.7", "10.0.0.7"), ("2001:db8::7", "2001:db8::7")):
@@ -776,7 +780,9 @@ def test_connections_beyond_the_limits_are_closed_at_once() -> None:
     scenario(run())
 
 
-def test_where_brokers_have_a_listener_of_their_own_no_limit_of_clients_is_for_them() -> None:
+def test_limits_of_clients_spare_the_listener_of_brokers() -> None:
+    """This holds if brokers have a listener of their own."""
+
     async def run() -> None:
         connections = Connections(load(options={**OF_THEIR_OWN, "max.connections": "1"}), OsThreads())
         arrivals = [Peer(connections=connections, listener=listener) for listener in (CLIENTS, CLIENTS, BROKERS)]
@@ -788,7 +794,7 @@ def test_where_brokers_have_a_listener_of_their_own_no_limit_of_clients_is_for_t
 
 
 @pytest.mark.parametrize("of_brokers", [BROKERS, SECRETIVE])
-def test_descriptors_that_are_kept_for_files_are_kept_from_clients_alone_where_brokers_have_a_listener(
+def test_reserved_descriptors_are_withheld_from_clients_only(
     of_brokers: ListenerContext,
 ) -> None:
     """Where all share one listener, nobody is known for a broker yet when its connection is accepted."""
@@ -811,7 +817,7 @@ def test_descriptors_that_are_kept_for_files_are_kept_from_clients_alone_where_b
     scenario(run())
 
 
-def test_who_shows_no_secret_to_brokers_makes_room_for_who_may() -> None:
+def test_peers_without_a_secret_make_room_for_brokers() -> None:
     async def run() -> None:
         connections = Connections(load(options=OF_THEIR_OWN), OsThreads())
         broker = Peer(connections=connections, listener=SECRETIVE)
@@ -826,7 +832,7 @@ def test_who_shows_no_secret_to_brokers_makes_room_for_who_may() -> None:
     scenario(run())
 
 
-def test_who_shows_no_secret_to_brokers_leaves_nothing_behind() -> None:
+def test_peers_without_a_secret_leave_no_bytes_behind() -> None:
     """The received part of its request is kept neither while it is connected, beyond 512 KiB, nor afterwards."""
 
     async def run() -> None:
@@ -851,7 +857,7 @@ def test_who_shows_no_secret_to_brokers_leaves_nothing_behind() -> None:
     scenario(run())
 
 
-def test_bytes_that_clients_send_and_leave_unread_hold_no_broker_up() -> None:
+def test_unread_bytes_of_clients_do_not_delay_brokers() -> None:
     async def run() -> None:
         connections = Connections(LIMITS, OsThreads())
         budget = InflightBudget(1_500)
@@ -897,7 +903,7 @@ def test_brokers_have_turns_of_their_own(late: str) -> None:
     scenario(run())
 
 
-def test_replies_that_a_broker_has_not_read_are_not_counted_and_it_is_not_cut_for_them() -> None:
+def test_unread_replies_of_a_broker_do_not_count_or_cut_it() -> None:
     async def run() -> None:
         peer = Peer()
         peer.connection.pause_writing()
@@ -911,7 +917,9 @@ def test_replies_that_a_broker_has_not_read_are_not_counted_and_it_is_not_cut_fo
     scenario(run())
 
 
-def test_one_connection_that_raises_is_set_aside_and_the_others_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_raises_at_its_close_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are closed."""
+
     async def run() -> None:
         clock = ManualClock()
         connections = Connections(LIMITS, OsThreads(), clock=clock)

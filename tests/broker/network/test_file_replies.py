@@ -174,7 +174,7 @@ def test_replies_keep_the_order_of_requests(broker: Broker, sendings: Sendings) 
     assert sendings.bytes > 4 * MIB // 2
 
 
-def test_a_reader_that_takes_its_time_holds_up_nobody(broker: Broker, sendings: Sendings) -> None:
+def test_a_slow_reader_does_not_delay_other_readers(broker: Broker, sendings: Sendings) -> None:
     expected = log_file(broker)
     readers = [slow_reader(broker, EVERYTHING) for _ in range(20)]
     with connect(broker.bootstrap_servers) as connection:
@@ -237,7 +237,7 @@ def test_a_broker_stops_in_the_midst_of_a_reply(sendings: Sendings, broker: Brok
         assert is_closed(reader)
 
 
-def test_a_topic_deleted_in_the_midst_of_a_reply_is_read_to_the_end_of_it(broker: Broker, sendings: Sendings) -> None:
+def test_a_reply_is_complete_although_its_topic_is_deleted(broker: Broker, sendings: Sendings) -> None:
     expected = log_file(broker)
     with slow_reader(broker, EVERYTHING) as reader:
         wait_until(lambda: sendings.bytes, "the reply is on its way")

@@ -153,7 +153,7 @@ def ids_from(first: int) -> AllocateProducerIdsResponse:
 
 
 @with_other
-async def test_requests_leave_in_order_and_answers_find_who_asked(other: Other) -> None:
+async def test_requests_leave_in_order_and_answers_find_their_senders(other: Other) -> None:
     answers = [other.ask(number) for number in range(3)]
     await other.have_arrived(3)
     (peer,) = other.accepted
@@ -170,7 +170,8 @@ async def test_requests_leave_in_order_and_answers_find_who_asked(other: Other) 
 
 
 @with_other
-async def test_a_broken_connection_fails_all_under_way_and_the_next_request_makes_another(other: Other) -> None:
+async def test_a_broken_connection_fails_its_requests(other: Other) -> None:
+    """The next request opens another connection."""
     first = await other.asked(0)
     second = await other.asked(1)
     other.accepted[0].transport.abort()
@@ -200,7 +201,7 @@ async def test_a_silent_broker_costs_the_connection(other: Other) -> None:
 
 
 @with_other
-async def test_who_cannot_be_reached(other: Other) -> None:
+async def test_unreachable_peers_fail_the_request(other: Other) -> None:
     other.bound.close()
     with pytest.raises(PeerUnavailable, match=r"broker 2 at 127\.0\.0\.1:\d+ cannot be reached: connection refused"):
         await other.ask(0)
@@ -233,7 +234,7 @@ async def test_a_broker_that_moved_is_asked_at_its_new_place(other: Other) -> No
 
 
 @with_other
-async def test_an_answer_that_nobody_waits_for_any_more_keeps_its_place(other: Other) -> None:
+async def test_an_answer_to_an_abandoned_request_keeps_its_place(other: Other) -> None:
     given_up, waited_for = await other.asked(0), await other.asked(1)
     given_up.cancel()
     other.accepted[0].answer(0, ids_from(1))
@@ -263,7 +264,7 @@ def test_nonsense_costs_the_connection(nonsense: bytes, reason: str) -> None:
 
 
 @with_other
-async def test_an_answer_that_nobody_asked_for_costs_the_connection(other: Other) -> None:
+async def test_an_unexpected_answer_closes_the_connection(other: Other) -> None:
     answer = await other.asked(0)
     for _ in range(2):
         other.accepted[0].answer(0, ids_from(1))
@@ -301,7 +302,7 @@ def test_fetched_records_stay_as_they_came(size: int) -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.ILLEGAL_SASL_STATE])
-def test_who_it_is_is_shown_first_and_nothing_waits_for_that(error: ErrorCode) -> None:
+def test_the_secret_is_sent_first_and_delays_no_request(error: ErrorCode) -> None:
     """A broker of Apache Kafka that asks nobody for it says that it is out of place."""
 
     async def ask() -> None:
@@ -323,7 +324,7 @@ def test_who_it_is_is_shown_first_and_nothing_waits_for_that(error: ErrorCode) -
     asyncio.run(ask())
 
 
-def test_who_is_not_believed_asks_nothing() -> None:
+def test_a_peer_whose_secret_is_refused_sends_no_request() -> None:
     async def ask() -> None:
         async with other_broker(Credentials("broker-1", "secret")) as other:
             answer = other.ask(1)

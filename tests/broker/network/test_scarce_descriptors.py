@@ -63,7 +63,7 @@ def test_a_flush_that_finds_no_descriptor_is_made_later(settings: dict[str, str]
         assert broker.is_running
 
 
-def test_what_nobody_sends_again_is_committed_later(left: RuledFiles) -> None:
+def test_a_batch_that_failed_without_a_retry_is_committed_later(left: RuledFiles) -> None:
     """Its producer was told that it failed, which says nothing of whether it stays."""
     refused: list[Any] = []
     with Broker(files=left, configs=FLUSHED[0]) as broker:
@@ -127,7 +127,7 @@ def test_a_transaction_whose_beginning_is_flushed_late_times_out(left: RuledFile
         wait_until(lambda: log.last_stable_offset == 2, "not aborted")
 
 
-def test_a_commit_of_offsets_that_is_flushed_late_is_acknowledged(left: RuledFiles) -> None:
+def test_a_late_flush_of_committed_offsets_is_acknowledged(left: RuledFiles) -> None:
     settings = FLUSHED[0] | {"offsets.topic.num.partitions": "1", "offsets.commit.timeout.ms": "60000"}
     with Broker(files=left, configs=settings) as broker:
         broker.create_topic("t")
@@ -155,7 +155,7 @@ def descriptors(pid: int) -> list[int]:
     return [int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()]
 
 
-def test_idle_connections_leave_descriptors_to_the_log_and_the_metadata_store() -> None:
+def test_idle_connections_leave_descriptors_to_log_and_store() -> None:
     """Earlier clients continue to write, and to create topics, when strangers want all descriptors."""
     refused: list[Any] = []
     with contextlib.ExitStack() as stack:
@@ -185,7 +185,7 @@ def test_idle_connections_leave_descriptors_to_the_log_and_the_metadata_store() 
         assert "failed" not in process.log_text()
 
 
-def test_a_topic_created_without_descriptors_is_served_when_there_are_some(left: RuledFiles) -> None:
+def test_a_topic_created_without_descriptors_is_served_later(left: RuledFiles) -> None:
     """Its client waits so long, and no longer than it likes."""
     with Broker(files=left) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -207,7 +207,7 @@ def test_a_topic_created_without_descriptors_is_served_when_there_are_some(left:
             assert len(broker.topic(topic).records()) == 1
 
 
-def test_groups_find_their_coordinator_when_there_are_descriptors_again(left: RuledFiles) -> None:
+def test_groups_find_their_coordinator_once_descriptors_are_free(left: RuledFiles) -> None:
     with Broker(files=left, configs={"offsets.topic.num.partitions": "4"}) as broker:
         broker.create_topic("t")
         refuse(left, "__consumer_offsets-2")
@@ -236,7 +236,7 @@ def test_groups_find_their_coordinator_when_there_are_descriptors_again(left: Ru
         assert sorted(committed) == groups
 
 
-def test_a_log_that_could_not_be_opened_at_the_start_is_opened_when_there_are_descriptors(left: RuledFiles) -> None:
+def test_a_log_without_descriptors_at_the_start_is_opened_later(left: RuledFiles) -> None:
     with Broker(files=left) as broker:
         broker.create_topic("t")
         refused: list[Any] = []

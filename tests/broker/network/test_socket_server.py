@@ -219,7 +219,7 @@ def test_buffers_have_the_sizes_that_were_asked_for(tmp_path: Path) -> None:
     assert network.asked == [("a", None, None), ("a", 4096, 8192), ("a", None, None)]
 
 
-def test_of_the_listeners_those_that_are_advertised_are_told(tmp_path: Path) -> None:
+def test_the_server_tells_advertised_listeners_only(tmp_path: Path) -> None:
     async def run() -> None:
         several = {
             "listeners": "A://:0,B://b:0,C://::1:0",

@@ -62,7 +62,7 @@ def in_loop(test: "Callable[[Scene], object]") -> None:
     asyncio.run(run())
 
 
-def test_a_slice_begins_with_the_first_request_and_ends_with_the_round() -> None:
+def test_a_slice_lasts_from_the_first_request_to_the_round_end() -> None:
     async def test(scene: Scene) -> None:
         turns, time = scene.turns, scene.time
         assert not turns.is_over()
@@ -75,7 +75,7 @@ def test_a_slice_begins_with_the_first_request_and_ends_with_the_round() -> None
     in_loop(test)
 
 
-def test_who_waits_is_served_one_after_the_other_with_other_work_in_between() -> None:
+def test_waiting_connections_are_served_between_other_work() -> None:
     async def test(scene: Scene) -> None:
         for name in "abcd":
             scene.turns.queue(scene.asking(name, left=2))
@@ -94,7 +94,7 @@ def test_a_turn_is_many_short_requests() -> None:
     in_loop(test)
 
 
-def test_who_has_just_asked_comes_first_and_keeps_nobody_from_a_turn() -> None:
+def test_a_new_request_comes_first_and_costs_no_other_its_turn() -> None:
     async def test(scene: Scene) -> None:
         for name in "abc":
             scene.turns.queue(scene.asking(name, left=9))
@@ -109,7 +109,7 @@ def test_who_has_just_asked_comes_first_and_keeps_nobody_from_a_turn() -> None:
     in_loop(test)
 
 
-def test_nobody_has_a_turn_while_it_is_held() -> None:
+def test_no_connection_has_a_turn_while_turns_are_held() -> None:
     async def test(scene: Scene) -> None:
         scene.turns.hold()
         scene.turns.queue(scene.asking("a"))
@@ -122,7 +122,9 @@ def test_nobody_has_a_turn_while_it_is_held() -> None:
     in_loop(test)
 
 
-def test_one_that_raises_is_cut_and_the_others_have_their_turns(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_that_raises_is_cut_in_its_turn(caplog: pytest.LogCaptureFixture) -> None:
+    """The others have their turns."""
+
     async def test(scene: Scene) -> None:
         bad = scene.asking("bad")
         bad.takes_s = None  # type: ignore[assignment]

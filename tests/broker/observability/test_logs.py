@@ -198,7 +198,7 @@ def test_a_clock_that_is_set_back_keeps_nothing_back() -> None:
     assert len(log.lines()) == 2
 
 
-def test_what_is_remembered_has_a_bound() -> None:
+def test_the_number_of_remembered_lines_is_bounded() -> None:
     log = Log()
     for second in range(2):
         for number in range(2 * REPEATED_LINES_MAX):

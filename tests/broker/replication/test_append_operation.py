@@ -82,7 +82,7 @@ async def test_batches_are_appended_in_the_order_of_the_request(storage: Storage
         assert operation.commits == []
 
 
-async def test_one_refused_batch_does_not_keep_the_others_from_being_appended(storage: Storage) -> None:
+async def test_one_refused_batch_does_not_stop_the_append_of_others(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await hosting.lead(told())
         operation = operation_of(hosting, produce((0, None), (9, batch_of(b"a")), (0, batch_of(b"b"))))
@@ -101,7 +101,7 @@ async def test_one_refused_batch_does_not_keep_the_others_from_being_appended(st
         ("t", 2, ErrorCode.INVALID_REQUIRED_ACKS),
     ],
 )
-async def test_what_clients_may_not_ask_for_is_refused(
+async def test_batches_that_clients_may_not_send_are_refused(
     storage: Storage, topic: str, acks: int, error: ErrorCode
 ) -> None:
     async with storage.hosting() as hosting:
@@ -124,9 +124,10 @@ async def test_a_batch_waits_for_its_commit_where_others_follow(storage: Storage
         assert committed.done()
 
 
-async def test_transactional_batches_are_appended_from_copies_once_the_coordinator_has_verified_them(
+async def test_verified_transactional_batches_are_appended_from_copies(
     storage: Storage,
 ) -> None:
+    """The coordinator verifies the partition before the append."""
     async with storage.hosting() as hosting:
         await hosting.lead(told(), told(partition_index=UNVERIFIED_PARTITION))
         coordinator = Coordinator()
@@ -155,7 +156,7 @@ async def test_transactional_batches_are_appended_from_copies_once_the_coordinat
         ("id", [7, 8], ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ],
 )
-async def test_a_request_without_an_id_or_of_two_producers_is_refused_as_a_whole(
+async def test_a_request_without_an_id_or_of_two_producers_is_refused(
     storage: Storage, transactional_id: str | None, producer_ids: list[int], error: ErrorCode
 ) -> None:
     async with storage.hosting() as hosting:

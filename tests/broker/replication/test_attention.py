@@ -327,7 +327,7 @@ class Comparison:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_what_has_changed_is_told_as_a_look_at_everything_would(seed: int, storage: Storage) -> None:
+async def test_changed_partitions_equal_those_of_a_full_scan(seed: int, storage: Storage) -> None:
     async with storage.hosting() as hosting:
         comparison = Comparison(seed, hosting, storage)
         await comparison.run()
@@ -339,7 +339,7 @@ async def test_what_has_changed_is_told_as_a_look_at_everything_would(seed: int,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_who_stands_nearer_is_told_as_a_look_at_everything_would(seed: int, storage: Storage) -> None:
+async def test_nearer_replicas_equal_those_of_a_full_scan(seed: int, storage: Storage) -> None:
     async with storage.hosting() as hosting:
         comparison = Comparison(seed, hosting, storage, Racks())
         await comparison.run()

@@ -178,7 +178,7 @@ def compact_twice(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("delete", [delete_by_retention, delete_records])
-def test_what_is_deleted_meanwhile_is_out_of_range(
+def test_records_deleted_during_a_cold_read_are_out_of_range(
     broker: Broker, disk: ThreadsThatHoldReads, delete: Callable[[Broker], None]
 ) -> None:
     answer = fetch_while(broker, disk, delete)
@@ -192,7 +192,7 @@ def test_a_topic_that_is_created_anew_meanwhile_is_read_instead(broker: Broker, 
     assert b"aborted" not in bytes(answer.records)
 
 
-def test_what_is_compacted_meanwhile_is_read_again(broker: Broker, disk: ThreadsThatHoldReads) -> None:
+def test_records_compacted_during_a_cold_read_are_read_again(broker: Broker, disk: ThreadsThatHoldReads) -> None:
     answer = fetch_while(broker, disk, compact_twice)
     assert answer.error_code == 0
     assert b"next" in bytes(answer.records)
@@ -200,7 +200,7 @@ def test_what_is_compacted_meanwhile_is_read_again(broker: Broker, disk: Threads
     assert not answer.aborted_transactions
 
 
-def test_what_wakes_meanwhile_ends_the_wait_for_more(broker: Broker, disk: ThreadsThatHoldReads) -> None:
+def test_a_wake_during_a_cold_read_ends_the_wait_for_more(broker: Broker, disk: ThreadsThatHoldReads) -> None:
     """The partition had no new records when the pass over the session began."""
     broker.create_topic("u")
     session = Session(broker)
@@ -218,7 +218,7 @@ def test_what_wakes_meanwhile_ends_the_wait_for_more(broker: Broker, disk: Threa
     assert b"x" * 100_000 in found["u"]
 
 
-def test_what_is_appended_meanwhile_does_no_harm(broker: Broker, disk: ThreadsThatHoldReads) -> None:
+def test_an_append_during_a_cold_read_does_no_harm(broker: Broker, disk: ThreadsThatHoldReads) -> None:
     answer = fetch_while(broker, disk, append)
     assert b"aborted" in bytes(answer.records)
     assert [found.first_offset for found in answer.aborted_transactions or ()] == [0]

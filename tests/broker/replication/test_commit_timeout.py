@@ -42,7 +42,7 @@ async def write_marker(broker: Broker) -> ErrorCode:
 
 @pytest.mark.parametrize("request_", [produce, write_marker])
 @in_loop
-async def test_a_commit_that_takes_too_long_is_told_by_the_brokers_clock(
+async def test_a_commit_times_out_by_the_brokers_clock(
     slow: SlowDisk, tmp_path: Path, request_: Callable[[Broker], Awaitable[ErrorCode]]
 ) -> None:
     async with running(slow, tmp_path, barnabas_flush_before_ack="true", request_timeout_ms=TIMEOUT_MS) as broker:

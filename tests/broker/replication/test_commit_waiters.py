@@ -14,7 +14,7 @@ def add(waiters: CommitWaiters, end_offset: int, *, outlasts: bool = False) -> "
     return waiters.add(end_offset, outlasts_setbacks=outlasts)
 
 
-async def test_what_is_below_the_high_watermark_is_released() -> None:
+async def test_waiters_below_the_high_watermark_are_released() -> None:
     waiters = CommitWaiters()
     futures = {end_offset: add(waiters, end_offset) for end_offset in (30, 10, 20)}
     again = add(waiters, 10)
@@ -47,7 +47,7 @@ async def test_a_failed_flush_is_told_to_whoever_can_send_again() -> None:
 
 
 @pytest.mark.parametrize("end_offset_step", [1, -1])
-async def test_whoever_gave_up_is_forgotten(end_offset_step: int) -> None:
+async def test_waiters_that_gave_up_are_forgotten(end_offset_step: int) -> None:
     """No record is committed for a long time, and all waiting requests time out."""
     waiters = CommitWaiters()
     kept = add(waiters, 0)

@@ -66,7 +66,7 @@ async def test_each_entry_is_told_its_own_error_when_all_have_ended(error: Excep
     assert bench.told == [(1, told)]
 
 
-async def test_it_leaves_when_its_time_is_up_and_nobody_waits_any_more() -> None:
+async def test_a_reply_leaves_at_its_timeout_without_further_waiters() -> None:
     bench = Bench()
     bench.partitions[0].release(1)
     bench.partitions[1].fail(LOST)
@@ -83,7 +83,7 @@ async def test_it_leaves_when_its_time_is_up_and_nobody_waits_any_more() -> None
     assert bench.told == told
 
 
-async def test_what_ends_together_with_its_time_is_told_once() -> None:
+async def test_a_wait_that_ends_at_its_timeout_is_answered_once() -> None:
     bench = Bench(1)
     bench.partitions[0].fail(LOST)
     bench.pass_time(TIMEOUT_MS)
@@ -92,7 +92,7 @@ async def test_what_ends_together_with_its_time_is_told_once() -> None:
     assert bench.told == [(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
 
 
-async def test_whoever_gives_the_reply_up_waits_no_more() -> None:
+async def test_a_reply_that_is_given_up_has_no_waiters() -> None:
     bench = Bench()
     bench.answer.cancel()
     await asyncio.sleep(0)

@@ -883,6 +883,6 @@ class GrantsToAnybody(Machines):
         (GrantsToAnybody, 1),
     ],
 )
-def test_what_is_wrong_is_found(machines: type[Machines], records: int) -> None:
+def test_planted_bugs_are_found(machines: type[Machines], records: int) -> None:
     with pytest.raises(AssertionError, match=r"lacks some of|logs differ|earlier epoch counts"):
         Exploration(machines, epochs=2, records=records, crashes=1).run()

@@ -134,7 +134,7 @@ def test_a_full_fetch_closes_the_session_it_names() -> None:
     assert plan(state, session_id, 1, []).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_session_overtaken_while_its_request_waited_answers_with_an_error() -> None:
+def test_a_session_overtaken_by_another_request_answers_an_error() -> None:
     state = sessions()
     session_id = create(state, 0)
     slow = plan(state, session_id, 1, [])
@@ -173,7 +173,7 @@ def test_names_are_the_key_before_topic_ids() -> None:
     assert asked(3)[0].key == (TOPIC_ID, 3)
 
 
-def test_all_sessions_together_have_a_bounded_number_of_partitions() -> None:
+def test_all_sessions_have_a_bounded_number_of_partitions() -> None:
     state = sessions(partitions_max=1000)
     half = 500
     first, second = create(state, *range(half)), create(state, *range(half - 1))

@@ -73,7 +73,7 @@ def forgotten(request: FetchRequest) -> list[tuple[bytes, int]]:
 # --- asking
 
 
-def test_what_is_asked_first() -> None:
+def test_the_first_fetch_names_position_epochs_and_limits() -> None:
     pair = Pair(wait_max_ms=100, min_bytes=2, max_bytes=3, response_max_bytes=4)
     pair.follow(ModelLog(1, 3, 3), ModelLog())
     request = pair.ask()
@@ -128,7 +128,7 @@ def test_one_without_room_for_a_session_is_asked_all_each_time() -> None:
     assert set(asked(request)) == {0, 1}
 
 
-def test_who_is_not_followed_any_more_is_forgotten() -> None:
+def test_partitions_that_are_no_longer_followed_are_forgotten() -> None:
     pair = Pair()
     pair.follow(ModelLog(), ModelLog(), 0)
     pair.follow(ModelLog(), ModelLog(), 1)
@@ -213,7 +213,7 @@ def test_the_lag_counts_what_is_committed_and_missing() -> None:
     assert following.lag == 0
 
 
-def test_who_lacks_something_is_known_without_looking_at_all() -> None:
+def test_lagging_partitions_are_known_without_a_full_scan() -> None:
     pair = Pair()
     leaders = ModelLog(1, 1, 1)
     leaders.high_watermark = 3
@@ -232,7 +232,7 @@ def test_who_lacks_something_is_known_without_looking_at_all() -> None:
     assert fetcher.fetching(caught_up=True) == []
 
 
-def test_who_got_records_last_is_asked_for_last() -> None:
+def test_the_partition_that_got_records_last_is_fetched_last() -> None:
     """The leader serves partitions in the order of the request. A throttle delays all of them at once, which ends the
     session; then one of them has records. All partitions have their turn."""
     pair = Pair()
@@ -257,7 +257,7 @@ def test_who_got_records_last_is_asked_for_last() -> None:
     assert turns == [0, 1, 2, 0, 1, 2]
 
 
-def test_who_is_said_to_lack_something_does_until_an_answer_tells_otherwise() -> None:
+def test_a_partition_lags_until_a_response_says_otherwise() -> None:
     pair = Pair()
     first, second = pair.follow(ModelLog(), ModelLog(), 0), pair.follow(ModelLog(), ModelLog(), 1)
     fetcher = pair.fetcher
@@ -287,7 +287,8 @@ def test_a_late_answer_changes_nothing() -> None:
     assert pair.fetcher.answered(response, NOW_MS) == []
 
 
-def test_logs_that_part_are_cut_by_epoch_never_at_the_high_watermark() -> None:
+def test_divergent_logs_are_truncated_by_epoch() -> None:
+    """They are never truncated at the high watermark."""
     pair = Pair()
     own = ModelLog(1, 1, 2, 2)
     own.high_watermark = 0
@@ -408,7 +409,7 @@ def test_a_leader_that_contradicts_itself_is_asked_again_later() -> None:
         ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
 )
-def test_what_may_pass_is_asked_again_after_a_delay_that_grows(error: ErrorCode) -> None:
+def test_a_passing_error_is_retried_after_a_growing_delay(error: ErrorCode) -> None:
     pair = Pair(backoff_ms=50)
     own, leaders = ModelLog(), ModelLog(1)
     following = pair.follow(own, leaders)
@@ -437,7 +438,7 @@ def test_an_error_of_one_partition_delays_no_other() -> None:
     assert len(own.records) == 3
 
 
-def test_the_leader_waits_no_longer_than_until_another_partition_is_due() -> None:
+def test_the_leaders_wait_ends_when_another_partition_is_due() -> None:
     """Acknowledgements may wait for a partition that the fetch does not contain yet, and no other fetch is sent
     meanwhile."""
     pair = Pair(backoff_ms=50)
@@ -455,7 +456,7 @@ def test_the_leader_waits_no_longer_than_until_another_partition_is_due() -> Non
     assert pair.ask().max_wait_ms == FetchSettings().wait_max_ms
 
 
-def test_the_leader_does_not_wait_long_while_an_answer_is_carried_out() -> None:
+def test_the_leaders_wait_is_short_while_an_answer_is_processed() -> None:
     pair = Pair()
     following = pair.follow(ModelLog(), ModelLog())
     pair.follow(ModelLog(), ModelLog(), 1)
@@ -468,7 +469,7 @@ def test_the_leader_does_not_wait_long_while_an_answer_is_carried_out() -> None:
     assert pair.ask().max_wait_ms == FetchSettings().wait_max_ms
 
 
-def test_the_leader_does_not_wait_long_while_the_controllers_word_is_due() -> None:
+def test_the_leaders_wait_is_short_while_a_state_is_due() -> None:
     pair = Pair(backoff_ms=60_000)
     logs = [ModelLog(), ModelLog(1)]
     fenced = pair.follow(*logs)
@@ -505,7 +506,7 @@ def test_a_fenced_follower_waits_for_the_controller() -> None:
     assert own.records == leaders.records
 
 
-def test_one_that_was_given_up_is_taken_up_by_any_word() -> None:
+def test_any_state_resumes_an_abandoned_partition() -> None:
     pair = Pair()
     own, leaders = ModelLog(), ModelLog(1)
     pair.fetcher.given_up(pair.follow(own, leaders))
@@ -515,7 +516,7 @@ def test_one_that_was_given_up_is_taken_up_by_any_word() -> None:
     assert own.records == leaders.records
 
 
-def test_what_is_not_on_the_disk_is_not_asked_beyond() -> None:
+def test_the_fetch_offset_does_not_pass_the_flushed_offset() -> None:
     pair = Pair()
     following = pair.follow(ModelLog(), ModelLog(1, 1, 1))
     pair.run()
@@ -542,7 +543,7 @@ def test_a_lost_session_is_begun_anew_at_once(error: ErrorCode) -> None:
     assert (request.session_id, request.session_epoch, set(asked(request))) == (old_id, 0, {0})
 
 
-def test_a_leader_that_refuses_each_request_is_not_asked_in_a_loop() -> None:
+def test_a_leader_that_refuses_each_request_is_asked_with_pauses() -> None:
     pair = Pair(backoff_ms=30)
     pair.follow(ModelLog(), ModelLog(1))
     for delay_ms in (FIRST_BACKOFF_MS, 30, 30):
@@ -579,7 +580,7 @@ def test_after_a_break_everything_is_asked_anew_after_a_while() -> None:
 # --- whatever happened before
 
 
-def test_where_to_cut_is_known_without_epochs_too() -> None:
+def test_the_truncation_offset_is_known_without_epochs() -> None:
     assert truncation_offset(ModelLog(start_offset=5), 3, 4) == 4
     assert truncation_offset(ModelLog(start_offset=5), 3, 9) == 5
 
@@ -587,7 +588,7 @@ def test_where_to_cut_is_known_without_epochs_too() -> None:
 @pytest.mark.slow
 @given(st.data())
 @settings(max_examples=300, deadline=None)
-def test_a_follower_ends_with_its_leaders_log_and_loses_nothing_of_what_is_common(data: st.DataObject) -> None:
+def test_a_follower_gets_its_leaders_log_with_common_records(data: st.DataObject) -> None:
     """Any replicas lead in turn, also after unclean elections. Others copy a part of the log through this machine. Then
     one replica follows another."""
     logs = [ModelLog() for _ in range(3)]

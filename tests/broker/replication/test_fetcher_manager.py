@@ -94,7 +94,7 @@ def test_parts_are_whole_batches_and_the_last_has_what_is_left() -> None:
     assert [bytes(part) for part in parts_of(torn, 6)] == [torn[:two], torn[two:]]
 
 
-async def test_who_has_everything_is_asked_for_beside_who_catches_up(tmp_path: Path) -> None:
+async def test_caught_up_partitions_are_fetched_beside_lagging_ones(tmp_path: Path) -> None:
     async with pair(tmp_path) as (leader, follower):
         await leader.lead(count=2)
         follower.follow(0)
@@ -107,7 +107,7 @@ async def test_who_has_everything_is_asked_for_beside_who_catches_up(tmp_path: P
         assert {purpose for _, purpose in follower.connections} == {"fetcher-0", "fetcher-1"}
 
 
-async def test_what_is_throttled_is_not_asked_for_before_its_bytes_may_pass(tmp_path: Path) -> None:
+async def test_throttled_partitions_are_fetched_when_bytes_may_pass(tmp_path: Path) -> None:
     """Not at first, when the lag of the replica is unknown, nor at each check of the throttle."""
     clock = ManualClock()
     throttle = Throttle(FOLLOWER, 0, lambda _topic: f"0:{FOLLOWER}", clock)
@@ -135,7 +135,7 @@ async def test_what_is_throttled_is_not_asked_for_before_its_bytes_may_pass(tmp_
         await follower.until(lambda: log.log_end_offset == 1)
 
 
-async def test_who_is_held_up_longest_waits_no_longer_than_others(tmp_path: Path) -> None:
+async def test_the_most_delayed_partition_waits_no_longer_than_others(tmp_path: Path) -> None:
     """Otherwise a partition that is checked just when bytes may pass would take all turns until the others' delays
     end."""
     clock = ManualClock()
@@ -209,7 +209,7 @@ async def test_without_a_thread_a_log_is_cut_all_the_same(tmp_path: Path) -> Non
         assert_equal(leader.partition(), log)
 
 
-async def test_a_log_that_cannot_be_cut_for_lack_of_room_is_cut_when_there_is_some(tmp_path: Path) -> None:
+async def test_a_log_is_truncated_once_the_disk_has_room(tmp_path: Path) -> None:
     """The log was not truncated: it is not offline, and the follower fetches again."""
     files = RefusingFiles()
     async with pair(tmp_path, files=files) as (leader, follower):
@@ -243,7 +243,7 @@ async def test_a_leaders_log_that_begins_inside_a_batch(tmp_path: Path) -> None:
         assert_equal(partition, log)
 
 
-async def test_a_follower_whose_records_are_deleted_at_the_leader_begins_anew(tmp_path: Path) -> None:
+async def test_a_follower_below_the_leaders_log_start_begins_anew(tmp_path: Path) -> None:
     async with pair(tmp_path) as (leader, follower):
         await leader.lead()
         leader.append(3)
@@ -290,7 +290,7 @@ async def test_a_mistake_of_ours_does_not_end_the_fetching(tmp_path: Path, caplo
         assert "ZeroDivisionError" in caplog.text
 
 
-async def test_what_is_not_on_the_disk_is_not_counted(tmp_path: Path) -> None:
+async def test_unflushed_records_of_a_follower_do_not_count(tmp_path: Path) -> None:
     """With barnabas.flush.before.ack the leader counts a follower up to its fetch offset."""
     may_flush = asyncio.Event()
     flushed = []
@@ -315,7 +315,7 @@ async def test_what_is_not_on_the_disk_is_not_counted(tmp_path: Path) -> None:
         assert flushed == [3]
 
 
-async def test_a_partition_that_is_fenced_waits_for_the_controllers_word(tmp_path: Path) -> None:
+async def test_a_fenced_partition_waits_for_the_controllers_state(tmp_path: Path) -> None:
     async with pair(tmp_path) as (leader, follower):
         await leader.lead(epoch=6)
         leader.append(1)
@@ -327,7 +327,7 @@ async def test_a_partition_that_is_fenced_waits_for_the_controllers_word(tmp_pat
         await follower.until(lambda: log.log_end_offset == 1)
 
 
-async def test_one_who_is_early_asks_again(tmp_path: Path) -> None:
+async def test_a_follower_that_fetches_too_early_asks_again(tmp_path: Path) -> None:
     """The leader does not know yet that it leads."""
     async with pair(tmp_path) as (leader, follower):
         log = follower.follow()
@@ -355,7 +355,7 @@ async def test_a_partition_is_not_followed_any_more(tmp_path: Path) -> None:
         assert not follower.manager._leaders
 
 
-async def test_who_is_read_here_is_read_under_another_leader(tmp_path: Path) -> None:
+async def test_consumers_keep_reading_a_follower_under_another_leader(tmp_path: Path) -> None:
     """A waiting consumer learns of the high watermark of the new leader, too."""
     async with pair(tmp_path) as (leader, follower):
         await leader.lead()
@@ -399,7 +399,7 @@ async def test_unfollowing_waits_for_a_truncation(tmp_path: Path) -> None:
         assert_equal(leader.partition(1), second)
 
 
-async def test_what_a_failed_truncation_held_is_held_no_longer(tmp_path: Path) -> None:
+async def test_a_failed_truncation_does_not_hold_the_next_fetch(tmp_path: Path) -> None:
     """Also if the replica follows in a newer epoch by then. The next fetch shows whether its log accepts records."""
     threads = HeldThreads()
     async with pair(tmp_path, threads=threads) as (leader, follower):
@@ -505,9 +505,11 @@ async def test_a_mistake_that_is_made_again_and_again_is_told_once(
 
 
 @pytest.mark.parametrize("what", ["an answer", "a truncation", "an offset"])
-async def test_one_partition_that_raises_is_asked_for_again_and_the_others_are_fetched(
+async def test_a_partition_that_raises_is_retried(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The others are fetched."""
+
     def is_bad(_self: object, subject: Any, *_: object) -> bool:
         return bool(subject.index == 0 if what != "a truncation" else subject[0].log.partition == 0)
 

@@ -19,7 +19,7 @@ async def lead(hosting: Hosting, storage: Storage, partitions: int = 1) -> None:
     storage.files.syncs = 0
 
 
-async def test_one_flush_serves_everybody_who_came_before_it(storage: Storage) -> None:
+async def test_one_flush_serves_all_waiters_before_it(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await lead(hosting, storage)
         storage.files.go_on.clear()
@@ -57,7 +57,8 @@ async def test_appends_before_an_acknowledgement_share_a_flush(storage: Storage)
         assert partition.log.high_watermark == 21
 
 
-async def test_a_directory_has_some_flushes_at_a_time_and_a_stop_begins_no_more(storage: Storage) -> None:
+async def test_a_directory_has_few_flushes_at_once(storage: Storage) -> None:
+    """A stop begins no more."""
     storage.config = LogConfig(flush_ms=1000)
     async with storage.hosting() as hosting:
         await lead(hosting, storage, 2 * FLUSHES_PER_DIRECTORY)
@@ -76,7 +77,7 @@ async def test_a_directory_has_some_flushes_at_a_time_and_a_stop_begins_no_more(
         assert len(flushed) == FLUSHES_PER_DIRECTORY
 
 
-async def test_what_passes_is_tried_again_later_and_commits_then(storage: Storage) -> None:
+async def test_a_flush_is_retried_after_a_passing_error(storage: Storage) -> None:
     storage.config = LogConfig(flush_ms=1000)
     async with storage.hosting(flush_before_ack=True) as hosting:
         await lead(hosting, storage)
@@ -101,7 +102,7 @@ async def test_what_passes_is_tried_again_later_and_commits_then(storage: Storag
         assert partition.log.failure is None
 
 
-async def test_whoever_waits_for_a_log_that_goes_is_told(storage: Storage) -> None:
+async def test_flush_waiters_learn_of_the_end_of_their_log(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await lead(hosting, storage)
         log = hosting.partition().log
@@ -118,7 +119,7 @@ async def test_whoever_waits_for_a_log_that_goes_is_told(storage: Storage) -> No
         await stopping
 
 
-async def test_a_log_that_is_being_truncated_is_told_to_who_waits_and_is_no_failure(
+async def test_a_truncation_ends_waits_for_a_flush_without_a_failure(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with storage.hosting() as hosting:

@@ -111,7 +111,7 @@ async def test_a_log_that_was_deleted_before_its_turn_is_no_failure(slow: SlowDi
 
 @pytest.mark.parametrize("flushed", ["before the acknowledgement", "after each record"])
 @in_loop
-async def test_who_waits_for_a_log_that_is_deleted_is_told(slow: SlowDisk, tmp_path: Path, flushed: str) -> None:
+async def test_producers_learn_of_the_deletion_of_their_log(slow: SlowDisk, tmp_path: Path, flushed: str) -> None:
     """As in Kafka, whose DelayedProduce looks for the partition: the error is UNKNOWN_TOPIC_OR_PARTITION, and no disk
     failed."""
     is_first = flushed == "before the acknowledgement"
@@ -201,7 +201,7 @@ async def test_a_stop_begins_no_new_flushes_before_the_last(slow: SlowDisk, tmp_
 
 
 @in_loop
-async def test_a_stop_waits_for_the_flush_that_an_acknowledgement_waits_for(slow: SlowDisk, tmp_path: Path) -> None:
+async def test_a_stop_waits_for_the_flush_of_an_acknowledgement(slow: SlowDisk, tmp_path: Path) -> None:
     """A log that is still being flushed when it is closed would not count as closed cleanly."""
     async with running(slow, tmp_path, barnabas_flush_before_ack="true") as broker:
         await create(broker, "slow")

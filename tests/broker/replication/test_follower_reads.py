@@ -111,7 +111,8 @@ def fetch(cluster: Cluster, broker: int, topic: str, offset: int, *, version: in
     return cluster.call(fetch_once())
 
 
-def test_a_consumer_reads_from_the_follower_in_its_rack_and_from_others_when_that_dies(cluster: Cluster) -> None:
+def test_a_consumer_reads_its_racks_follower_until_that_dies(cluster: Cluster) -> None:
+    """Then it reads from others."""
     leader, follower = topic_of(cluster, "near")
     producer, consumer = producer_of(cluster), consumer_of(cluster, "near", RACKS[follower])
     try:
@@ -141,7 +142,7 @@ def test_a_consumer_reads_from_the_follower_in_its_rack_and_from_others_when_tha
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_how_soon_a_follower_that_is_read_from_knows_of_a_commit(cluster: Cluster) -> None:
+def test_a_read_follower_knows_of_a_commit_within_5_ms(cluster: Cluster) -> None:
     """Some 5 ms, from its acknowledgement to a consumer of the follower."""
     _, follower = topic_of(cluster, "soon")
     producer, consumer = producer_of(cluster), consumer_of(cluster, "soon", RACKS[follower])
@@ -166,7 +167,7 @@ def test_how_soon_a_follower_that_is_read_from_knows_of_a_commit(cluster: Cluste
         consumer.close()
 
 
-def test_what_a_follower_answers(cluster: Cluster) -> None:
+def test_responses_of_a_follower_depend_on_offset_and_epoch(cluster: Cluster) -> None:
     _, follower = topic_of(cluster, "answers")
     producer, consumer = producer_of(cluster), consumer_of(cluster, "answers", RACKS[follower])
     write(producer, "answers", "v")
@@ -199,7 +200,7 @@ def one_record(topic: str) -> ProduceRequest:
     return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data])
 
 
-def test_between_what_is_committed_and_its_end_a_follower_has_nothing_and_waits() -> None:
+def test_a_follower_waits_between_high_watermark_and_log_end() -> None:
     """Not OFFSET_NOT_AVAILABLE, as KIP-392 has it: most clients would ask again at once."""
     with Cluster(replica_lag_time_max_ms=300_000, auto_leader_rebalance_enable=False) as cluster:
         leader, follower = topic_of(cluster, "ahead")
@@ -233,7 +234,7 @@ def test_between_what_is_committed_and_its_end_a_follower_has_nothing_and_waits(
         cluster.call(read_ahead())
 
 
-def test_while_somebody_reads_and_not_all_is_committed_a_follower_lets_its_leader_wait_for_a_moment_only(
+def test_a_read_follower_has_its_leader_wait_for_5_ms_at_most(
     cluster: Cluster,
 ) -> None:
     """At any speed of the machine: no fetch of the follower delays a commit for the reader by more than that, and no
@@ -277,7 +278,7 @@ def test_while_somebody_reads_and_not_all_is_committed_a_follower_lets_its_leade
     assert min(patient, default=500) == servers[1].config.replica_fetch_wait_max_ms
 
 
-def test_what_is_not_followed_any_more_is_forgotten(cluster: Cluster) -> None:
+def test_reads_of_an_unfollowed_partition_are_forgotten(cluster: Cluster) -> None:
     _, follower = topic_of(cluster, "passing")
     fetch(cluster, follower, "passing", 0)
     server = cluster.brokers[follower].server
@@ -330,14 +331,14 @@ def test_the_most_caught_up_follower_in_the_rack_is_preferred() -> None:
     assert preferred(known, {1: "near"}) == 1  # nobody knows where the leader is
 
 
-def test_of_those_that_have_as_much_who_had_it_last_is_preferred() -> None:
+def test_among_equal_replicas_the_last_to_catch_up_is_preferred() -> None:
     known = followers(b1=(0, 20, 200), b2=(0, 20, 100), b3=(0, 20, 100))
     near = dict.fromkeys((1, 2, 3), "near")
     assert preferred(known, near) == 1
     assert preferred(followers(b1=(0, 20, 100), b2=(0, 20, 100)), near) == 2
 
 
-def test_who_does_not_have_the_offset_is_not_preferred() -> None:
+def test_a_replica_without_the_offset_is_not_preferred() -> None:
     known = followers(b1=(11, 20, 100), b2=(0, 9, 100))
     assert preferred(known, {1: "near", 2: "near"}) is None
     assert preferred(known, {1: "near", 2: "near"}, 11) == 1

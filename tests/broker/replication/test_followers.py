@@ -48,14 +48,14 @@ def test_all_of_the_isr_must_have_it() -> None:
     assert committed(followers, 10) == 7
 
 
-def test_who_is_not_in_the_isr_and_far_behind_is_not_waited_for() -> None:
+def test_commits_do_not_wait_for_a_lagging_non_isr_replica() -> None:
     followers = leader([LEADER, FIRST])
     fetch(followers, FIRST, 10, 10)
     fetch(followers, SECOND, 2, 10)
     assert committed(followers, 10, START_MS + LAG_MS + 1) == 10
 
 
-def test_who_is_about_to_join_is_waited_for() -> None:
+def test_commits_wait_for_a_replica_that_is_about_to_join() -> None:
     """Otherwise a busy leader's high watermark would stay ahead of the replica for ever."""
     followers = leader([LEADER, FIRST])
     fetch(followers, FIRST, 10, 10)
@@ -68,7 +68,7 @@ def test_who_is_about_to_join_is_waited_for() -> None:
     assert committed(ineligible, 12) == 12
 
 
-def test_nothing_is_committed_with_fewer_than_the_least_number_of_replicas() -> None:
+def test_nothing_is_committed_below_min_insync_replicas() -> None:
     followers = leader([LEADER])
     assert committed(followers, 10, START_MS + LAG_MS + 1, minimum=2) == UNKNOWN_OFFSET
     assert committed(followers, 10, START_MS + LAG_MS + 1, minimum=1) == 10
@@ -105,7 +105,7 @@ def test_a_member_that_is_to_join_counts_at_once() -> None:
     ("offset", "high_watermark", "start_offset", "joins"),
     [(10, 10, 0, True), (9, 10, 0, False), (10, 4, 10, True), (9, 4, 10, False)],
 )
-def test_who_joins_has_what_is_committed_and_what_came_before_this_epoch(
+def test_a_replica_joins_at_high_watermark_and_epoch_start(
     offset: int, high_watermark: int, start_offset: int, *, joins: bool
 ) -> None:
     followers = leader([LEADER], start_offset=start_offset)
@@ -113,7 +113,7 @@ def test_who_joins_has_what_is_committed_and_what_came_before_this_epoch(
     assert (followers.expansion(FIRST, high_watermark, START_MS) is not None) is joins
 
 
-def test_who_joins_is_alive_in_the_registration_that_it_fetches_in() -> None:
+def test_a_replica_joins_only_in_its_live_broker_epoch() -> None:
     asked: list[tuple[int, int]] = []
     followers = leader([LEADER], is_eligible=lambda *one: asked.append(one) or False)  # type: ignore[func-returns-value]
     fetch(followers, FIRST, 10, 10, epoch=71)
@@ -122,7 +122,8 @@ def test_who_joins_is_alive_in_the_registration_that_it_fetches_in() -> None:
     assert followers.expansion(99, 0, START_MS) is None, "no replica of this partition"
 
 
-def test_a_follower_that_never_reaches_the_end_has_caught_up_with_what_was_there() -> None:
+def test_a_follower_has_caught_up_with_an_earlier_log_end() -> None:
+    """Also if it never reaches the present log end."""
     followers = leader([LEADER, FIRST])
     now_ms, end = START_MS, 10
     for _ in range(20):
@@ -133,7 +134,7 @@ def test_a_follower_that_never_reaches_the_end_has_caught_up_with_what_was_there
     assert followers.shrinking(end + 10, now_ms + LAG_MS // 2 + 1, LAG_MS) is not None
 
 
-def test_a_follower_that_has_everything_stays_however_long_nothing_comes() -> None:
+def test_a_caught_up_follower_stays_however_long_no_record_comes() -> None:
     followers = leader([LEADER, FIRST])
     fetch(followers, FIRST, 10, 10)
     assert followers.shrinking(10, START_MS + 100 * LAG_MS, LAG_MS) is None
@@ -164,7 +165,7 @@ def test_refusals(error: ErrorCode, *, is_asked_again: bool, stays: bool) -> Non
         assert followers.expansion(FIRST, 10, START_MS + REST_MS) is not None
 
 
-def test_what_the_controller_tells_is_older_newer_or_known() -> None:
+def test_a_state_of_the_controller_is_older_newer_or_known() -> None:
     followers = leader([LEADER, FIRST])
     replicas: list[Any] = [LEADER, FIRST, SECOND]
     assert not followers.told(replicas, [LEADER], 9)
@@ -193,7 +194,7 @@ def test_what_the_controller_tells_is_older_newer_or_known() -> None:
         (ErrorCode.NOT_CONTROLLER, False),  # it is being asked again
     ],
 )
-def test_the_state_told_again_after_a_refusal_withdraws_the_proposal(error: ErrorCode, *, is_withdrawn: bool) -> None:
+def test_a_state_sent_again_withdraws_a_refused_proposal(error: ErrorCode, *, is_withdrawn: bool) -> None:
     """The controller did not know the topic, whose znode was damaged, and knows it again as it was."""
     followers = leader([LEADER, FIRST])
     proposal = followers.shrinking(10, START_MS + LAG_MS + 1, LAG_MS)
@@ -207,7 +208,7 @@ def test_the_state_told_again_after_a_refusal_withdraws_the_proposal(error: Erro
     assert not followers.told([LEADER, FIRST], [LEADER, FIRST], 9), "the refusal was of another proposal"
 
 
-def test_an_answer_that_names_the_state_before_it_is_news_for_its_own_proposal() -> None:
+def test_a_response_with_an_unchanged_epoch_settles_its_proposal() -> None:
     """The controller had stored the proposal already, as the request came twice: the epoch is the same, and no request
     is in flight."""
     followers = leader([LEADER])
@@ -247,7 +248,7 @@ def test_a_fetch_of_an_earlier_life_tells_nothing() -> None:
     assert not followers.is_outdated(SECOND, 1)
 
 
-def test_a_leader_that_counts_itself_only_as_far_as_it_has_flushed() -> None:
+def test_a_leader_counts_itself_up_to_its_flushed_offset() -> None:
     """A replica that has all records of the leader is in sync, whether the leader has flushed them or not."""
     followers = leader([LEADER])
     late_ms = START_MS + LAG_MS + 1

@@ -89,7 +89,7 @@ async def told(tmp_path: Path) -> AsyncIterator[tuple[Leader, Told]]:
             await found.replicas.close()
 
 
-async def test_a_broker_follows_whom_the_controller_names_until_it_says_otherwise(tmp_path: Path) -> None:
+async def test_a_broker_follows_the_leader_that_the_controller_names(tmp_path: Path) -> None:
     async with told(tmp_path) as (leader, broker):
         await leader.lead()
         leader.append(3)
@@ -159,7 +159,7 @@ async def test_a_damaged_log_is_fetched_anew_only_outside_the_isr(tmp_path: Path
         assert aside.endswith("-stray")
 
 
-async def test_the_log_of_an_earlier_topic_is_replaced_only_outside_the_isr(tmp_path: Path) -> None:
+async def test_an_earlier_topics_log_is_replaced_only_outside_the_isr(tmp_path: Path) -> None:
     async with told(tmp_path) as (leader, broker):
         other = leader.broker.node_id
         broker.follower.logs.get_or_create("t", 0, bytes(range(2, 18)), CONFIG)

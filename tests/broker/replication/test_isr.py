@@ -8,7 +8,7 @@ from barnabas.wire.errors import ApiError, ErrorCode
 from tests.broker.replication.conftest import NODE_ID, OTHER_ID, told
 
 
-def test_nobody_leads_before_the_controller_has_spoken() -> None:
+def test_no_replica_leads_before_the_controllers_first_state() -> None:
     state = PartitionState(NODE_ID)
     assert not state.is_leader
     assert refusal(state) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -27,7 +27,7 @@ def test_a_leader_is_elected_once_per_epoch() -> None:
     assert state.leader_epoch_start_offset == 20
 
 
-def test_a_leader_resigns_when_another_is_elected_or_the_partition_goes() -> None:
+def test_a_leader_resigns_after_an_election_or_a_deletion() -> None:
     state = PartitionState(NODE_ID)
     another = told(leader=OTHER_ID, leader_epoch=1, isr=[OTHER_ID])
     assert state.become_leader_or_follower(another, 0) is RoleChange.NONE
@@ -39,7 +39,7 @@ def test_a_leader_resigns_when_another_is_elected_or_the_partition_goes() -> Non
     assert state.leader == -1
 
 
-def test_replicas_that_are_being_added_do_not_count_when_some_lag() -> None:
+def test_adding_replicas_do_not_count_for_the_replication_factor() -> None:
     state = PartitionState(NODE_ID)
     state.become_leader_or_follower(told(replicas=[3, 4, NODE_ID, OTHER_ID], adding_replicas=[3, 4]), 0)
     assert state.replication_factor == 2
@@ -53,7 +53,7 @@ def test_an_earlier_leader_epoch_is_outdated() -> None:
     assert [state.is_outdated(told(leader_epoch=epoch)) for epoch in (4, 5, 6)] == [True, False, False]
 
 
-def test_a_state_that_the_controller_has_lost_ends_a_leadership_in_a_later_epoch_alone() -> None:
+def test_a_lost_state_ends_a_leadership_only_in_a_later_epoch() -> None:
     """Its partition epoch does not count. Sent again, it has the same response."""
     state = PartitionState(NODE_ID)
     assert not state.knew_isr
@@ -74,9 +74,7 @@ def test_a_state_that_the_controller_has_lost_ends_a_leadership_in_a_later_epoch
         (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_requests_are_fenced_by_the_epoch_that_their_client_knows(
-    current_leader_epoch: int, error: ErrorCode | None
-) -> None:
+def test_requests_are_fenced_by_their_clients_leader_epoch(current_leader_epoch: int, error: ErrorCode | None) -> None:
     """Before the leader is compared: a client with another epoch has to fetch metadata in any case (KIP-320)."""
     state = PartitionState(NODE_ID)
     state.become_leader_or_follower(told(leader_epoch=5), 0)
@@ -128,7 +126,7 @@ def test_only_a_leader_without_other_replicas_commits_alone(
     assert not state.commits_alone
 
 
-def test_an_earlier_state_of_the_same_leader_epoch_does_not_undo_what_was_stored() -> None:
+def test_an_earlier_partition_epoch_does_not_undo_a_stored_state() -> None:
     state = PartitionState(NODE_ID)
     replicas = [NODE_ID, OTHER_ID]
     state.become_leader_or_follower(told(leader_epoch=5, partition_epoch=7, replicas=replicas), 0)

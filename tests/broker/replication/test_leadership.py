@@ -45,7 +45,7 @@ def error_of(future: "asyncio.Future[None] | None") -> ErrorCode:
     return error.error
 
 
-async def test_who_waits_for_a_commit_waits_for_all_that_are_in_sync(storage: Storage) -> None:
+async def test_a_commit_waits_for_all_replicas_in_sync(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await lead(hosting)
         partition, info = hosting.append(b"a", b"b")
@@ -62,7 +62,7 @@ async def test_who_waits_for_a_commit_waits_for_all_that_are_in_sync(storage: St
         assert await hosting.controller.is_asked_nothing()
 
 
-async def test_readers_are_told_when_a_follower_makes_something_readable_and_else_not(storage: Storage) -> None:
+async def test_readers_wake_only_if_a_follower_makes_records_readable(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await lead(hosting)
         hosting.append(b"a")
@@ -76,7 +76,7 @@ async def test_readers_are_told_when_a_follower_makes_something_readable_and_els
         assert len(calls) == 1
 
 
-async def test_a_follower_that_has_caught_up_joins_once_the_controller_has_stored_it(storage: Storage) -> None:
+async def test_a_caught_up_follower_joins_when_the_state_is_stored(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await lead(hosting, [NODE_ID, OTHER_ID], partition_epoch=7)
         hosting.append(b"a")
@@ -104,7 +104,7 @@ async def test_a_follower_that_has_caught_up_joins_once_the_controller_has_store
         assert (hosting.replicas.leaderships.isr_expands, hosting.replicas.leaderships.isr_shrinks) == (1, 0)
 
 
-async def test_who_is_not_alive_does_not_join(storage: Storage) -> None:
+async def test_a_dead_replica_does_not_join(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await lead(hosting, [NODE_ID])
         await hosting.live(NODE_ID, OTHER_ID)
@@ -114,7 +114,7 @@ async def test_who_is_not_alive_does_not_join(storage: Storage) -> None:
         assert high_watermark(hosting) == 1
 
 
-async def test_who_falls_behind_leaves_once_the_controller_has_stored_it(storage: Storage) -> None:
+async def test_a_lagging_follower_leaves_when_the_state_is_stored(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await lead(hosting)
         hosting.append(b"a")
@@ -137,7 +137,7 @@ async def test_who_falls_behind_leaves_once_the_controller_has_stored_it(storage
         assert hosting.replicas.leaderships.isr_shrinks == 1
 
 
-async def test_with_too_few_in_sync_producers_are_told_and_nothing_is_committed(storage: Storage) -> None:
+async def test_too_small_an_isr_fails_producers_and_commits_nothing(storage: Storage) -> None:
     storage.config = LogConfig(min_insync_replicas=2)
     async with storage.hosting() as hosting:
         await lead(hosting, [NODE_ID, OTHER_ID])
@@ -164,7 +164,7 @@ async def test_with_too_few_in_sync_producers_are_told_and_nothing_is_committed(
         assert high_watermark(hosting) == 2
 
 
-async def test_producers_are_told_when_the_controller_has_taken_a_dead_follower_out(storage: Storage) -> None:
+async def test_producers_fail_when_a_dead_follower_leaves_the_isr(storage: Storage) -> None:
     """With a new leader epoch, in which the same broker leads."""
     storage.config = LogConfig(min_insync_replicas=2)
     async with storage.hosting() as hosting:
@@ -195,9 +195,7 @@ async def test_another_min_insync_replicas_counts_at_once(storage: Storage) -> N
 
 
 @pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
-async def test_what_was_certainly_not_stored_counts_no_more_and_is_proposed_again_later(
-    storage: Storage, error: ErrorCode
-) -> None:
+async def test_a_proposal_that_was_not_stored_is_dropped_and_repeated(storage: Storage, error: ErrorCode) -> None:
     async with storage.hosting() as hosting:
         await lead(hosting, [NODE_ID])
         hosting.append(b"a")
@@ -214,7 +212,7 @@ async def test_what_was_certainly_not_stored_counts_no_more_and_is_proposed_agai
         assert hosting.replicas.leaderships.failed_isr_updates == 1
 
 
-async def test_what_may_have_been_stored_counts_until_the_controller_tells(storage: Storage) -> None:
+async def test_a_proposal_that_may_be_stored_counts_for_now(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await lead(hosting, [NODE_ID])
         hosting.append(b"a")
@@ -231,7 +229,7 @@ async def test_what_may_have_been_stored_counts_until_the_controller_tells(stora
         assert high_watermark(hosting) == 2
 
 
-async def test_what_a_controller_that_did_not_know_the_topic_refused_is_proposed_again(storage: Storage) -> None:
+async def test_a_proposal_refused_for_an_unknown_topic_is_repeated(storage: Storage) -> None:
     """The znode of the topic was damaged for a while. Then the controller sends the state that the leader had
     before."""
     async with storage.hosting() as hosting:
@@ -289,7 +287,7 @@ async def test_an_answer_for_an_earlier_leader_epoch_changes_nothing(storage: St
         assert [member.broker_id for member in asked.new_isr_with_epochs] == [NODE_ID, THIRD_ID]
 
 
-async def test_what_the_controller_told_before_its_answer_does_not_undo_it(storage: Storage) -> None:
+async def test_a_state_sent_before_the_response_does_not_undo_it(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await lead(hosting, [NODE_ID])
         hosting.fetch(OTHER_ID, 0)
@@ -329,7 +327,7 @@ async def test_fetches_that_tell_nothing(storage: Storage) -> None:
             assert refused.value.error is error
 
 
-async def test_a_leader_counts_itself_only_up_to_what_it_has_flushed_if_that_is_asked(storage: Storage) -> None:
+async def test_flush_before_ack_counts_flushed_records_only(storage: Storage) -> None:
     async with storage.hosting(flush_before_ack=True) as hosting:
         await lead(hosting, [NODE_ID, OTHER_ID])
         storage.files.go_on.clear()
@@ -386,7 +384,7 @@ async def test_a_broker_that_has_gone_holds_nothing_back(storage: Storage) -> No
         assert high_watermark(hosting) == 1
 
 
-async def test_who_was_to_join_and_died_is_waited_for_until_the_controller_has_refused_it(storage: Storage) -> None:
+async def test_commits_wait_for_a_dead_joiner_until_the_refusal(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await lead(hosting, isr=[NODE_ID, OTHER_ID])
         hosting.fetch(THIRD_ID, 0)
@@ -402,7 +400,7 @@ async def test_who_was_to_join_and_died_is_waited_for_until_the_controller_has_r
 
 
 @pytest.mark.parametrize("when", ["time passes", "a broker goes"])
-async def test_one_partition_that_raises_keeps_no_other_from_leaving_out_who_is_behind(
+async def test_a_partition_that_raises_does_not_stop_other_isr_shrinks(
     storage: Storage, when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def is_bad(leadership: Leadership) -> bool:
@@ -433,7 +431,7 @@ async def test_one_partition_that_raises_keeps_no_other_from_leaving_out_who_is_
         assert aside.members == []
 
 
-async def test_one_partition_that_makes_nothing_of_its_answer_keeps_no_other_from_theirs(
+async def test_a_partition_that_raises_does_not_stop_others_answers(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with storage.hosting() as hosting:

@@ -36,7 +36,7 @@ async def test_a_leader_alone_commits_what_it_appends(storage: Storage) -> None:
     assert partition.log.leader_epochs.epoch_for(0) == 3
 
 
-async def test_what_was_there_before_an_election_is_committed_by_it(storage: Storage) -> None:
+async def test_an_election_commits_the_records_before_it(storage: Storage) -> None:
     partition = storage.partition()
     append(partition, b"of an earlier life")
     tell(partition, told())
@@ -45,7 +45,7 @@ async def test_what_was_there_before_an_election_is_committed_by_it(storage: Sto
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-async def test_whoever_waits_hears_that_the_leader_has_gone(storage: Storage, *, stopped: bool) -> None:
+async def test_waiters_learn_of_a_lost_leadership(storage: Storage, *, stopped: bool) -> None:
     partition = storage.partition(flush_before_ack=True)
     tell(partition, told())
     append(partition, b"a")
@@ -80,7 +80,8 @@ async def test_with_flush_before_ack_only_what_is_flushed_is_committed(storage: 
     assert partition.log.high_watermark == 1
 
 
-async def test_a_failed_flush_fails_producers_and_a_failed_log_everybody(storage: Storage) -> None:
+async def test_a_failed_flush_fails_producers_only(storage: Storage) -> None:
+    """A failed log fails every waiter."""
     partition = storage.partition(flush_before_ack=True)
     tell(partition, told())
     append(partition, b"a")
@@ -122,7 +123,7 @@ async def test_a_listener_that_went_is_not_called(storage: Storage) -> None:
     assert listener.calls == 0
 
 
-async def test_nobody_is_told_of_a_commit_twice(storage: Storage) -> None:
+async def test_a_commit_is_reported_once(storage: Storage) -> None:
     partition = storage.partition(flush_before_ack=True)
     tell(partition, told())
     append(partition, b"a")

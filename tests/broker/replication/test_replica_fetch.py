@@ -166,7 +166,7 @@ async def leading(tmp_path: Path, isr: list[int], **configs: str) -> AsyncIterat
         yield cluster
 
 
-async def test_a_record_is_acknowledged_when_all_in_sync_have_asked_for_what_follows_it(tmp_path: Path) -> None:
+async def test_a_record_is_acknowledged_when_the_isr_fetches_behind_it(tmp_path: Path) -> None:
     async with leading(tmp_path, REPLICAS) as cluster:
         waiting = [cluster.fetch(replica, 0, wait_ms=FAR_MS, last_fetched_epoch=-1) for replica in (FIRST, SECOND)]
         await settled()
@@ -245,7 +245,7 @@ async def test_a_fetch_of_another_leader_epoch_tells_nothing(tmp_path: Path, epo
         assert cluster.partition.log.high_watermark == 0
 
 
-async def test_who_is_no_replica_or_not_registered_is_not_known_yet(tmp_path: Path) -> None:
+async def test_a_fetcher_without_replica_or_registration_is_unknown(tmp_path: Path) -> None:
     async with leading(tmp_path, [LEADER, FIRST]) as cluster:
         await cluster.live(LEADER, FIRST, 4)
         cluster.broker.controller.secret_digests[SECOND] = ""  # of whose registration the metadata have not heard
@@ -269,7 +269,7 @@ async def test_a_replica_on_a_listener_for_clients_is_refused(tmp_path: Path) ->
         assert cluster.partition.log.high_watermark == 0
 
 
-async def test_who_joins_is_asked_of_the_controller(tmp_path: Path) -> None:
+async def test_the_leader_proposes_a_joining_replica_to_the_controller(tmp_path: Path) -> None:
     """This controller knows no other broker, and so refuses."""
     async with leading(tmp_path, [LEADER]) as cluster:
         leaderships = cluster.broker.replicas.leaderships
@@ -359,7 +359,7 @@ async def rest(cluster: Cluster, *replicas: int) -> list[Session]:
     return sessions
 
 
-async def test_a_resting_follower_is_told_of_what_it_did_not_ask_for_again(tmp_path: Path) -> None:
+async def test_a_waiting_fetch_gets_records_of_unnamed_partitions(tmp_path: Path) -> None:
     async with leading(tmp_path, REPLICAS) as cluster:
         first, second = await rest(cluster, FIRST, SECOND)
         waiting = first.fetch(wait_ms=FAR_MS)
@@ -407,7 +407,7 @@ async def test_a_resting_follower_is_known_by_its_present_registration(tmp_path:
         assert leadership.followers.broker_epochs([SECOND]) == {SECOND: 80}
 
 
-async def test_a_follower_that_forgot_a_partition_does_not_keep_up_by_fetching_others(tmp_path: Path) -> None:
+async def test_fetches_of_others_do_not_keep_a_partition_in_sync(tmp_path: Path) -> None:
     async with leading(tmp_path, [LEADER, FIRST]) as cluster:
         await cluster.broker.replicas.leader_and_isr(cluster.told([LEADER, FIRST], index=1))
         first = Session(cluster, FIRST, 1)
@@ -421,7 +421,7 @@ async def test_a_follower_that_forgot_a_partition_does_not_keep_up_by_fetching_o
         assert await proposed(cluster) == (LEADER,)
 
 
-async def test_a_follower_that_may_not_join_yet_is_looked_at_until_it_may(tmp_path: Path) -> None:
+async def test_a_follower_is_checked_until_it_may_join(tmp_path: Path) -> None:
     async with leading(tmp_path, [LEADER]) as cluster:
         leadership = cluster.partition.leadership
         assert leadership is not None
@@ -437,7 +437,7 @@ async def test_a_follower_that_may_not_join_yet_is_looked_at_until_it_may(tmp_pa
         assert leadership.followers.proposal is not None
 
 
-async def test_a_fetch_of_many_partitions_looks_only_at_what_has_changed(tmp_path: Path) -> None:
+async def test_a_fetch_of_many_partitions_reads_only_changed_ones(tmp_path: Path) -> None:
     async with leading(tmp_path, REPLICAS) as cluster:
         [first] = await rest(cluster, FIRST)
         session = next(iter(cluster.broker.services.replica_fetch_sessions._sessions.values()))
@@ -451,7 +451,7 @@ async def test_a_fetch_of_many_partitions_looks_only_at_what_has_changed(tmp_pat
         assert len(session.attention) == 0
 
 
-async def test_what_is_read_twice_passes_a_throttle_once(tmp_path: Path) -> None:
+async def test_records_read_twice_pass_a_throttle_once(tmp_path: Path) -> None:
     """A fetch that waits for more records reads the present ones when it begins, and when its wait ends."""
     async with leading(tmp_path, [LEADER, FIRST]) as cluster:
         throttle = await throttled(cluster)
@@ -461,7 +461,7 @@ async def test_what_is_read_twice_passes_a_throttle_once(tmp_path: Path) -> None
         assert throttle._left == -len(data.records)  # to which nothing is added at this rate
 
 
-async def test_who_acknowledgements_wait_for_is_not_held_up(tmp_path: Path) -> None:
+async def test_a_replica_needed_for_acknowledgements_is_not_throttled(tmp_path: Path) -> None:
     """The replica caught up with the log as of its last fetch, but another record has come since: acknowledgements wait
     for the replica, and it joins the ISR once it has the record."""
     async with leading(tmp_path, [LEADER]) as cluster:
@@ -521,7 +521,7 @@ async def test_records_are_deleted_once_the_live_replicas_have_heard(tmp_path: P
         assert (result.error_code, result.low_watermark) == (0, 1)
 
 
-async def test_a_replica_that_does_not_hear_of_a_deletion_is_waited_for_in_vain(tmp_path: Path) -> None:
+async def test_a_deletion_times_out_if_a_replica_does_not_learn_of_it(tmp_path: Path) -> None:
     async with leading(tmp_path, [LEADER, FIRST]) as cluster:
         await cluster.produce(b"a", b"b", acks=1)
         for replica in (FIRST, SECOND):

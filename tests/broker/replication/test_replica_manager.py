@@ -52,7 +52,7 @@ async def test_a_partition_that_is_led_takes_appends_and_commits_them(storage: S
         assert hosting.replicas.appended_bytes == len(batch_of(b"a", b"b"))
 
 
-async def test_what_is_not_hosted_is_unknown_or_led_elsewhere(storage: Storage) -> None:
+async def test_a_partition_not_hosted_here_is_unknown_or_led_elsewhere(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         assert error_of_append(hosting) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         state = UpdateMetadataPartitionState(partition_index=0, leader=OTHER_ID, replicas=[OTHER_ID], isr=[OTHER_ID])
@@ -88,9 +88,8 @@ async def test_an_earlier_leader_epoch_changes_nothing(storage: Storage) -> None
 
 
 @pytest.mark.parametrize("leader_epoch", [3, 4, -1, -2])
-async def test_a_replica_is_stopped_in_its_leader_epoch_and_whatever_that_is_when_the_topic_goes(
-    storage: Storage, leader_epoch: int
-) -> None:
+async def test_a_deletion_stops_a_replica_in_any_leader_epoch(storage: Storage, leader_epoch: int) -> None:
+    """Other stops need the replica's leader epoch."""
     async with storage.hosting() as hosting:
         await hosting.lead(told(is_new=True, leader_epoch=3))
         assert await hosting.stop(0, delete=True, leader_epoch=leader_epoch) == [NONE]
@@ -112,7 +111,7 @@ async def test_a_topic_that_was_made_anew_is_another(storage: Storage) -> None:
         assert hosting.elected == ["t-0", "t-0"]
 
 
-async def test_a_log_that_cannot_be_made_keeps_its_partition_offline_until_it_can(storage: Storage) -> None:
+async def test_a_partition_is_offline_until_its_log_can_be_created(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         storage.files.open_error = no_room()
         assert await hosting.lead(told(is_new=True)) == [ErrorCode.KAFKA_STORAGE_ERROR]
@@ -122,7 +121,7 @@ async def test_a_log_that_cannot_be_made_keeps_its_partition_offline_until_it_ca
         hosting.append(b"x")
 
 
-async def test_a_file_in_the_place_of_a_log_keeps_its_partition_offline_until_it_is_moved_away(
+async def test_a_file_in_a_logs_place_keeps_its_partition_offline(
     storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error names the file, and other partitions are created beside it."""
@@ -157,7 +156,7 @@ async def test_a_name_that_no_topic_can_have_makes_no_file(
 
 
 @pytest.mark.parametrize("delete", [True, False])
-async def test_what_is_stopped_is_hosted_no_more(storage: Storage, *, delete: bool) -> None:
+async def test_a_stopped_replica_is_no_longer_hosted(storage: Storage, *, delete: bool) -> None:
     async with storage.hosting() as hosting:
         await hosting.lead(told(is_new=True), told(partition_index=1, is_new=True))
         stopped = hosting.partition()
@@ -170,9 +169,7 @@ async def test_what_is_stopped_is_hosted_no_more(storage: Storage, *, delete: bo
         assert error_of_append(hosting) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_what_others_have_by_the_word_of_a_new_controller_is_hosted_no_more(
-    storage: Storage, tmp_path: Path
-) -> None:
+async def test_a_new_controllers_states_remove_moved_replicas(storage: Storage, tmp_path: Path) -> None:
     """The controller that moved the replica lost its session, or its connection, before it could send that. The log is
     in the way of no later topic of the name."""
     async with storage.hosting() as hosting:
@@ -214,7 +211,8 @@ async def test_a_full_directory_takes_records_of_coordinators_only(storage: Stor
         hosting.append(b"x")
 
 
-async def test_many_records_are_looked_at_before_the_append_and_again_when_settings_changed(storage: Storage) -> None:
+async def test_a_change_of_settings_has_many_records_checked_again(storage: Storage) -> None:
+    """They are checked before the append, in a thread."""
     storage.config = LogConfig(validate_records=True)
     async with storage.hosting() as hosting:
         await hosting.lead(told(is_new=True))
@@ -238,7 +236,7 @@ async def test_no_records_are_refused(storage: Storage) -> None:
         assert refused.value.error is ErrorCode.INVALID_RECORD
 
 
-async def test_the_acknowledgement_waits_for_the_flush_that_the_topic_asks_for(storage: Storage) -> None:
+async def test_the_acknowledgement_waits_for_the_topics_flush(storage: Storage) -> None:
     """flush.messages, with any acks."""
     storage.config = LogConfig(flush_messages=1)
     async with storage.hosting() as hosting:
@@ -293,7 +291,7 @@ async def test_with_flush_before_ack_the_flush_commits(storage: Storage, acks: i
             assert partition.log.high_watermark == 1
 
 
-async def test_deleted_records_wake_who_waits_there(storage: Storage) -> None:
+async def test_deleted_records_wake_readers_that_wait_there(storage: Storage) -> None:
     async with storage.hosting() as hosting:
         await hosting.lead(told(is_new=True))
         partition, _ = hosting.append(b"a", b"b")

@@ -21,7 +21,7 @@ def slow() -> Iterator[SlowDisk]:
 
 
 @pytest.mark.parametrize("flushed", ["before the acknowledgement", "after each record"])
-def test_only_who_waits_for_a_slow_log_waits(slow: SlowDisk, tmp_path: Path, flushed: str) -> None:
+def test_only_requests_for_a_slow_log_wait(slow: SlowDisk, tmp_path: Path, flushed: str) -> None:
     """All requests are served while one sync is under way, so that none of them waits for it."""
     is_flushed_first = flushed == "before the acknowledgement"
     settings = {"barnabas.flush.before.ack": "true"} if is_flushed_first else {"log.flush.interval.messages": "1"}

@@ -59,7 +59,7 @@ def test_a_topic_whose_znodes_were_removed_may_be_created_again(tmp_path: Path) 
         assert (kept[0] / "00000000000000000000.log").stat().st_size > 0, "the records of before are there"
 
 
-def test_a_topic_that_an_earlier_metadata_store_does_not_know_may_be_created_again(tmp_path: Path) -> None:
+def test_a_topic_unknown_to_the_store_can_be_created_again(tmp_path: Path) -> None:
     broker = Broker(data_dir=tmp_path / "data")
     with broker:
         broker.stop()
@@ -104,7 +104,7 @@ async def tell_everything(broker: Broker) -> None:
     assert response.error_code == ErrorCode.NONE
 
 
-def test_a_deletion_that_a_stop_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_interrupted_deletion_leaves_nothing_behind(tmp_path: Path) -> None:
     """At the start the topic is deleted before its logs count as stray."""
 
     async def queue_deletion() -> None:

@@ -177,7 +177,7 @@ def side(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Side]:
     found.unlimit()
 
 
-def test_a_new_replica_gets_nothing_while_others_are_copied_and_all_when_it_may(side: Side) -> None:
+def test_a_throttled_new_replica_gets_all_when_its_turn_comes(side: Side) -> None:
     """A replica that is not listed was added later, and in the same way."""
     side.limit(0)
     listed = side.topic([LEADER], is_listed=True, records=RECORDS)
@@ -216,7 +216,7 @@ def test_bytes_of_replicas_in_sync_count(side: Side) -> None:
     side.wait_moved(listed)
 
 
-def test_before_anything_has_passed_the_first_bytes_of_a_new_replica_may(side: Side) -> None:
+def test_the_first_bytes_of_a_new_replica_pass_the_throttle(side: Side) -> None:
     """So that other replicas delay it in the test above."""
     side.limit(SLOW)
     listed = side.topic([LEADER], is_listed=True, records=RECORDS)

@@ -17,7 +17,7 @@ def throttle(clock: ManualClock, rate: int = RATE, replicas: str = "*") -> Throt
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [5_000, 100_000, 400_000])
 @pytest.mark.parametrize("seed", range(5))
-def test_what_passes_in_any_ten_seconds_is_the_rate(size: int, seed: int) -> None:
+def test_bytes_in_any_ten_seconds_keep_to_the_rate(size: int, seed: int) -> None:
     clock, rng = ManualClock(), random.Random(seed)
     of = throttle(clock)
     passed: list[tuple[int, int]] = []
@@ -34,7 +34,7 @@ def test_what_passes_in_any_ten_seconds_is_the_rate(size: int, seed: int) -> Non
         assert total == pytest.approx(RATE * 10, rel=0.1), f"from {begin_ms} ms on"
 
 
-def test_what_was_not_used_is_lost() -> None:
+def test_unused_bytes_are_lost() -> None:
     clock = ManualClock()
     of = throttle(clock)
     clock.advance(3_600_000)
@@ -43,7 +43,7 @@ def test_what_was_not_used_is_lost() -> None:
     assert of.wait_ms() == 751, "all but a quarter of a second's"
 
 
-def test_what_is_given_back_may_pass() -> None:
+def test_returned_bytes_may_pass() -> None:
     clock = ManualClock()
     of = throttle(clock)
     clock.advance(100)

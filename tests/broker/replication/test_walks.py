@@ -18,7 +18,7 @@ WALKS = 25
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_nothing_acknowledged_is_lost_and_all_replicas_become_one(seed: int) -> None:
+def test_acknowledged_records_survive_and_replicas_become_equal(seed: int) -> None:
     walk = Walk(seed)
     walk.run(STEPS)
     assert walk.acknowledged

@@ -42,7 +42,7 @@ def test_checkpoints_are_written_by_their_intervals(name: str, interval_ms: int,
         assert line in (tmp_path / name).read_text()
 
 
-def test_recovery_points_are_written_after_a_start_that_recovered(tmp_path: Path) -> None:
+def test_a_start_that_recovers_writes_recovery_points(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path) as broker:
         fill(broker)
         broker.kill()

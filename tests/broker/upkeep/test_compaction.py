@@ -201,7 +201,7 @@ def start_cleaning(order: bytes, arguments: list[str]) -> tuple["subprocess.Pope
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", ["", "cleaner_process._end_with_parent = lambda: None; "])
-def test_a_cleaning_process_ends_when_nobody_is_at_the_other_end(plant: str, tmp_path: Path) -> None:
+def test_a_cleaning_process_ends_with_its_parent(plant: str, tmp_path: Path) -> None:
     order = encode_job(held_job(tmp_path), is_durable=True, max_bytes_per_second=10_000)
     *start, statement, paths = command(sys.executable)
     planted = statement.replace("main()", f"from barnabas.broker.upkeep import cleaner_process; {plant}main()")
@@ -244,7 +244,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_what_the_disk_had_no_room_for_is_compacted_later() -> None:
+def test_a_log_without_room_is_compacted_later() -> None:
     files = RuledFiles()
     files.refuse("open", errno.ENOSPC, lambda path: path.endswith(".cleaned"))
     settings = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
@@ -319,7 +319,7 @@ def test_files_of_this_process_alone_are_compacted_in_it(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_what_was_clean_is_still_clean_though_nothing_was_compacted_at_the_start(tmp_path: Path) -> None:
+def test_clean_offsets_survive_a_start_without_compaction(tmp_path: Path) -> None:
     settings = {"segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
     path = tmp_path / "cleaner-offset-checkpoint"
 
@@ -370,7 +370,7 @@ def test_a_batch_that_decompresses_to_too_much_stays_as_it_is(process: BarnabasP
 
 
 @pytest.mark.slow
-def test_what_the_disk_failed_at_is_left_alone() -> None:
+def test_a_log_with_a_disk_error_is_not_compacted_again() -> None:
     """Until the next start, while others are compacted again and again; what it has is served."""
     files = RuledFiles()
     files.refuse("open", errno.EIO, lambda path: path.endswith(".cleaned") and "/bad-0/" in path)
@@ -401,7 +401,7 @@ def crafted(number: int) -> bytearray:
 
 
 @pytest.mark.slow
-def test_tombstones_that_stay_for_ever_and_crafted_batches_are_compacted_and_so_is_all_else(
+def test_permanent_tombstones_and_crafted_batches_are_compacted(
     process: BarnabasProcess,
 ) -> None:
     create(process, "ever", segment_bytes="14000", delete_retention_ms=str(2**63 - 1))
@@ -428,7 +428,7 @@ def test_tombstones_that_stay_for_ever_and_crafted_batches_are_compacted_and_so_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["log_to_clean", "make_job", "run_pass"])
-def test_a_log_that_raises_is_set_aside_and_the_others_are_compacted(
+def test_a_log_that_raises_does_not_stop_compaction_of_others(
     plan: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def is_bad(*arguments: Any) -> bool:
@@ -466,7 +466,7 @@ def test_the_cleaning_process_tells_what_the_disk_said() -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b'["end", 1', b"[]\n", b"1\n", b"x\n", b'["end", 1]\n', b"\xff\n"])
-def test_what_is_no_result_is_a_failure_of_the_pass(line: bytes) -> None:
+def test_an_invalid_result_fails_the_pass(line: bytes) -> None:
     with pytest.raises(StorageError, match="the cleaning process"):
         decode_result(line)
 
@@ -477,7 +477,7 @@ def test_the_cleaning_process_tells_what_is_damaged() -> None:
     assert raised.value.path == "path"
 
 
-def test_a_throttled_pass_ends_when_nobody_wants_it_any_more() -> None:
+def test_an_abandoned_throttled_pass_ends() -> None:
     questions: list[None] = []
     throttle = Throttle(10, lambda: questions.append(None) or len(questions) > 1)  # type: ignore[func-returns-value]
     throttle.pause(1_000_000_000)  # or in three years

@@ -125,7 +125,7 @@ def test_failing_system_calls_end_the_process(point: str, tmp_path: Path, monkey
         assert outcome.startswith("0 ")
 
 
-def test_a_file_system_that_turns_read_only_ends_the_process_and_is_named() -> None:
+def test_a_read_only_file_system_ends_the_process() -> None:
     """As ext4 does by default on many systems, when it finds itself damaged or its disk fails."""
     try:
         with CuttableDisk() as disk, BarnabasProcess(SETTINGS, data_dir=disk.path / "data") as broker:

@@ -204,7 +204,7 @@ def test_a_full_disk_is_survived(broker: BarnabasProcess, request: pytest.Fixtur
 
 
 @pytest.mark.parametrize("broker", ["67108864", "0"], indirect=True)
-def test_transactions_end_and_logs_are_compacted_around_a_full_disk(
+def test_transactions_and_compaction_get_through_a_full_disk(
     broker: BarnabasProcess, request: pytest.FixtureRequest
 ) -> None:
     """While the disk is full if there is a reserve, else when there is room again."""

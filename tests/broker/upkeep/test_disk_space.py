@@ -76,7 +76,8 @@ def test_a_full_directory_is_named_until_it_has_room_again(broker: Broker, disk:
     assert topic.produce("v").offset == 0
 
 
-def test_without_a_reserve_the_free_bytes_are_told_and_nobody_is_refused(disk: Disk) -> None:
+def test_without_a_reserve_no_record_is_refused(disk: Disk) -> None:
+    """The free bytes are reported all the same."""
     with Broker(files=disk, barnabas_disk_reserve_bytes=0) as broker:
         disk.free = 7
         wait_until(lambda: list(broker.server.disk_space.free_bytes.values()) == [7], "a look at the disk")
@@ -84,7 +85,7 @@ def test_without_a_reserve_the_free_bytes_are_told_and_nobody_is_refused(disk: D
         assert broker.create_topic("t").produce("v").offset == 0
 
 
-def test_what_a_write_finds_out_is_told_too(broker: Broker) -> None:
+def test_a_failed_write_reports_the_full_disk(broker: Broker) -> None:
     topic = broker.create_topic("t")
     with broker.faults.disk_full(), pytest.raises(ApiError, match=r"The disk of t-0 at broker 1 is full\.") as refused:
         topic.produce("v")
@@ -92,7 +93,7 @@ def test_what_a_write_finds_out_is_told_too(broker: Broker) -> None:
     assert topic.produce("v").offset == 0
 
 
-def test_what_cannot_be_created_for_lack_of_room_says_so(broker: Broker, disk: Disk) -> None:
+def test_a_topic_without_room_is_refused_with_the_reason(broker: Broker, disk: Disk) -> None:
     disk.free = 1000
     wait_until(told(broker), "a full disk")
     complaint = f"{broker.data_dir} is full, records of clients are refused"

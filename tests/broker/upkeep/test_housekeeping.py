@@ -49,7 +49,7 @@ async def runs(interval_ms: int, *, is_async: bool, minutes: int = 1) -> int:
         (2**63 - 1, 0),
     ],
 )
-def test_how_often_a_job_runs_in_a_minute(interval_ms: int, expected: int, is_async: bool) -> None:
+def test_jobs_run_at_their_intervals(interval_ms: int, expected: int, is_async: bool) -> None:
     assert asyncio.run(runs(interval_ms, is_async=is_async)) == expected
 
 

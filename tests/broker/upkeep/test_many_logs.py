@@ -182,7 +182,7 @@ def test_many_segments_of_one_log_go_in_turns(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_file_without_timestamps_is_asked_for_its_time_in_a_thread(tmp_path: Path) -> None:
+def test_a_thread_reads_the_time_of_a_file_without_timestamps(tmp_path: Path) -> None:
     async def test() -> None:
         bench = Bench(tmp_path, RETENTION, lambda _number: NOW_MS + 1)  # timestamp -1
         for number in range(LOGS):
@@ -197,7 +197,7 @@ def test_a_file_without_timestamps_is_asked_for_its_time_in_a_thread(tmp_path: P
     run(test)
 
 
-def test_logs_that_are_deleted_or_written_to_during_a_pass_are_no_failure(tmp_path: Path) -> None:
+def test_logs_changed_during_a_pass_are_no_failure(tmp_path: Path) -> None:
     async def test() -> None:
         bench = Bench(tmp_path, RETENTION, lambda _number: 2 * HOUR_MS)
         deleted, written = range(0, LOGS, 3), range(1, LOGS, 3)
@@ -224,7 +224,7 @@ def test_logs_that_are_deleted_or_written_to_during_a_pass_are_no_failure(tmp_pa
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
-def test_a_log_whose_times_cannot_be_read_keeps_no_other_from_retention(tmp_path: Path, error: int) -> None:
+def test_a_log_with_unreadable_times_does_not_stop_retention(tmp_path: Path, error: int) -> None:
     async def test() -> None:
         bench = Bench(tmp_path, RETENTION, lambda _number: 2 * HOUR_MS)
         bench.files.broken, bench.files.error = "/t-7/", error
@@ -263,7 +263,7 @@ def test_compaction_looks_for_candidates_in_threads(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_pass_that_reads_a_new_topic_of_the_name_blames_nobody(
+def test_a_pass_that_reads_a_new_topic_of_the_name_is_no_failure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It works by paths: when its log was deleted, a new one may have the same. Found by the simulation (seed 7)."""

@@ -544,7 +544,7 @@ def test_bounding_producers(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.slow
-def test_bounding_who_is_about_to_begin_a_transaction() -> None:
+def test_producers_about_to_begin_a_transaction_are_bounded() -> None:
     states = [ProducerState() for _ in range(3)]
     for state, count in zip(states, (9_000, 9_500, 100), strict=True):
         for producer_id in range(count):
@@ -632,7 +632,7 @@ class Encoding(Channel):
         return "done"
 
 
-def test_what_no_message_can_carry_keeps_a_broker_from_hearing_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unsendable_state_does_not_hold_back_the_others(caplog: pytest.LogCaptureFixture) -> None:
     """Told once, counted, and heard of again when it can be sent."""
 
     def roles(leader: int) -> LeaderAndIsrRequest:
@@ -684,7 +684,7 @@ def test_what_no_message_can_carry_keeps_a_broker_from_hearing_nothing_else(capl
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 3, "each is told once"
 
 
-def test_all_that_set_aside_are_on_the_page() -> None:
+def test_every_component_that_sets_aside_is_in_the_metrics() -> None:
     """Also those of a broker that has never followed anybody before the page was made."""
     with Broker() as broker:
         sources = broker.server.metric_sources()

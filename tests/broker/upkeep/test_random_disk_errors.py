@@ -159,7 +159,7 @@ def test_failures_at_random_take_away_nothing_acknowledged(count: int, is_timed:
 
 @pytest.mark.slow
 @pytest.mark.live
-def test_failures_that_nobody_notices_are_found(tmp_path: Path) -> None:
+def test_unnoticed_failures_are_found(tmp_path: Path) -> None:
     """Show that the test above finds such failures."""
     trigger = tmp_path / "fail"
     with BarnabasProcess(SETTINGS, module=f"tests.support.failing_disk:unnoticed sync:{trigger}") as broker:

@@ -26,7 +26,7 @@ def run_once(log_dir: Path, *, crash: bool = False) -> tuple[int, int]:
     return asyncio.run(life())
 
 
-def test_the_mark_of_a_clean_stop_tells_the_epoch_and_the_next_start_reads_it(tmp_path: Path) -> None:
+def test_the_next_start_reads_the_epoch_of_a_clean_stop(tmp_path: Path) -> None:
     first, found = run_once(tmp_path)
     assert first > 0
     assert found == -1, "nobody was here before"

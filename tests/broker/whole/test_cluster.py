@@ -86,7 +86,7 @@ async def test_another_broker_becomes_the_controller(tmp_path: Path, is_crash: b
         assert sorted(await brokers.leaders(1, "u")) == [2, 3]
 
 
-async def test_a_leader_has_the_controller_take_a_silent_follower_out_of_the_isr(tmp_path: Path) -> None:
+async def test_a_silent_follower_leaves_the_isr(tmp_path: Path) -> None:
     """Each broker leads one partition: one of them has the controller beside it, the other asks it over a socket."""
     async with cluster(tmp_path, 2, replica_lag_time_max_ms="500") as brokers:
         await brokers.create("t", 2, 2)
@@ -101,7 +101,7 @@ async def test_a_leader_has_the_controller_take_a_silent_follower_out_of_the_isr
             assert hosted.state.isr == (leader,)
 
 
-async def test_what_was_acknowledged_outlives_its_leaders(tmp_path: Path) -> None:
+async def test_acknowledged_records_outlive_their_leaders(tmp_path: Path) -> None:
     """Each of them dies once, and comes back; the records are where they were, in all logs."""
     async with cluster(tmp_path, 3, min_insync_replicas="2") as brokers:
         await brokers.create("t", 1, 3)
@@ -123,16 +123,14 @@ async def test_what_was_acknowledged_outlives_its_leaders(tmp_path: Path) -> Non
         assert epochs[0] == epochs[1] == epochs[2]
 
 
-async def test_clients_are_sent_away_by_a_broker_that_knows_nothing_yet(tmp_path: Path) -> None:
+async def test_a_broker_without_metadata_sends_clients_away(tmp_path: Path) -> None:
     async with cluster(tmp_path, 1) as brokers:
         brokers.brokers[1].welcome.serves_clients.clear()
         with pytest.raises(PeerUnavailable):
             await brokers.ask(1, MetadataRequest(topics=[]), 8)
 
 
-async def test_a_broker_that_others_do_not_reach_says_why_it_is_not_ready(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unreachable_broker_says_why_it_is_not_ready(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     async with cluster(tmp_path, 1) as brokers:
         keys = {
@@ -208,7 +206,7 @@ def read_committed(bootstrap_servers: str) -> list[tuple[int, bytes]]:
     return sorted(found)
 
 
-async def test_a_disk_of_the_controller_that_hangs_holds_no_election_up(tmp_path: Path) -> None:
+async def test_a_hanging_disk_of_the_controller_delays_no_election(tmp_path: Path) -> None:
     """A topic is deleted there meanwhile."""
     async with cluster(tmp_path, 0) as brokers:
         disk = RuledFiles()

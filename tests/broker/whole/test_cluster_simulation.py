@@ -137,7 +137,7 @@ class LyingDisk(SimulatedDisk):
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-def test_what_a_disk_loses_is_found() -> None:
+def test_records_lost_by_a_disk_are_found() -> None:
     """The control: with power cuts on a disk that does not sync, records that were acknowledged must be missed."""
     for seed in range(BUDGET):
         outcome = simulate(seed, 40, brokers=1, new_disk=LyingDisk)

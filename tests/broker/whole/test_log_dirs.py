@@ -118,7 +118,7 @@ def test_the_order_of_log_dirs_does_not_matter_and_new_ones_join(dirs: LogDirs) 
 
 
 @pytest.mark.parametrize("is_empty", [False, True], ids=["gone", "not mounted"])
-def test_partitions_of_a_missing_directory_are_offline_until_it_is_back(dirs: LogDirs, is_empty: bool) -> None:
+def test_a_missing_directorys_partitions_are_offline(dirs: LogDirs, is_empty: bool) -> None:
     fill(dirs.start(dirs.a, dirs.b))
     dirs.stop()
     where = dirs.where()
@@ -155,7 +155,7 @@ def test_partitions_of_a_missing_directory_are_offline_until_it_is_back(dirs: Lo
     assert ends(process, *missed) == [2] * len(missed)
 
 
-def test_a_disk_may_be_mounted_at_another_path_one_start_too_late(dirs: LogDirs) -> None:
+def test_a_disk_may_be_mounted_elsewhere_one_start_too_late(dirs: LogDirs) -> None:
     """The folder below, which that start took for a new directory, is missed, and what is in it is not made anew."""
     fill(dirs.start(dirs.a, dirs.b))
     dirs.stop()
@@ -175,7 +175,8 @@ def test_a_disk_may_be_mounted_at_another_path_one_start_too_late(dirs: LogDirs)
     assert sorted(index for index, leader in leaders(process, "early").items() if leader == -1) == sorted(covered)
 
 
-def test_clients_are_told_of_a_storage_error_and_a_deletion_waits(dirs: LogDirs) -> None:
+def test_a_missing_directory_is_a_storage_error(dirs: LogDirs) -> None:
+    """A deletion waits for the directory."""
     fill(dirs.start(dirs.a, dirs.b))
     dirs.stop()
     dirs.b.rename(dirs.away)
@@ -215,7 +216,7 @@ def test_an_empty_metadata_store_is_told_as_such_and_stays_empty(dirs: LogDirs, 
     assert ends(dirs.start(dirs.a, dirs.b), *range(6)) == [1] * 6
 
 
-def test_without_the_directory_of_the_metadata_store_a_start_is_refused(dirs: LogDirs) -> None:
+def test_a_start_without_the_metadata_store_is_refused(dirs: LogDirs) -> None:
     fill(dirs.start(dirs.a, dirs.b))
     dirs.stop()
     dirs.a.rename(dirs.away)
@@ -258,7 +259,7 @@ def test_a_log_dir_that_is_a_file_is_named(dirs: LogDirs) -> None:
     assert f"log directory {dirs.b} cannot be used: Not a directory" in dirs.refusal(dirs.a, dirs.b)
 
 
-def test_partitions_moved_between_directories_while_the_broker_is_stopped_are_found(dirs: LogDirs) -> None:
+def test_partitions_moved_between_directories_are_found(dirs: LogDirs) -> None:
     """Kafka allows it; every one is moved, and the first directory is taken out of log.dirs with its store moved."""
     fill(dirs.start(dirs.a, dirs.b))
     dirs.stop()

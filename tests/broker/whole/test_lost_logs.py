@@ -108,7 +108,7 @@ def lose(last: ClusterBroker, what: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["disk", "log"])
-def test_who_was_in_sync_before_leads_for_the_last_one_that_has_lost_its_log(cluster: Cluster, what: str) -> None:
+def test_the_replica_in_sync_before_replaces_a_lost_last_one(cluster: Cluster, what: str) -> None:
     last = stop_all(cluster)
     lose(last, what)
     for broker in reversed(cluster.brokers):  # the one that lost it governs
@@ -147,7 +147,7 @@ def test_the_last_one_in_sync_does_not_lead_without_its_log(
 
 
 @pytest.mark.slow
-def test_that_two_have_to_be_in_sync_by_now_does_not_help_who_lost_what_it_acknowledged_alone() -> None:
+def test_a_minimum_raised_later_does_not_help_a_lone_lost_leader() -> None:
     """The default was raised in the files of all brokers while they were stopped."""
     with Cluster(replica_lag_time_max_ms=2000, min_insync_replicas=1) as cluster:
         cluster.create_topic(TOPIC)
@@ -165,7 +165,7 @@ def test_that_two_have_to_be_in_sync_by_now_does_not_help_who_lost_what_it_ackno
 
 
 @pytest.mark.slow
-def test_where_all_have_died_the_one_with_an_empty_disk_waits_for_the_others(cluster: Cluster) -> None:
+def test_after_all_deaths_an_empty_disk_waits_for_the_others(cluster: Cluster) -> None:
     for broker in cluster.brokers:
         broker.kill(heard=False)  # all at once
     replaced = cluster.brokers[0]
@@ -180,7 +180,7 @@ def test_where_all_have_died_the_one_with_an_empty_disk_waits_for_the_others(clu
 
 
 @pytest.mark.slow
-def test_where_all_have_died_the_one_without_segments_does_not_lead(cluster: Cluster) -> None:
+def test_after_all_deaths_a_log_without_segments_does_not_lead(cluster: Cluster) -> None:
     """Its directory is there, and what was written down of the log, as after a kill: an empty log would cut others."""
     robbed = cluster.brokers[0]
 
@@ -204,7 +204,7 @@ def test_where_all_have_died_the_one_without_segments_does_not_lead(cluster: Clu
 
 
 @pytest.mark.slow
-def test_who_deletes_the_file_gives_the_logs_up(cluster: Cluster) -> None:
+def test_deleting_the_file_gives_the_lost_logs_up(cluster: Cluster) -> None:
     """Where all disks were replaced there is nobody to elect."""
     last = stop_all(cluster)
     for broker in cluster.brokers:
@@ -221,7 +221,7 @@ def test_who_deletes_the_file_gives_the_logs_up(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_what_nobody_else_has_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_log_without_another_replica_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
     with Cluster(1) as cluster:
         (broker,) = cluster.brokers
         cluster.create_topic(TOPIC)

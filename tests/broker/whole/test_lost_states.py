@@ -105,7 +105,7 @@ async def test_a_replica_that_is_away_may_have_led_alone(
         assert brokers.log(leader, "t").log_end_offset == (4 if end == "it comes back" else 2)
 
 
-async def test_who_has_most_is_elected(tmp_path: Path) -> None:
+async def test_the_replica_with_most_records_is_elected(tmp_path: Path) -> None:
     """It left the ISR last, and is not the first of the assignment."""
     unclean = {"unclean_leader_election_enable": "true"}
     async with cluster(tmp_path, 3, **unclean) as brokers:

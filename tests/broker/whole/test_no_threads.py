@@ -119,7 +119,7 @@ def test_a_broker_that_is_handed_the_one_thread_starts_none(tmp_path: Path) -> N
         asyncio.run(scenario())
 
 
-def test_a_session_with_zookeeper_that_gets_no_thread_is_refused_in_one_line() -> None:
+def test_a_session_without_a_thread_fails_in_one_line() -> None:
     """As one that finds no server is: a start ends with that line, whoever lost a session tries again."""
 
     async def scenario() -> None:

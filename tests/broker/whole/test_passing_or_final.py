@@ -465,7 +465,7 @@ CONNECTIONS, REFUSED = 5, (0, 2, 4)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", PORTS)
-def test_a_connection_that_could_not_be_accepted_costs_no_more_than_itself(what: str, tmp_path: Path) -> None:
+def test_a_failed_accept_costs_one_connection_only(what: str, tmp_path: Path) -> None:
     """The first, the middle and the last of five, each error: nothing on a disk is concerned, so each of them passes.
     libuv makes these calls; strace has the kernel refuse them.
     """

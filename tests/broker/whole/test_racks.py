@@ -84,7 +84,7 @@ async def test_no_two_replicas_of_a_partition_are_in_one_rack(tmp_path: Path) ->
         assert rack_counts(await replicas(brokers, "on-demand")) == [2] * PARTITIONS
 
 
-async def test_where_some_brokers_have_no_rack_only_clients_place_replicas(tmp_path: Path) -> None:
+async def test_with_some_rackless_brokers_only_clients_place_replicas(tmp_path: Path) -> None:
     """Kafka with ZooKeeper refuses that, too (AdminUtils.assignReplicasToBrokers), with UNKNOWN_SERVER_ERROR."""
     refusal = "Some brokers have a rack and others have none."
     async with standing(tmp_path, {1: "a", 2: None, 3: "b"}) as brokers:

@@ -51,7 +51,7 @@ async def test_a_record_is_acknowledged_when_three_have_it(tmp_path: Path) -> No
         await until(lambda: all(log.high_watermark == 20 for log in logs))  # followers hear of it with their next fetch
 
 
-async def test_with_too_few_in_sync_nothing_is_acknowledged_until_there_are_enough(tmp_path: Path) -> None:
+async def test_a_too_small_isr_acknowledges_nothing(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3, min_insync_replicas="3") as brokers:
         partition = await topic_of_three(brokers)
         followers = [node_id for node_id in (1, 2, 3) if node_id != partition.state.node_id]
@@ -78,7 +78,7 @@ async def test_records_are_deleted_on_all_three(tmp_path: Path) -> None:
         assert [hosted(brokers, node_id).log.log_start_offset for node_id in (1, 2, 3)] == [2, 2, 2]
 
 
-async def test_a_creation_that_waits_at_the_controller_holds_up_nothing_else_that_is_asked_of_it(
+async def test_a_waiting_creation_does_not_delay_the_controller(
     tmp_path: Path,
 ) -> None:
     """As one does whose replica finds no room; who is in sync must not wait for that."""
@@ -111,7 +111,7 @@ async def test_a_creation_that_waits_at_the_controller_holds_up_nothing_else_tha
         released.set()
 
 
-async def test_who_stops_last_has_nobody_to_hand_over_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_last_broker_stops_without_a_hand_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its controller knows that before its metadata does."""
     async with cluster(tmp_path, 2) as brokers:
         assert await brokers.create("t", 2, 2) is ErrorCode.NONE

@@ -90,7 +90,7 @@ def test_records_offsets_and_the_cluster_survive(process: BarnabasProcess, how: 
     assert set(metadata.topics) == {"t", "__consumer_offsets"}
 
 
-def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9_under_load(process: BarnabasProcess) -> None:
+def test_kills_under_load_lose_and_double_no_records(process: BarnabasProcess) -> None:
     sender = producer(process, **{"message.timeout.ms": 120_000, "reconnect.backoff.max.ms": 200})
     acknowledged: list[int] = []
     failed: list[str] = []

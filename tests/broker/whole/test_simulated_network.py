@@ -86,7 +86,7 @@ def some_bytes(draw: random.Random) -> list[bytes]:
 
 
 @in_world()
-async def test_bytes_arrive_in_order_and_once_whatever_delays_pauses_and_cuts(world: World) -> None:
+async def test_bytes_arrive_once_in_order_despite_delays_and_cuts(world: World) -> None:
     draw = world.network.draw
     _, writer = await world.connect()
     sent = some_bytes(draw)
@@ -142,7 +142,7 @@ async def test_a_receiver_that_does_not_read_holds_the_sender_back(world: World)
 
 
 @in_world(range(3))
-async def test_nobody_listens(world: World) -> None:
+async def test_a_connection_without_a_listener_is_refused(world: World) -> None:
     with pytest.raises(ConnectionRefusedError):
         await world.a.start(asyncio.open_connection("b", 9093))
     with pytest.raises(OSError, match="no host is called c"):
@@ -150,7 +150,7 @@ async def test_nobody_listens(world: World) -> None:
 
 
 @in_world()
-async def test_who_connects_across_a_cut_waits_for_its_end(world: World) -> None:
+async def test_a_connection_across_a_cut_waits_for_its_end(world: World) -> None:
     world.network.cut("b", "a")
     connecting = world.a.start(asyncio.open_connection("b", 9092))
     await asyncio.sleep(20)
@@ -194,7 +194,8 @@ async def test_a_reset_is_heard_of_on_both_sides(world: World) -> None:
 
 
 @in_world()
-async def test_a_killed_process_does_nothing_more_and_its_peers_hear_of_it(world: World) -> None:
+async def test_peers_learn_of_a_killed_process(world: World) -> None:
+    """The process does nothing more."""
     reader, writer = await world.connect()
     ticks: list[float] = []
     cleaned_up: list[str] = []
@@ -228,7 +229,7 @@ async def test_a_killed_process_does_nothing_more_and_its_peers_hear_of_it(world
 
 
 @in_world()
-async def test_who_loses_power_is_heard_of_when_it_is_asked_something_after_it(world: World) -> None:
+async def test_a_power_loss_is_noticed_by_the_next_request(world: World) -> None:
     reader, writer = await world.connect()
     assert world.b.host is not None
     world.b.kill()
@@ -246,7 +247,7 @@ async def test_who_loses_power_is_heard_of_when_it_is_asked_something_after_it(w
 
 
 @in_world()
-async def test_a_paused_process_does_everything_afterwards_and_in_order(world: World) -> None:
+async def test_a_paused_process_does_its_work_later_in_order(world: World) -> None:
     _, writer = await world.connect()
     done: list[int] = []
 

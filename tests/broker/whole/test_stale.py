@@ -91,7 +91,7 @@ class Gate:
 
 @pytest.mark.parametrize("change", ["configuration", "another topic of the name"])
 @in_loop
-async def test_a_batch_is_checked_by_the_rules_of_the_log_that_takes_it(tmp_path: Path, change: str) -> None:
+async def test_a_batch_is_checked_by_the_rules_of_its_log(tmp_path: Path, change: str) -> None:
     """Large batches are looked at in a thread; a topic that is compacted by then takes no records without keys."""
     async with running(tmp_path) as broker:
         await create(broker, "t", message_timestamp_before_max_ms="1000000")
@@ -170,7 +170,7 @@ class LateStore(EmbeddedStore):
 
 
 @in_loop
-async def test_no_configuration_is_left_for_a_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+async def test_a_topic_deleted_meanwhile_leaves_no_configuration(tmp_path: Path) -> None:
     store = LateStore(":memory:", ManualClock())
     await store.open()
     async with running(tmp_path, replace(ENVIRONMENT, metadata_store=store)) as broker:
@@ -186,7 +186,7 @@ async def test_no_configuration_is_left_for_a_topic_that_is_deleted_meanwhile(tm
 
 
 @in_loop
-async def test_no_offset_is_committed_for_a_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+async def test_a_topic_deleted_meanwhile_gets_no_offset(tmp_path: Path) -> None:
     """The transaction's coordinator takes its time to add the group's partition."""
     slow = SlowDisk("__transaction_state-")
     slow.go_on.set()
@@ -222,7 +222,7 @@ async def test_no_offset_is_committed_for_a_topic_that_is_deleted_meanwhile(tmp_
 
 
 @in_loop
-async def test_what_every_shard_is_told_reaches_the_next_life_of_one_that_is_lost_meanwhile() -> None:
+async def test_events_for_all_shards_reach_a_shard_loaded_again() -> None:
     clock = ManualClock()
     timers = Timers(clock, asyncio.get_running_loop())
     told: list[tuple[int, bool]] = []

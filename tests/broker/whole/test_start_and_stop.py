@@ -98,7 +98,7 @@ def test_a_start_that_recovers_logs_can_be_given_up(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_listener_that_cannot_be_bound_gives_back_the_one_before(tmp_path: Path) -> None:
+def test_a_failed_bind_closes_the_listeners_before_it(tmp_path: Path) -> None:
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]

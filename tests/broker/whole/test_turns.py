@@ -128,7 +128,7 @@ def test_a_turn_comes_after_each_so_many_entries() -> None:
     assert asyncio.run(work(35)) == [10, 20, 30]
 
 
-def test_work_in_one_piece_is_done_at_once_and_the_rest_of_more_in_turns() -> None:
+def test_work_of_one_piece_is_immediate_and_more_takes_turns() -> None:
     def work(pieces: int, done: list[int]) -> InPieces[str]:
         for number in range(pieces):
             if number:
@@ -153,7 +153,7 @@ def test_work_in_one_piece_is_done_at_once_and_the_rest_of_more_in_turns() -> No
     asyncio.run(scenario())
 
 
-def test_creating_and_deleting_many_partitions_leaves_the_loop_to_others(tmp_path: Path) -> None:
+def test_creations_and_deletions_leave_the_loop_turns(tmp_path: Path) -> None:
     """Between two turns few logs are made, and nobody ever sees a part of the topic."""
 
     async def scenario() -> None:
@@ -365,7 +365,7 @@ def test_offsets_of_many_topics_are_fetched_in_slices(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_no_offset_is_kept_of_a_topic_that_is_deleted_while_others_have_their_turn(tmp_path: Path) -> None:
+def test_a_topic_deleted_between_turns_keeps_no_offset(tmp_path: Path) -> None:
     """The next topic of its name would be read from there."""
 
     async def scenario() -> None:
@@ -433,7 +433,7 @@ def test_producing_to_many_partitions_leaves_the_loop_to_others(tmp_path: Path, 
     ("transactional_id", "watched"),
     [(None, (barnabas.broker.handlers.produce, "_message")), ("x", (append_operation, "parse_header"))],
 )
-def test_producing_many_transactional_batches_leaves_the_loop_to_others(
+def test_many_transactional_batches_leave_the_loop_turns(
     tmp_path: Path, transactional_id: str | None, watched: tuple[Any, str]
 ) -> None:
     """Refused without an id; with one, of two producers."""
@@ -491,7 +491,7 @@ def test_creating_many_topics_is_planned_in_slices(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_transactional_ids_are_compared_in_turns_for_one_list_at_a_time(tmp_path: Path) -> None:
+def test_transactional_ids_are_compared_in_turns_per_list(tmp_path: Path) -> None:
     ids = [f"id-{number:02}-{'x' * 4_000}" for number in range(20)]
     pattern = "id-1.*"
     per_turn = math.ceil(STEPS_PER_TURN / IdPattern(pattern).steps(ids[0].encode()))

@@ -56,7 +56,7 @@ async def joining(tmp_path: Path, may_be_told: asyncio.Event) -> AsyncIterator[C
             await starting
 
 
-async def test_who_asks_for_versions_waits_until_the_broker_knows_its_cluster(tmp_path: Path) -> None:
+async def test_api_versions_waits_until_the_broker_knows_its_cluster(tmp_path: Path) -> None:
     """Producers of a partition that a killed broker led: they are told at once who leads it now."""
     may_be_told = asyncio.Event()
     async with joining(tmp_path, may_be_told) as brokers:
@@ -70,7 +70,7 @@ async def test_who_asks_for_versions_waits_until_the_broker_knows_its_cluster(tm
         assert sorted(broker.node_id for broker in known.brokers) == [1, LATE]
 
 
-async def test_who_has_waited_for_long_is_sent_away(tmp_path: Path) -> None:
+async def test_a_client_that_waited_too_long_is_sent_away(tmp_path: Path) -> None:
     clock = ManualClock()
     async with cluster(tmp_path, 1) as brokers:
         keys = {

@@ -207,7 +207,7 @@ async def test_a_sequential_znode_may_have_a_number_and_no_other_name(tmp_path: 
     await store.close()
 
 
-async def test_what_comes_and_goes_in_one_transaction_leaves_nothing(clock: ManualClock) -> None:
+async def test_a_znode_made_and_deleted_in_one_transaction_is_gone(clock: ManualClock) -> None:
     store = await opened(Path(":memory:"), clock)
     session = await store.session()
     await session.multi([Create("/a"), Create("/a/b"), Delete("/a/b"), Delete("/a")])
@@ -277,7 +277,7 @@ def _structural_faults(tree: DataTree) -> list[str]:
     return faults
 
 
-async def test_work_is_done_in_order_though_nobody_waits_for_it() -> None:
+async def test_abandoned_work_is_done_in_order() -> None:
     worker = OwnerThread("worker")
     done: list[int] = []
     given_up = [worker.submit(lambda number=number: done.append(number)) for number in range(100)]  # type: ignore[misc]

@@ -16,7 +16,7 @@ class CountedOwner:
         return id(self)
 
 
-def test_who_goes_is_not_looked_for_among_the_watches_of_others() -> None:
+def test_a_closed_connection_does_not_search_others_watches() -> None:
     """The close of one connection took the server 0.1 s beside 500,000 watches of others, and a thousand connections
     may close."""
     table, one, other = WatchTable[CountedOwner](), CountedOwner(), CountedOwner()

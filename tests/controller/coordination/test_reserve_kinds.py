@@ -11,7 +11,7 @@ from tools.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "link to nothing"])
-def test_what_is_no_file_is_no_reserve_and_holds_nobody_up(tmp_path: Path, kind: str) -> None:
+def test_a_reserve_that_is_no_file_delays_nothing(tmp_path: Path, kind: str) -> None:
     store = tmp_path / "metadata.sqlite"
     store.write_bytes(b"x")
     path = tmp_path / "metadata.sqlite-reserve"

@@ -174,7 +174,7 @@ async def peer(server: ServerUnderTest, *, connects: bool = True) -> AsyncIterat
 
 
 @pytest.mark.parametrize(("asked_ms", "granted_ms"), [(0, 4_000), (6_000, 6_000), (2**31 - 1, 40_000), (-1, 4_000)])
-async def test_what_timeout_is_granted(asked_ms: int, granted_ms: int) -> None:
+async def test_the_server_bounds_the_session_timeout(asked_ms: int, granted_ms: int) -> None:
     async with ServerUnderTest() as server, peer(server, connects=False) as one:
         assert (await one.connect(asked_ms)).timeout_ms == granted_ms
         assert one.session_id > 0
@@ -210,7 +210,7 @@ async def test_a_session_that_is_none_is_over(what: str) -> None:
         assert await one.ask(CREATE, creation("/a")) == (0, string("/a")), "the real one goes on"
 
 
-async def test_who_is_silent_for_too_long_is_over() -> None:
+async def test_a_session_silent_for_too_long_expires() -> None:
     async with ServerUnderTest() as server, peer(server) as silent, peer(server) as talking:
         await silent.ask(CREATE, creation("/silent", flags=1))
         await talking.ask(CREATE, creation("/talking", flags=1))
@@ -333,7 +333,7 @@ async def test_whose_process_has_died_is_over_at_once() -> None:
         other.close()
 
 
-async def test_who_begins_no_session_is_not_kept() -> None:
+async def test_a_connection_without_a_session_is_closed() -> None:
     async with ServerUnderTest() as server, peer(server, connects=False) as one:
         one.writer.write(b"\0")
         await one.writer.drain()
@@ -342,7 +342,7 @@ async def test_who_begins_no_session_is_not_kept() -> None:
         assert await one.is_closed()
 
 
-async def test_so_many_sessions_and_no_more() -> None:
+async def test_the_number_of_sessions_is_bounded() -> None:
     """The present sessions go on, also those without a connection."""
     async with ServerUnderTest(connections_max=NEWCOMERS_MAX + 3) as server, peer(server) as one, peer(server) as two:
         async with peer(server) as gone:
@@ -360,7 +360,7 @@ async def test_so_many_sessions_and_no_more() -> None:
             assert late.session_id > 0
 
 
-async def test_whoever_comes_back_finds_its_place() -> None:
+async def test_a_returning_session_finds_its_place() -> None:
     """However many other clients have sessions, or connections without a session."""
     async with ServerUnderTest(connections_max=NEWCOMERS_MAX + 5) as server, AsyncExitStack() as stack:
         async with peer(server) as broker:
@@ -384,7 +384,7 @@ async def test_connections_have_no_more_descriptors_than_the_process() -> None:
 
 
 @pytest.mark.slow
-async def test_who_does_not_read_is_not_answered_without_end() -> None:
+async def test_responses_to_a_client_that_does_not_read_are_bounded() -> None:
     """Thousands of requests come in one read; their responses are kept until the client reads them."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         data, count = bytes(500_000), 2_000
@@ -449,7 +449,7 @@ async def test_unfinished_requests_have_a_limit() -> None:
         assert unfinished[-1].session_id in {session.session_id for session in connected}
 
 
-async def test_what_was_read_meanwhile_does_not_count() -> None:
+async def test_responses_read_meanwhile_do_not_count() -> None:
     """A transport does not report what it could send later, below its mark."""
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         server.server._held_bytes_max = 2_000
@@ -681,7 +681,7 @@ async def test_watches_are_set_again_in_turns() -> None:
         assert (await writer.ask(EXISTS, string(first) + b"\0"))[0] == 0
 
 
-async def test_watches_of_who_is_gone_are_forgotten_in_turns() -> None:
+async def test_a_gone_clients_watches_are_removed_in_turns() -> None:
     async with ServerUnderTest() as server, peer(server) as one, peer(server) as other:
         table = server.server._service._watches
         paths = [f"/{number}" for number in range(3 * WATCHES_PER_TURN + 1)]
@@ -905,7 +905,7 @@ async def test_the_root_is_not_deleted() -> None:
         assert server.paths == {"/a"}
 
 
-async def test_access_is_not_restricted_and_nobody_is_told_so() -> None:
+async def test_restricting_access_lists_are_refused() -> None:
     async with ServerUnderTest() as server, peer(server) as one:
         only_read = struct.pack(">ii", 1, 1) + string("world") + string("anyone")
         somebody = struct.pack(">ii", 1, 31) + string("digest") + string("user:hash")
@@ -941,7 +941,7 @@ async def test_access_is_not_restricted_and_nobody_is_told_so() -> None:
         (MULTI_READ, multi((EXISTS, string("/") + b"\0"))),
     ],
 )
-async def test_what_is_not_served_is_told(op_code: int, body: bytes) -> None:
+async def test_requests_that_are_not_served_are_an_error(op_code: int, body: bytes) -> None:
     async with ServerUnderTest() as server, peer(server) as one:
         assert await one.ask(op_code, body) == (UNIMPLEMENTED, b"")
         assert await one.ask(CREATE, creation("/b")) == (0, string("/b")), "and the connection goes on"
@@ -967,7 +967,7 @@ async def test_four_letter_words(word: bytes, answer: bytes) -> None:
         struct.pack(">iiqiqi", 32, 0, 0, 4000, 0, 2**31 - 1) + b"1234",
     ],
 )
-async def test_what_is_no_beginning_ends_the_connection(beginning: bytes) -> None:
+async def test_an_invalid_first_request_closes_the_connection(beginning: bytes) -> None:
     async with ServerUnderTest() as server, peer(server) as bystander, peer(server, connects=False) as one:
         one.writer.write(beginning)
         assert await one.is_closed()
@@ -1062,7 +1062,7 @@ class _Transport(asyncio.Transport):
 
 
 @pytest.mark.parametrize(("request_ms", "turn"), [(TURN_MS // 2, 2), (3 * TURN_MS, 1)])
-async def test_who_asks_a_lot_at_once_lets_others_have_their_turn(request_ms: int, turn: int) -> None:
+async def test_a_client_with_many_requests_leaves_others_turns(request_ms: int, turn: int) -> None:
     clock = ManualClock()
     connection, transport = ZooKeeperConnection(_SlowServer(clock, request_ms), 1, clock), _Transport()
     connection.connection_made(transport)
@@ -1084,7 +1084,7 @@ async def test_who_asks_a_lot_at_once_lets_others_have_their_turn(request_ms: in
     assert transport.is_read
 
 
-async def test_who_is_full_when_its_turn_comes_waits_until_it_has_read() -> None:
+async def test_a_client_with_unread_responses_waits_in_its_turn() -> None:
     clock = ManualClock()
     connection, transport = ZooKeeperConnection(_SlowServer(clock, TURN_MS), 1, clock), _Transport()
     connection.connection_made(transport)

@@ -55,7 +55,7 @@ async def test_everything_is_below_the_chroot(zookeeper: ZooKeeperServer, chroot
     await all_of_it.close()
 
 
-async def test_nobody_at_the_address(unused_address: str) -> None:
+async def test_an_address_without_a_server_is_an_error(unused_address: str) -> None:
     with pytest.raises(ConnectionTimedOut, match=rf"no connection to ZooKeeper at {unused_address} within 200 ms"):
         await ZooKeeperSession.open(unused_address, connection_timeout_ms=200)
 
@@ -81,7 +81,7 @@ async def test_any_session_timeout_makes_a_session(
 @pytest.mark.full
 @pytest.mark.alone
 @pytest.mark.parametrize("asked_ms", [1, 2**31 - 1])
-async def test_no_session_timeout_makes_anybody_spin(slow_ticks: ZooKeeperServer, chroot: str, asked_ms: int) -> None:
+async def test_no_session_timeout_makes_a_client_spin(slow_ticks: ZooKeeperServer, chroot: str, asked_ms: int) -> None:
     session = await open_session(slow_ticks, chroot, asked_ms)
     assert await idle_cpu_share() < 0.2
     await session.close()
@@ -117,7 +117,7 @@ async def test_a_slow_server_has_time_at_any_session_timeout(
     ("session_timeout_ms", "server_count", "attempt_s"),
     [(1, 1, 1), (6_000, 1, 1.5), (18_000, 3, 4.5), (18_000, 9, 2), (18_000, 100, 1), (2**31 - 1, 1, 10)],
 )
-async def test_how_long_a_server_may_take_to_answer(
+async def test_the_session_timeout_bounds_a_servers_answer(
     session_timeout_ms: int, server_count: int, attempt_s: float
 ) -> None:
     handler = LoopHandler(asyncio.get_running_loop(), session_timeout_ms, server_count, ManualClock())
@@ -203,7 +203,7 @@ async def test_a_session_ends_when_its_event_loop_hangs(zookeeper: ZooKeeperServ
     await session.close()
 
 
-async def test_a_handshake_that_nobody_answers_is_given_up_in_time(zookeeper: ZooKeeperServer, chroot: str) -> None:
+async def test_an_unanswered_handshake_is_given_up_in_time(zookeeper: ZooKeeperServer, chroot: str) -> None:
     """A server that is starting may accept a connection and forget it; the next attempt must come before the session
     expires."""
     async with Proxy(zookeeper.address) as proxy:

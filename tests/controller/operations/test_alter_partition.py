@@ -65,7 +65,7 @@ def test_a_change_is_written_and_answered() -> None:
 
 
 @pytest.mark.parametrize("partition_epoch", [11, 10, 0])
-def test_what_is_so_already_is_granted_again(partition_epoch: int) -> None:
+def test_an_unchanged_state_is_granted_again(partition_epoch: int) -> None:
     """The first response may have been lost."""
     plan, response = alter(cluster({0: OLD}), wanted((1, 2), partition_epoch=partition_epoch))
     assert plan.writes == ()
@@ -101,7 +101,7 @@ def test_refusals(asked: RequestPartitionData, sender: tuple[int, int], error: s
     assert outcome(cluster({0: OLD}), asked, sender=sender) == error
 
 
-def test_who_is_dead_or_stops_may_not_join() -> None:
+def test_dead_and_stopping_replicas_may_not_join() -> None:
     before = cluster({0: OLD}, live=(1, 2))
     assert outcome(before, wanted((1, 3))) == "INELIGIBLE_REPLICA"
     assert outcome(cluster({0: OLD})._replace(shutting_down=frozenset({3})), wanted((1, 2, 3))) == "INELIGIBLE_REPLICA"

@@ -23,7 +23,7 @@ from tests.controller.operations.clusters import (
 )
 
 
-def test_who_came_went_bounced_and_changed() -> None:
+def test_changes_of_registrations_are_told_apart() -> None:
     known = {n: broker(n) for n in (1, 2, 3, 4)}
     found = {1: broker(1), 2: broker(2, epoch=300), 4: broker(4)._replace(rack="r"), 6: broker(6), 5: broker(5)}
     assert compare_brokers(known, found) == BrokerDifference(come=(5, 6), gone=(3,), bounced=(2,), changed=(4,))
@@ -95,7 +95,7 @@ def test_a_replica_that_may_lack_records_leaves_larger_isrs(doubted: tuple[int, 
 
 
 @pytest.mark.parametrize(("min_insync_replicas", "isr"), [(1, (1,)), (2, (3,)), (3, (3,))])
-def test_who_left_last_has_what_two_had_to_have(min_insync_replicas: int, isr: tuple[int, ...]) -> None:
+def test_the_last_to_leave_has_records_that_took_two_replicas(min_insync_replicas: int, isr: tuple[int, ...]) -> None:
     old = state(NO_LEADER, (1,))._replace(left_isr=(2, 3))
     brokers = [broker(1)._replace(may_lack_records=True), broker(2), broker(3)]
     lacks = lacking(brokers, [("t", 0)])
@@ -106,7 +106,7 @@ def test_who_left_last_has_what_two_had_to_have(min_insync_replicas: int, isr: t
     assert new.left_isr == ((2, 3) if isr == (1,) else (2, NOBODY)), "who is doubted lacks more than who left before"
 
 
-def test_where_who_left_last_is_doubted_too_one_of_the_isr_stays() -> None:
+def test_a_doubted_last_to_leave_keeps_one_of_the_isr() -> None:
     old = state(NO_LEADER, (1,))._replace(left_isr=(2, 3))
     brokers = [broker(member)._replace(may_lack_records=member != 2) for member in REPLICAS]
     plan = plan_unproven(cluster({0: old}), lacking(brokers, [("t", 0)]), EPOCH, never_alone)

@@ -29,7 +29,7 @@ def test_the_first_replica_leads_if_it_is_live_and_in_sync(live: tuple[int, ...]
 
 
 @pytest.mark.parametrize("live", subsets(REPLICAS))
-def test_any_live_replica_leads_where_nobody_does(live: tuple[int, ...]) -> None:
+def test_any_live_replica_leads_a_leaderless_partition(live: tuple[int, ...]) -> None:
     for old in every_state(live):
         new = outcome(cluster({0: old}, live), ElectionType.UNCLEAN)
         if old.leader != NO_LEADER:
@@ -44,7 +44,7 @@ def test_any_live_replica_leads_where_nobody_does(live: tuple[int, ...]) -> None
             assert (new.recovery_state is RecoveryState.RECOVERING) == (not in_sync)
 
 
-def test_what_does_not_exist_is_unknown() -> None:
+def test_elections_of_missing_partitions_are_unknown() -> None:
     before = cluster({0: state(2, REPLICAS)})
     for election_type in ElectionType:
         assert outcome(before, election_type, 1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -116,7 +116,7 @@ def test_leader_for_lost(
         assert (elected.leader_epoch, elected.partition_epoch, elected.controller_epoch) == (8, 8, EPOCH)
 
 
-def test_one_that_may_have_lost_records_keeps_the_others_waiting() -> None:
+def test_a_doubted_replica_makes_the_others_wait() -> None:
     told = {1: LogEnd(6, 70), 2: LogEnd(6, 70, is_certain=False)}
     lost = lost_partition_state()
     assert election.leader_for_lost((1, 2), lost, told, {1, 2}, EPOCH, unclean=False) is None
@@ -128,7 +128,7 @@ def test_one_that_may_have_lost_records_keeps_the_others_waiting() -> None:
     assert elected.leader == 2, "nobody else has what it may have lost"
 
 
-def test_who_left_the_isr_last_is_elected_uncleanly() -> None:
+def test_the_last_replica_to_leave_is_elected_uncleanly() -> None:
     """The others lack records that were acknowledged after they had left."""
     seen = state(1, (1, 2, 3))
     for shut, live in ((2, {1, 3}), (3, {1})):
@@ -148,7 +148,7 @@ def test_who_left_the_isr_last_is_elected_uncleanly() -> None:
     assert elected.leader == 4, "one that has no replica any more is none to be elected"
 
 
-def test_who_is_no_replica_any_more_has_not_left_the_isr() -> None:
+def test_a_removed_replica_has_not_left_the_isr() -> None:
     """Its log is deleted. If it is added again its log is empty, and it must not be elected before others."""
     joined = state(1, (1, 2)).with_isr((1,)).with_isr((1, 3))
     assert joined.left_isr == (2,)
@@ -161,7 +161,7 @@ def test_who_is_no_replica_any_more_has_not_left_the_isr() -> None:
     assert elected.leader == 2
 
 
-def test_who_joins_the_isr_again_has_not_left_it() -> None:
+def test_a_replica_that_joins_again_has_not_left_the_isr() -> None:
     left = state(1, (1, 2, 3)).with_isr((1,))
     assert left.left_isr == (2, 3)
     assert left.with_isr((1, 2)).left_isr == (3,)

@@ -26,7 +26,7 @@ def test_the_first_replica_leads_where_it_may(live: tuple[int, ...]) -> None:
             assert new == old
 
 
-def test_so_many_at_a_time() -> None:
+def test_preferred_elections_are_bounded_at_a_time() -> None:
     before = cluster({p: state(2, REPLICAS) for p in range(5)})
     partitions = [("t", p) for p in range(5)]
     first = plan_preferred_elections(before, partitions, EPOCH, 3, never_alone)

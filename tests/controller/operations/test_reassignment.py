@@ -94,7 +94,7 @@ def stored_parts(before: ClusterState, transfer: Transfer) -> list[tuple[Replica
 
 
 @pytest.mark.parametrize("target", [None, (5, 2), (1, 2), (3, 5)])
-def test_part_of_a_plan_leaves_nobody_in_sync_who_has_no_replica(target: tuple[int, ...] | None) -> None:
+def test_a_part_of_a_plan_leaves_no_isr_member_without_a_replica(target: tuple[int, ...] | None) -> None:
     """If a controller is replaced between the transactions of a large plan, the next one repairs nothing: a broker
     without a replica would count as one that has the acknowledged records."""
     moving = moved_to(started((1, 2)), 3, 4).plan.cluster
@@ -150,13 +150,13 @@ def test_a_reassignment_is_cancelled() -> None:
         (None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
     ],
 )
-def test_what_cannot_be_done_is_refused(target: list[int] | None, error: ErrorCode) -> None:
+def test_impossible_reassignments_are_refused(target: list[int] | None, error: ErrorCode) -> None:
     with pytest.raises(ApiError) as refusal:
         check_reassignment(started((1, 2)), T, target)
     assert refusal.value.error is error
 
 
-def test_what_does_not_exist_is_unknown() -> None:
+def test_reassignments_of_missing_partitions_are_unknown() -> None:
     before = started((1, 2))
     for of, each in ((before, ("t", 1)), (before, ("u", 0)), (before.with_deleting(["t"]), T)):
         with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
@@ -182,7 +182,7 @@ def test_an_absent_broker_keeps_its_replica_but_gets_none() -> None:
         check_reassignment(before, T, [1, 4])
 
 
-def test_nobody_gives_up_the_last_replica_that_has_everything() -> None:
+def test_the_last_replica_with_every_record_is_kept() -> None:
     first = moved_to(started((1, 2)), 3, 4).plan.cluster
     only_new = with_isr(first, 3).with_states({T: partition(first)._replace(isr=(3,), leader=3)})
     for target in (None, [4]):

@@ -28,9 +28,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
-async def test_what_can_be_no_topic_is_left_out_told_once_and_counted(
-    node: Node, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+async def test_invalid_topics_are_left_out_and_counted(node: Node, caplog: pytest.LogCaptureFixture, name: str) -> None:
     """By this controller and by the next one. A request that would add partitions to such a topic fails for that topic
     alone."""
 

@@ -504,7 +504,7 @@ def test_damage_never_escapes(directory: Path, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_what_the_broker_writes_is_right(logs: Any, clean: bool) -> None:
+def test_a_check_finds_no_error_in_the_brokers_files(logs: Any, clean: bool) -> None:
     """Rolled segments, every codec, several epochs, an aborted transaction, a clean and an unclean stop."""
     logs.topic_id = TOPIC_ID
     log = logs.log("flights", 0, segment_bytes=4000, index_interval_bytes=300)

@@ -121,7 +121,7 @@ def test_with_version_2_unknown_producers_start_at_sequence_0() -> None:
     log.append(0, 3)
 
 
-def test_verifications_that_nobody_uses_expire() -> None:
+def test_unused_verifications_expire() -> None:
     log = Log()
     log.begin(0)
     log.state.remove_expired(1000 + log.state.expiration_ms - 1)

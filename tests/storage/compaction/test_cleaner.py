@@ -190,7 +190,7 @@ def test_a_horizon_beyond_what_a_long_holds_is_never_reached(logs, tools, delete
 
 
 @pytest.mark.parametrize("delta", [2**63 - 1, -(2**63)])
-def test_timestamps_that_nobody_looked_at_wrap_around(logs, tools, delta):
+def test_unchecked_timestamps_wrap_around(logs, tools, delta):
     """A topic that is not compacted accepts them, as records of small batches are not decoded; it may become
     compacted."""
     log = logs.log(**compacted(segment_bytes=1 << 20))
@@ -310,7 +310,7 @@ def test_open_transactions_and_recent_segments_stay(logs):
     assert cleanable(log, None, now_ms).first_uncleanable_offset == 3
 
 
-def test_what_is_not_on_the_disk_is_not_cleaned(logs):
+def test_unflushed_records_are_not_cleaned(logs):
     """Otherwise a power cut could lose a record after the pass removed the record before it of the same key."""
     log = logs.log(**compacted())
     for number in range(3):
@@ -503,7 +503,7 @@ def test_a_swap_without_a_descriptor_is_taken_back(logs, tools):
     assert [found for _, found, _ in records(tools, log)] == [b"a", b"active"]
 
 
-def test_the_checkpoint_of_what_is_clean(logs):
+def test_the_cleaner_checkpoint_survives_a_restart(logs):
     log = logs.log(**compacted())
     append(logs, log, (b"a", b"1"))
     path = logs.path / "cleaner-offset-checkpoint"
@@ -516,7 +516,7 @@ def test_the_checkpoint_of_what_is_clean(logs):
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_what_was_lost_or_truncated_is_not_clean(logs, clean):
+def test_lost_and_truncated_records_are_not_clean(logs, clean):
     log = logs.log(**compacted())
     for _ in range(4):
         append(logs, log, (b"a", b"1"))
@@ -577,7 +577,7 @@ def test_a_gap_in_a_log_that_was_compacted_is_no_damage(logs, tools, content, wa
         assert log.log_end_offset == 4
 
 
-def test_what_is_known_of_a_log_that_is_offline_is_kept(logs):
+def test_the_clean_offset_of_an_offline_log_is_kept(logs):
     for topic in ("offline", "other"):
         log = logs.log(topic, **compacted())
         append(logs, log, (b"a", b"1"))
@@ -638,7 +638,7 @@ def test_notes_are_written_after_the_cleaner_checkpoint(logs, full):
 
 
 @pytest.mark.parametrize("passing", [True, False])
-def test_what_the_disk_did_not_take_is_not_clean(logs, passing):
+def test_records_that_the_disk_refused_are_not_clean(logs, passing):
     log = logs.log(**compacted())
     append(logs, log, (b"a", b"1"))
     logs.files.write_limit, logs.files.fail_sync = (0, False) if passing else (None, True)

@@ -831,7 +831,7 @@ def at_length(scenario, plant):
     ],
     ids=lambda found: found.__name__,
 )
-def test_what_is_left_out_is_found(scenario, plant, monkeypatch):
+def test_left_out_syncs_are_found(scenario, plant, monkeypatch):
     plant(monkeypatch)
     samples, every = (0, 3) if scenario is compaction else (4, 1)
     with pytest.raises((Untrue, StorageError)):
@@ -839,7 +839,7 @@ def test_what_is_left_out_is_found(scenario, plant, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_is_left_out_of_a_start_is_found(monkeypatch):
+def test_left_out_syncs_of_a_start_are_found(monkeypatch):
     start_takes_files_in_any_order(monkeypatch)
     with pytest.raises(Untrue):
         crash_while_recovering(play(compaction), every=40, samples=0)

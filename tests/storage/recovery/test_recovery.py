@@ -390,7 +390,7 @@ def test_recovering_twice_gives_the_same_files(logs, tmp_path):
     assert contents(first) == contents(second)
 
 
-def test_what_is_derived_from_batches_is_rebuilt_as_it_was(logs, tmp_path):
+def test_files_derived_from_batches_are_rebuilt_equal(logs, tmp_path):
     """A crash right before a clean shutdown must leave the same files as the shutdown."""
     log = logs.log(segment_bytes=400, index_interval_bytes=100)
     for number in range(20):

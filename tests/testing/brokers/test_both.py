@@ -61,9 +61,7 @@ def test_records_come_from_whoever_leads(owner: Owner, name: str) -> None:
 
 
 @pytest.mark.parametrize("make", [Broker, Cluster])
-def test_topics_have_as_many_partitions_as_the_configuration_says(
-    make: type[Owner], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_topics_have_num_partitions_partitions(make: type[Owner], caplog: pytest.LogCaptureFixture) -> None:
     with make(num_partitions=3) as owner:
         assert owner.create_topic("t").partition_count == 3
         assert owner.create_topic("u", partitions=None).partition_count == 3
@@ -88,7 +86,7 @@ def test_records_are_deleted_below_a_number(owner: Owner, name: str) -> None:
         owner.topic("never").delete_records()
 
 
-def test_roles_are_told(owner: Owner, name: str) -> None:
+def test_roles_of_brokers_are_reported(owner: Owner, name: str) -> None:
     owner.create_topic(name)
     known = {server.node_id for server in owner.live_servers()}
     assert {owner.leader(name), owner.controller()} <= known
@@ -122,7 +120,7 @@ def test_a_topic_is_named_or_given(owner: Owner, name: str) -> None:
     assert owner.leader(topic) in {server.node_id for server in owner.live_servers()}
 
 
-def test_a_transactional_id_that_nobody_has(owner: Owner) -> None:
+def test_an_unknown_transactional_id_is_an_error(owner: Owner) -> None:
     producer = Producer({"bootstrap.servers": owner.bootstrap_servers, "transactional.id": "somebody's"})
     producer.init_transactions(PATIENCE_S)
     for verb in (owner.faults.fence_producer, owner.faults.abort_transaction):
@@ -266,7 +264,7 @@ def test_records_are_there_when_the_leader_has_died(cluster: Cluster) -> None:
     assert len(topic.wait_records(21)) == 21
 
 
-def test_what_is_offline_is_told_by_the_fault_and_not_counted(owner: Owner, name: str) -> None:
+def test_offline_partitions_are_named_and_not_counted(owner: Owner, name: str) -> None:
     topic = owner.create_topic(name, partitions=2)
     for partition in range(2):
         topic.produce("v", partition=partition)
@@ -334,7 +332,7 @@ async def waiting_calls() -> int:
 
 
 @pytest.mark.parametrize("make", [Broker, Cluster])
-def test_what_keeps_a_topic_from_being_created_is_told(make: type[Owner]) -> None:
+def test_a_failed_creation_names_its_reason(make: type[Owner]) -> None:
     with make() as owner, ThreadPoolExecutor(1) as pool:
         full = owner.faults.disk_full()
         creating = pool.submit(owner.create_topic, "t")

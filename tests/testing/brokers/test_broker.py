@@ -43,7 +43,7 @@ def test_a_with_block_is_a_brokers_life() -> None:
     assert threads() <= before, "a thread is left"
 
 
-def test_so_is_an_async_with_block() -> None:
+def test_an_async_with_block_stops_the_broker() -> None:
     async def live() -> None:
         async with Broker() as broker:
             address = broker.bootstrap_servers
@@ -55,7 +55,7 @@ def test_so_is_an_async_with_block() -> None:
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_how_soon_it_is_ready_once_warm() -> None:
+def test_a_warm_broker_is_ready_in_milliseconds() -> None:
     """Some 10 ms (benchmarks/embedding.py)."""
 
     def start_s() -> float:
@@ -218,7 +218,7 @@ def test_a_kill_leaves_no_marker_of_a_clean_end_and_a_stop_does(tmp_path: Path) 
     assert marker.exists()
 
 
-def test_what_is_killed_can_be_cleaned_up_without_another_start() -> None:
+def test_a_killed_broker_can_be_cleaned_up_without_a_start() -> None:
     before = threads()
     broker = Broker().start()
     data_dir = broker.data_dir
@@ -278,7 +278,7 @@ def test_no_descriptor_stays_open() -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_that_nobody_stops_takes_its_directory_along() -> None:
+def test_a_broker_that_is_never_stopped_removes_its_directory() -> None:
     code = """
 from barnabas.testing import Broker
 broker = Broker().start()
@@ -368,7 +368,7 @@ def test_calls_into_the_broker_from_its_own_loop_are_refused() -> None:
             broker.call(inside())
 
 
-def test_it_is_not_alone_with_producers_of_other_brokers() -> None:
+def test_producers_of_gone_brokers_do_not_disturb_a_broker() -> None:
     """A client of one broker that is gone does not disturb the next one."""
     with Broker() as first:
         errors: list[KafkaError] = []

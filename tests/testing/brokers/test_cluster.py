@@ -77,7 +77,7 @@ def test_clients_use_it_as_any_cluster(cluster: Cluster) -> None:
     assert read(cluster, "plain", 300) == sorted(f"{p}-{n}" for p in range(3) for n in range(100))
 
 
-def test_a_killed_leader_is_followed_by_another_and_nothing_is_lost(cluster: Cluster) -> None:
+def test_a_killed_leader_is_replaced_without_a_loss(cluster: Cluster) -> None:
     cluster.create_topic("killed")
     write(cluster, "killed", ["before"])
     leader = cluster.leader("killed")
@@ -113,7 +113,7 @@ def test_a_broker_whose_session_expires_joins_again(cluster: Cluster) -> None:
     assert read(cluster, "expired", 1) == ["v"]
 
 
-def test_the_controller_too_leads_nothing_when_its_session_has_expired(cluster: Cluster) -> None:
+def test_a_controller_with_an_expired_session_leads_nothing(cluster: Cluster) -> None:
     cluster.create_topic("of-each", partitions=3)
     former = cluster.controller()
     assert former in {cluster.leader("of-each", index) for index in range(3)}
@@ -147,7 +147,7 @@ def test_a_broker_that_is_killed_meanwhile_is_not_waited_for() -> None:
         cluster.expire_session(1)
 
 
-def test_a_broker_that_is_cut_off_from_the_controller_does_not_start() -> None:
+def test_a_broker_cut_off_from_the_controller_does_not_start() -> None:
     """It is told nothing, so that it serves nobody; whoever has it start is told why."""
     with Cluster() as cluster:
         cluster.create_topic("t")
@@ -164,7 +164,7 @@ def test_a_broker_that_is_cut_off_from_the_controller_does_not_start() -> None:
             started.start("3")  # type: ignore[arg-type]
 
 
-def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back(cluster: Cluster) -> None:
+def test_a_follower_that_is_cut_off_leaves_the_isr(cluster: Cluster) -> None:
     cluster.create_topic("cut", configs={"min.insync.replicas": 2})
     cluster.clock.advance(timedelta(hours=1))  # by which nobody has fetched later
     leader = cluster.leader("cut")
@@ -194,7 +194,7 @@ def test_time_is_that_of_all_brokers(cluster: Cluster) -> None:
         assert broker.server.clock.now_ms() - before >= 3_600_000
 
 
-def test_nobody_lags_because_time_was_moved() -> None:
+def test_moved_time_makes_no_follower_lag() -> None:
     """Brokers wait for each other in real time: a follower that is about to fetch is in sync, whatever time it is."""
     with Cluster(3, replica_lag_time_max_ms=30_000) as cluster:
         topic = cluster.create_topic("t")
@@ -236,13 +236,13 @@ def test_errors_say_what_is_wrong(cluster: Cluster) -> None:
     assert [broker.number for broker in cluster.brokers[1:]] == [1, 2]
     with pytest.raises(ValueError, match="1 broker at least, not 0"):
         Cluster(0)
-    with pytest.raises(ValueError, match="3 brokers stand in 3 racks, or in none, not in 2"):
+    with pytest.raises(ValueError, match="racks has 2 entries for 3 brokers"):
         Cluster(racks=("a", "b"))
     with pytest.raises(RuntimeError, match="this cluster runs already"):
         cluster.start()
 
 
-def test_one_that_does_not_run() -> None:
+def test_a_cluster_that_does_not_run_says_so() -> None:
     assert repr(Cluster().brokers[1]) == "<ClusterBroker 1 not running>"
     with Cluster(1) as alone:
         address = alone.bootstrap_servers
@@ -254,7 +254,7 @@ def test_one_that_does_not_run() -> None:
         assert (repr(alone), alone.brokers[0].bootstrap_servers) == ("<Cluster not running>", address)
 
 
-def test_it_leaves_nothing_and_can_be_started_again() -> None:
+def test_a_cluster_leaves_nothing_and_can_be_started_again() -> None:
     cluster = Cluster(2)
     for _ in range(2):
         with cluster:
@@ -265,7 +265,7 @@ def test_it_leaves_nothing_and_can_be_started_again() -> None:
         assert not data_dir.exists()
 
 
-def test_misspelt_keywords_are_told() -> None:
+def test_misspelt_keywords_are_named() -> None:
     with pytest.warns(UserWarning, match=r"log\.retention\.milliseconds"), Cluster(1, log_retention_milliseconds=5):
         pass
 
@@ -282,7 +282,7 @@ def test_too_few_brokers_refuse_and_say_so(kafka_cluster: Cluster) -> None:
     assert error is not None, "acknowledged by two"
 
 
-def test_keywords_for_several_brokers_are_no_mistake_and_misspelt_ones_are() -> None:
+def test_only_misspelt_keywords_are_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with Cluster(2, default_replication_factor=2, min_insync_replicas=2) as two:

@@ -102,19 +102,19 @@ def test_nor_after_a_restart() -> None:
         assert refused(broker, "u") == []
 
 
-def test_they_come_while_time_stands_still() -> None:
+def test_coordinators_come_while_time_stands_still() -> None:
     with Broker(clock=ManualClock(), group_initial_rebalance_delay_ms=0) as broker:
         assert refused(broker, "t") == []
 
 
-def test_nobody_who_asks_for_none_sees_their_topics(owner: Owner) -> None:
+def test_internal_topics_are_created_on_demand_only(owner: Owner) -> None:
     owner.create_topic("t")
     assert [
         topic.name for server in owner.live_servers() for topic in server.metadata.topics() if topic.is_internal
     ] == []
 
 
-def test_who_cannot_be_served_is_told(tmp_path: Path) -> None:
+def test_clients_that_cannot_be_served_get_an_error(tmp_path: Path) -> None:
     def wait_for_coordinators(server: Server) -> None:
         coordinators.attach(server, lambda: [server], patience_s=0.1)
 
@@ -138,7 +138,7 @@ def test_who_cannot_be_served_is_told(tmp_path: Path) -> None:
         broker.end()
 
 
-def test_who_waits_for_brokers_is_told_at_once() -> None:
+def test_a_wait_for_more_brokers_fails_at_once() -> None:
     with Cluster(2, offsets_topic_replication_factor=3) as cluster:
         server = cluster.brokers[0].server
 

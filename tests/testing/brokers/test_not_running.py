@@ -98,7 +98,7 @@ def silent(found: list[tuple[str, Use]], told: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("make", [Broker, Cluster])
 @pytest.mark.parametrize("has_run", [False, True])
-def test_what_was_not_started_says_so_on_every_use(make: type[Owner], has_run: bool) -> None:
+def test_a_broker_that_was_not_started_says_so_on_every_use(make: type[Owner], has_run: bool) -> None:
     owner = make()
     if has_run:
         owner.start().stop()
@@ -125,7 +125,7 @@ def test_a_cluster_without_brokers_says_so_at_once() -> None:
         assert silent(found, "no broker of this cluster runs: start() one of its brokers") == {}
 
 
-def test_what_is_prepared_while_no_broker_runs_is_there_when_one_does() -> None:
+def test_faults_prepared_before_a_start_apply_after_it() -> None:
     with Cluster(2) as cluster:
         for broker in cluster.brokers:
             broker.kill()
@@ -139,14 +139,14 @@ def test_what_is_prepared_while_no_broker_runs_is_there_when_one_does() -> None:
             assert (len(seen), fault.hits, len(cluster.faults)) == (0, 0, 1)
 
 
-def test_what_was_recorded_is_there_after_the_end() -> None:
+def test_recordings_outlive_their_broker() -> None:
     with Broker() as broker:
         recording = broker.recorded()
     assert broker.requests() == recording.requests() == []
     recording.stop()
 
 
-def test_a_partition_that_nobody_will_lead_says_so_at_once() -> None:
+def test_a_partition_without_a_future_leader_fails_at_once() -> None:
     with Cluster(2) as cluster:
         topic = cluster.create_topic("t", replication_factor=1)
         topic.produce("v")
@@ -166,9 +166,7 @@ def test_a_partition_that_nobody_will_lead_says_so_at_once() -> None:
 
 
 @pytest.mark.parametrize("make", [Broker, Cluster])
-def test_a_call_that_a_stop_ends_hears_of_that_and_nobody_else(
-    make: type[Owner], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stop_ends_waiting_calls_of_its_broker_only(make: type[Owner], caplog: pytest.LogCaptureFixture) -> None:
     begun = [threading.Event(), threading.Event()]
 
     async def forever(has_begun: threading.Event) -> None:

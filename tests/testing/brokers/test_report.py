@@ -69,7 +69,7 @@ def test_long_values_are_cut(broker: Broker) -> None:
     assert f"  t-0 offset 0: key None, value {b'x' * 80!r}... (1000 bytes)" in explanation(error)
 
 
-def test_nothing_there(broker: Broker) -> None:
+def test_the_report_of_an_empty_broker_says_none(broker: Broker) -> None:
     with pytest.raises(TimeoutError) as error:
         broker.topic("t").wait_records(1, timeout=0.05)
     lines = explanation(error)
@@ -85,14 +85,14 @@ def test_many_topics_are_cut_short(broker: Broker) -> None:
     assert "  ... and 5 more" in explanation(error)
 
 
-def test_the_log_is_told(broker: Broker) -> None:
+def test_the_report_has_the_log(broker: Broker) -> None:
     logging.getLogger("barnabas.test").warning("the disk is on fire")
     with pytest.raises(TimeoutError) as error:
         broker.wait_group("g", timeout=0.05)
     assert any(line.endswith("WARNING barnabas.test: the disk is on fire") for line in explanation(error))
 
 
-def test_the_log_of_others_is_not_told(pytester: pytest.Pytester) -> None:
+def test_the_report_lacks_the_log_of_other_brokers(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import logging
         import pytest
@@ -194,7 +194,7 @@ def test_other_things_that_are_waited_for(broker: Broker) -> None:
     assert topics in explanation(error)
 
 
-def test_whoever_asks_is_told(broker: Broker) -> None:
+def test_the_report_equals_a_failed_waits_explanation(broker: Broker) -> None:
     use(broker)
     with pytest.raises(TimeoutError) as error:
         broker.wait_group("g", timeout=0.05)
@@ -230,7 +230,7 @@ def test_a_cluster_that_is_not_well() -> None:
     assert f"  alone-{lost} has no leader" in lines
 
 
-def test_what_nobody_leads_is_told(broker: Broker) -> None:
+def test_leaderless_partitions_are_in_the_report(broker: Broker) -> None:
     broker.create_topic("t")
     with broker.faults.partition_offline("t"):
         assert "  t-0 has no leader" in broker.report().splitlines()
@@ -355,19 +355,19 @@ def test_faults_that_ended_in_the_test_are_told(pytester: pytest.Pytester) -> No
     assert told == [*failing, "hold Fetch, 0 hits"]
 
 
-def test_what_was_waited_for_is_shown_where_the_test_waited(pytester: pytest.Pytester) -> None:
+def test_the_report_shows_where_the_test_waited(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         def test_it(kafka_broker):
             kafka_broker.topic("t").wait_records(1, timeout=0.05)
     """)
     text = pytester.runpytest_subprocess(*OPTIONS).stdout.str()
     assert re.search(r"^E +TimeoutError: after 0\.05 s topic t holds 0 records, not 1$", text, re.M)
-    assert "test_what_was_waited_for_is_shown_where_the_test_waited.py:2: TimeoutError" in text
+    assert "test_the_report_shows_where_the_test_waited.py:2: TimeoutError" in text
     assert "futures" not in text
     assert "futures" in pytester.runpytest_subprocess(*OPTIONS, "--full-trace").stdout.str()
 
 
-def test_what_clients_asked_in_a_failing_test(pytester: pytest.Pytester) -> None:
+def test_the_report_of_a_failing_test_has_its_requests(pytester: pytest.Pytester) -> None:
     test = """
         from confluent_kafka import Producer
 
@@ -401,7 +401,7 @@ def test_clients_asked_nothing(pytester: pytest.Pytester) -> None:
     assert re.findall("^last requests:.*", told, re.MULTILINE) == ["last requests: none"] * 2
 
 
-def test_what_clients_asked_in_an_earlier_test_is_not_told(pytester: pytest.Pytester) -> None:
+def test_the_report_lacks_requests_of_earlier_tests(pytester: pytest.Pytester) -> None:
     """Whether that recording is over or goes on."""
     pytester.makepyfile("""
         import pytest

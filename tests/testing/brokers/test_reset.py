@@ -125,7 +125,7 @@ def without_what_clients_bring_about(told: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("has_members", [False, True])
-def test_it_is_as_a_fresh_one(has_members: bool) -> None:
+def test_a_reset_broker_equals_a_fresh_one(has_members: bool) -> None:
     now_ms = SystemClock().now_ms()
     configs = {"group.initial.rebalance.delay.ms": 0, "auto.create.topics.enable": False}  # producers would, at once
     with (
@@ -206,7 +206,7 @@ def test_a_long_poll_is_answered(broker: Broker) -> None:
     consumer.close()
 
 
-def test_who_waits_for_a_fault_goes_on(broker: Broker) -> None:
+def test_a_reset_ends_waits_for_a_fault(broker: Broker) -> None:
     broker.create_topic("t")
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retry.backoff.ms": 1})
     hold = broker.faults.hold("Produce")
@@ -222,7 +222,7 @@ def test_who_waits_for_a_fault_goes_on(broker: Broker) -> None:
 @pytest.mark.full
 @pytest.mark.alone
 @pytest.mark.parametrize("partitions", [3, 50])
-def test_how_long_it_takes(partitions: int) -> None:
+def test_a_reset_takes_milliseconds(partitions: int) -> None:
     """Some 10 ms, whatever the test before has used: a group's offsets and a transaction, each with an internal topic,
     here as small as by default, and as large as Kafka's."""
     internal = {"offsets.topic.num.partitions": partitions, "transaction.state.log.num.partitions": partitions}
@@ -269,7 +269,7 @@ def test_old_data_go_when_the_next_broker_is_there(how: str) -> None:
         assert not any(removing)
 
 
-def test_data_that_somebody_wants_to_keep_stays(tmp_path: Any) -> None:
+def test_a_reset_with_a_data_directory_is_refused(tmp_path: Any) -> None:
     with Broker(data_dir=tmp_path) as broker:
         broker.create_topic("t").produce("1")
         with pytest.raises(RuntimeError, match="would exchange the data"):
@@ -279,12 +279,12 @@ def test_data_that_somebody_wants_to_keep_stays(tmp_path: Any) -> None:
         Broker().reset()
 
 
-def test_what_others_hold_is_not_reset() -> None:
+def test_a_reset_with_zookeeper_is_refused() -> None:
     """Topics in ZooKeeper would outlive a reset, and lose their records."""
     with BarnabasZooKeeper() as zookeeper, Broker(zookeeper_connect=zookeeper.address) as broker:
         broker.create_topic("t").produce("1")
         for action in (broker.reset, broker.snapshot):
-            with pytest.raises(RuntimeError, match="leaves what ZooKeeper holds as it is"):
+            with pytest.raises(RuntimeError, match="cannot change what ZooKeeper stores"):
                 action()
         assert len(broker.topic("t").records()) == 1
 
@@ -352,7 +352,7 @@ WAITS: dict[str, tuple[Callable[[Broker], Any], Callable[[Broker], Any]]] = {
 
 @pytest.mark.parametrize("how", ["reset", "restore"])
 @pytest.mark.parametrize("what", WAITS)
-def test_who_waits_sees_what_comes_afterwards(broker: Broker, what: str, how: str) -> None:
+def test_waits_see_records_after_a_reset(broker: Broker, what: str, how: str) -> None:
     exchange = new_data(broker, how)
     wait, bring_about = WAITS[what]
     with broker.recorded(), ThreadPoolExecutor(1) as pool:
@@ -363,7 +363,7 @@ def test_who_waits_sees_what_comes_afterwards(broker: Broker, what: str, how: st
         waiting.result(PATIENCE_S)
 
 
-def test_who_waits_sees_what_is_there_at_once(broker: Broker) -> None:
+def test_waits_see_restored_state_at_once(broker: Broker) -> None:
     """A group that has gone, and records that were deleted before the snapshot was taken again."""
     topic = broker.create_topic("t")
     for _ in range(5):
@@ -388,7 +388,7 @@ def test_who_waits_sees_what_is_there_at_once(broker: Broker) -> None:
         consumer.close()
 
 
-def test_who_waited_leaves_nothing_behind(broker: Broker) -> None:
+def test_waits_leave_nothing_behind(broker: Broker) -> None:
     """Neither at the broker of before, nor at that of now."""
     servers = [broker.server]
     of_the_broker = len(servers[0].metadata.listeners)
@@ -482,7 +482,7 @@ def test_a_call_of_a_coroutine_ends(broker: Broker) -> None:
     asyncio.run(call())
 
 
-def test_what_is_asked_meanwhile_is_asked_of_the_next_one(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_during_a_reset_go_to_the_next_broker(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The former one would read and write what is closed."""
     asking: list[asyncio.Task[Any]] = []
 

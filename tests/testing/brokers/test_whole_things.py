@@ -75,7 +75,7 @@ def test_a_leader_moves_and_its_producer_follows(cluster: Cluster) -> None:
 
 
 @both
-def test_who_cannot_lead_is_not_elected(owner: Owner) -> None:
+def test_a_replica_that_cannot_lead_is_not_elected(owner: Owner) -> None:
     owner.create_topic("t")
     with pytest.raises(ApiError, match="broker 7 cannot lead it") as refused:
         owner.faults.move_leader("t", to=7)
@@ -87,7 +87,7 @@ def test_who_cannot_lead_is_not_elected(owner: Owner) -> None:
     owner.topic("t").produce("v")
 
 
-def test_a_single_broker_has_nobody_else(broker: Broker) -> None:
+def test_a_single_broker_has_no_other_leader(broker: Broker) -> None:
     broker.create_topic("t")
     with pytest.raises(ApiError, match="another broker cannot lead it: in sync and online are"):
         broker.faults.move_leader("t")
@@ -237,7 +237,7 @@ def test_clear_leaves_no_fault(owner: Owner) -> None:
     faults.clear()
 
 
-def test_what_cannot_be_undone_stays_and_the_others_go(broker: Broker) -> None:
+def test_faults_that_cannot_be_undone_stay(broker: Broker) -> None:
     broker.create_topic("t").produce("v")
     hanging = broker.faults.hang_transaction("t")
     broker.faults.fail("Produce", "INVALID_RECORD")
@@ -311,7 +311,7 @@ def test_a_broker_of_a_cluster_ends_when_its_disk_fails(cluster: Cluster) -> Non
 
 
 @both
-def test_a_broker_that_is_paused_answers_nothing_and_loses_nothing(owner: Owner) -> None:
+def test_a_paused_broker_answers_nothing_and_loses_nothing(owner: Owner) -> None:
     topic = owner.create_topic("t")
     producer = producer_of(owner)
     producer.produce("t", "before")
@@ -342,7 +342,7 @@ def test_a_follower_that_is_paused_follows_no_more() -> None:
         cluster.wait_in_sync()
 
 
-def test_a_leader_that_is_paused_and_taken_for_dead_is_not_asked_any_more() -> None:
+def test_a_paused_leader_taken_for_dead_gets_no_requests() -> None:
     """It does not know yet that another broker leads."""
     with Cluster() as cluster:
         cluster.create_topic("t", partitions=3)
@@ -360,7 +360,7 @@ def test_a_leader_that_is_paused_and_taken_for_dead_is_not_asked_any_more() -> N
         cluster.wait_in_sync()
 
 
-def test_a_controller_that_is_paused_is_followed_by_another_and_does_no_harm() -> None:
+def test_a_paused_controller_is_replaced_and_does_no_harm() -> None:
     """It carries out the commands and requests from before its session expired, and responds late."""
     with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
         topic = cluster.create_topic("t", partitions=3)

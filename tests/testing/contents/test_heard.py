@@ -42,7 +42,7 @@ def open_end(cluster: Cluster) -> str | None:
     ],
     ids=["kill", "stop", "expire_session", "move_leader", "create_topic", "restart"],
 )
-def test_what_is_done_is_heard_of_by_all(cluster: Cluster, act: Callable[[Cluster, int], object]) -> None:
+def test_changes_are_known_to_all_brokers(cluster: Cluster, act: Callable[[Cluster, int], object]) -> None:
     for number in range(3):  # the controller, and others
         act(cluster, number)
         assert open_end(cluster) is None
@@ -95,7 +95,7 @@ def have_an_older_role(server: Server) -> None:
         (have_an_older_role, r"broker \d does not know the leader of t-0"),
     ],
 )
-def test_what_one_broker_has_not_heard_is_told(harm: Callable[[Server], None], told: str) -> None:
+def test_a_change_unknown_to_one_broker_is_reported(harm: Callable[[Server], None], told: str) -> None:
     with Cluster() as cluster:
         cluster.create_topic("t")
         cluster.coordinator(group="g")
@@ -110,7 +110,7 @@ def test_what_one_broker_has_not_heard_is_told(harm: Callable[[Server], None], t
             cluster.wait_heard(0.01)
 
 
-def test_what_is_killed_or_started_is_not_waited_for_in_a_fault_that_keeps_brokers_from_each_other() -> None:
+def test_kills_and_starts_in_a_cut_do_not_wait_for_all_brokers() -> None:
     with Cluster() as cluster:
         cluster.create_topic("t")
         number = next(number for number in (1, 2, 0) if number != cluster.controller())

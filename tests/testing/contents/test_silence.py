@@ -52,9 +52,7 @@ def look(owner: Owner) -> None:
     owner.call(turns())
 
 
-def test_silence_is_over_so_much_of_the_brokers_time_after_the_last_record(
-    owner: Owner, pool: ThreadPoolExecutor
-) -> None:
+def test_silence_is_measured_by_the_brokers_time(owner: Owner, pool: ThreadPoolExecutor) -> None:
     topic = owner.create_topic("t")
     first = topic.produce("1")
     waiting = begin(pool, owner)
@@ -74,9 +72,7 @@ def test_a_topic_that_is_not_there_is_silent(owner: Owner, pool: ThreadPoolExecu
     assert waiting.result() == []
 
 
-def test_a_topic_that_is_created_meanwhile_is_not_silent_with_its_first_record(
-    owner: Owner, pool: ThreadPoolExecutor
-) -> None:
+def test_a_record_in_a_new_topic_ends_the_silence(owner: Owner, pool: ThreadPoolExecutor) -> None:
     waiting = begin(pool, owner)
     record = owner.create_topic("t").produce("v")
     look(owner)
@@ -126,7 +122,7 @@ def test_a_duration_is_a_time(duration: Any) -> None:
         broker.topic("t").wait_silence(duration)
 
 
-def test_nobody_listens_any_more(owner: Owner) -> None:
+def test_silence_leaves_no_listeners(owner: Owner) -> None:
     before = alarms(owner)
     owner.topic("t").wait_silence(0)
     assert alarms(owner) == before

@@ -110,7 +110,7 @@ def test_the_brokers_timestamps_where_the_topic_wants_them(broker: Broker) -> No
     assert produced.timestamp == topic.records()[0].timestamp > 1_700_000_000_000
 
 
-def test_what_produce_refuses(broker: Broker) -> None:
+def test_produce_refuses_invalid_records(broker: Broker) -> None:
     topic = broker.create_topic("t", 1, {"max.message.bytes": 100})
     with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
         topic.produce(bytes(200))
@@ -142,7 +142,7 @@ def test_waiting_in_vain(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("how", ["produce", "delete_topic", "reset"])
-def test_what_there_is_when_the_time_is_over_is_told(broker: Broker, how: str) -> None:
+def test_a_timeout_names_the_records_at_its_end(broker: Broker, how: str) -> None:
     """And not what there was when the wait began."""
 
     def told_after(timeout_s: int) -> list[str] | None:
@@ -227,7 +227,7 @@ def test_waiting_while_a_topic_is_made_anew(broker: Broker) -> None:
     assert len(records) >= 11
 
 
-def test_a_topic_that_grows_without_records_does_not_put_off_the_timeout(broker: Broker) -> None:
+def test_markers_do_not_put_off_the_timeout(broker: Broker) -> None:
     topic = broker.create_topic("t")
     producer = transactional_producer(broker)
     with ThreadPoolExecutor(1) as pool:
@@ -274,7 +274,7 @@ def test_waiting_on_an_event_loop(broker: Broker) -> None:
     asyncio.run(wait())
 
 
-def test_who_waits_on_an_event_loop_can_be_cancelled(broker: Broker) -> None:
+def test_a_wait_on_an_event_loop_can_be_cancelled(broker: Broker) -> None:
     async def wait() -> None:
         waiting = asyncio.create_task(broker.topic("t").wait_records_async(1))
         await asyncio.to_thread(await_waiter, broker)
@@ -357,7 +357,7 @@ def test_aborted_and_control_batches_are_left_out() -> None:
         ({"value": "v", "headers": [("h",)]}, "headers are to be names and values"),
     ],
 )
-def test_what_is_no_record_is_refused_in_words(broker: Broker, wrong: dict[str, Any], told: str) -> None:
+def test_an_object_that_is_no_record_is_refused(broker: Broker, wrong: dict[str, Any], told: str) -> None:
     topic = broker.create_topic("t")
     with pytest.raises(TypeError, match=told):
         topic.produce(**wrong)

@@ -85,7 +85,7 @@ def test_lag_is_how_far_commits_are_behind(broker: Broker) -> None:
         broker.wait_group("g", "Empty", lag=3, timeout=0)
 
 
-def test_what_a_member_is_assigned_and_has_not_committed_counts_from_its_beginning(broker: Broker) -> None:
+def test_uncommitted_partitions_lag_from_their_beginning(broker: Broker) -> None:
     broker.create_topic("t", 2)
     for index in range(4):
         broker.topic("t").produce(str(index), partition=index % 2)

@@ -150,7 +150,7 @@ def test_configurations_are_checked(control: ControlClient, start: Callable[...,
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_how_soon_a_broker_is_ready(control: ControlClient) -> None:
+def test_a_broker_is_ready_in_milliseconds(control: ControlClient) -> None:
     """Some 15 ms, with the HTTP request."""
 
     def start_s() -> float:
@@ -317,7 +317,7 @@ def test_disks(broker: Asked) -> None:
     assert send(broker) is None
 
 
-def test_nobody_leads_or_coordinates(broker: Asked) -> None:
+def test_a_missing_leader_or_coordinator_is_an_error(broker: Asked) -> None:
     broker.post("recorded")
     away = broker.post("leader_away", topic="orders", partition=0)["fault"]
     sending = meanwhile(lambda: send(broker))
@@ -500,7 +500,7 @@ def test_snapshots(broker: Asked) -> None:
     assert broker.refused("POST", f"snapshots/{taken}/restore")[0] == 404
 
 
-def test_what_clients_asked(broker: Asked) -> None:
+def test_recorded_requests_are_listed(broker: Asked) -> None:
     nothing = (409, f"nothing is recorded: POST /brokers/{broker.name}/recorded begins")
     for method, verb in (("GET", "requests"), ("POST", "wait_request"), ("GET", "chart"), ("GET", "chart.svg")):
         assert broker.refused(method, verb) == nothing
@@ -573,7 +573,7 @@ def test_records(broker: Asked) -> None:
     )
 
 
-def test_what_takes_too_long(broker: Asked) -> None:
+def test_a_request_that_takes_too_long_is_an_error(broker: Asked) -> None:
     """As while a disk is full: the topic is to be made until it can be."""
     broker.post("disk_full")
     answer = broker.control.ask("POST", f"/brokers/{broker.name}/create_topic", name="t", timeout_ms=50)
@@ -655,7 +655,7 @@ def test_a_cluster_of_which_little_runs(start: Callable[..., Asked]) -> None:
     assert told.endswith("no broker of this cluster runs: POST start with a node starts one of them")
 
 
-def test_what_is_of_a_single_broker_is_of_a_cluster_too(start: Callable[..., Asked]) -> None:
+def test_verbs_of_a_single_broker_work_with_a_cluster(start: Callable[..., Asked]) -> None:
     cluster = start(brokers=3, seed_topics={"orders": 1}, configs={"num.partitions": 3})
     cluster.post("create_topic", name="configured")
     assert cluster.get("leader", topic="configured", partition=2)["node"] in range(3)
@@ -768,7 +768,7 @@ def test_a_single_broker_has_all_roles(broker: Asked) -> None:
     )
 
 
-def test_which_broker_of_a_cluster_is_meant(start: Callable[..., Asked]) -> None:
+def test_verbs_for_one_broker_of_a_cluster_need_its_node(start: Callable[..., Asked]) -> None:
     cluster = start(brokers=2)
     for verb in ("kill", "start"):
         told = f"{cluster.name} is a cluster: say which of its brokers is meant, node 0 to 1"

@@ -32,7 +32,7 @@ SERVE, *CURLS = [
 
 
 @pytest.mark.live
-def test_it_begins_with_the_server(process: BarnabasControl) -> None:
+def test_the_page_begins_with_the_server(process: BarnabasControl) -> None:
     """The server is started here, with other ports."""
     assert SERVE == "barnabas serve --listen 127.0.0.1:9092 --control 127.0.0.1:8099\n"
     assert process._command()[-5:] == ["serve", "--listen", process.bootstrap_servers, "--control", "127.0.0.1:0"]
@@ -100,7 +100,7 @@ def barnabas_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize("language", ["go", "java"])
-def test_a_server_ends_with_who_started_it(language: str, barnabas_in_path: None) -> None:
+def test_a_server_ends_with_its_parent(language: str, barnabas_in_path: None) -> None:
     """When its input ends, that is; and its output ends with it."""
     [command] = re.findall(r"\"(barnabas serve .*)\"", blocks(language)[1])
     with subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:

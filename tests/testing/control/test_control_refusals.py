@@ -137,12 +137,12 @@ def test_nothing_is_recorded() -> None:
         ("/brokers", {"name": "a/b"}, "a name has up to 100 letters"),
         ("/brokers", {"brokers": 0}, "brokers of POST /brokers is to be a whole number of 1 to 9"),
         ("/brokers", {"racks": ["a"]}, "racks are of a cluster: brokers is to be 2 to 9"),
-        ("/brokers", {"brokers": 3, "racks": ["a"]}, "3 brokers stand in 3 racks, or in none, not in 1"),
+        ("/brokers", {"brokers": 3, "racks": ["a"]}, "racks has 1 entry for 3 brokers: name one"),
         ("/brokers", {"brokers": 10}, "brokers of POST /brokers is to be a whole number of 1 to 9"),
         ("/brokers", {"brokers": 3, "port": 1234}, "port is for a single broker: a cluster takes free ones"),
         ("/brokers", {"port": 65536}, "port of POST /brokers is to be a whole number of 0 to 65535"),
         ("/brokers", {"brokers": 3, "configs": {"node.id": 7, "clock": 1}}, "a cluster sets clock, node.id for each"),
-        ("/brokers", {"configs": {"log.dirs": "/tmp/kept"}}, "leave log.dirs out: the data goes with the broker"),
+        ("/brokers", {"configs": {"log.dirs": "/tmp/kept"}}, "leave log.dirs out: the data of this broker is"),
         ("/brokers/main/create_topic", {"name": "t", "partitions": 0}, "is to be a whole number of 1 or more"),
         ("/brokers/main/coordinator_away", {}, "the coordinator needs one name: pass group or transactional_id"),
         ("/brokers", {"seed_topics": {"t": 0}}, "is to be an object of topics' names and their numbers of partitions"),
@@ -310,7 +310,7 @@ def test_a_length_that_is_none(control: ControlClient) -> None:
     assert (status, error) == (400, "this is no request of HTTP: Invalid character in Content-Length")
 
 
-def test_what_is_no_http_does_not_disturb(process: BarnabasControl, control: ControlClient) -> None:
+def test_bytes_that_are_no_http_do_no_harm(process: BarnabasControl, control: ControlClient) -> None:
     host, port = process.url.removeprefix("http://").split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
     connection.connect()
@@ -352,7 +352,7 @@ def test_more_than_may_wait(control: ControlClient) -> None:
         each.close()
 
 
-def test_who_has_gone_waits_no_more(control: ControlClient) -> None:
+def test_a_gone_client_waits_no_more(control: ControlClient) -> None:
     """Nor do the threads that have waited for them: there are not twice as many."""
     control.done("POST", "/brokers", name="left")
     number = control.done("POST", "/brokers/left/hold")["fault"]
@@ -394,14 +394,14 @@ def refused(*arguments: str, **environ: str) -> str:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:0"])
-def test_only_loopback(address: str) -> None:
+def test_the_control_listens_on_loopback_only(address: str) -> None:
     assert refused("--control", address) == (
         f"barnabas: --control {address}: brokers that fail on demand are for this machine alone: "
         "127.0.0.1:PORT, [::1]:PORT\n"
     )
 
 
-def test_what_the_command_refuses() -> None:
+def test_the_command_refuses_wrong_options() -> None:
     assert "'8099' is not HOST:PORT" in refused("--control", "8099")
     assert "leave --brokers out, and POST /brokers" in refused("--control", "127.0.0.1:0", "--brokers", "3")
     empty = refused("--control=127.0.0.1:0", BARNABAS_CONTROL_TOKEN="")
@@ -441,7 +441,7 @@ def test_metrics_have_a_port_without_it() -> None:
         assert ControlClient(process.url).done("GET", "/brokers/main/faults") == {"faults": []}
 
 
-def test_it_ends_while_somebody_waits() -> None:
+def test_the_server_ends_while_a_client_waits() -> None:
     with BarnabasControl() as process:
         control = ControlClient(process.url)
         number = control.done("POST", "/brokers/main/hold")["fault"]

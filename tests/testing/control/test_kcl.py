@@ -214,9 +214,9 @@ def test_arguments_of_any_kind(kcl: Kcl, process: BarnabasControl, text: str) ->
     [
         ("TopicInf", "there is no method 'TopicInf': did you mean TopicInfo?"),
         ("Close", "there is no method 'Close': GET methods lists them"),
-        ("AddNode", 'AddNode is not to be had here: POST /brokers {"brokers": 3} starts a cluster of so many'),
-        ("SetFollowers", "SetFollowers is not to be had here: consumers read from followers by racks"),
-        ("Compact", "Compact is not to be had here: after POST advance compaction that was due has happened"),
+        ("AddNode", 'AddNode does not exist here: POST /brokers {"brokers": 3} starts a cluster of three'),
+        ("SetFollowers", "SetFollowers does not exist here: consumers read from followers by racks"),
+        ("Compact", "Compact does not exist here: POST advance runs the compaction that is due"),
     ],
 )
 def test_methods_that_there_are_not(kcl: Kcl, method: str, told: str) -> None:

@@ -58,7 +58,7 @@ def test_a_rule_for_whole_answers_comes_first(broker: Broker) -> None:
     assert list_groups(broker, 3) == [15, 14, 0]
 
 
-def test_what_another_rule_has_answered_is_not_observed(broker: Broker) -> None:
+def test_a_request_answered_by_a_rule_is_not_observed_by_others(broker: Broker) -> None:
     before = make(broker, {"keys": ["ListGroups"], "observe": True, "count": -1})
     make(broker, {"keys": ["ListGroups"], "error": 14})
     after = make(broker, {"keys": ["ListGroups"], "observe": True, "count": -1})
@@ -93,7 +93,7 @@ def test_an_error_that_is_none_is_refused(broker: Broker, said: str) -> None:
     assert len(broker.faults) == 0
 
 
-def test_what_only_brokers_ask_for_is_no_rule(broker: Broker) -> None:
+def test_requests_between_brokers_are_no_rules(broker: Broker) -> None:
     """Rules have no field for that."""
     told = "^rules match requests of clients, and only brokers send LeaderAndIsr: use POST fail with"
     with pytest.raises(Refused, match=told):

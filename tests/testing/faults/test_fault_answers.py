@@ -211,7 +211,7 @@ OF_PARTITIONS = [
 """APIs that ask about partitions and answer for each."""
 
 
-def test_those_that_answer_for_partitions_are_among_them() -> None:
+def test_apis_with_partitions_in_their_answers_are_included() -> None:
     assert {key for key, _ in OF_PARTITIONS} >= {0, 1, 2, 8, 9, 21, 23, 24, 27, 28, 43, 47, 61}
 
 

@@ -150,7 +150,7 @@ def test_a_fault_says_what_it_is_for(broker: Broker) -> None:
         misspelt.wait_hits(timeout=0.01)
 
 
-def test_who_is_meant(broker: Broker) -> None:
+def test_a_faults_keywords_select_its_requests(broker: Broker) -> None:
     broker.faults.fail("ListGroups", 14, client_id="a")
     broker.faults.fail(None, 15, client_id={"b", "c"}, predicate=lambda request: request.version == 1)
     broker.faults.fail("ListGroups", 16, client_id="d", version=2)
@@ -336,8 +336,8 @@ def test_faults_outlive_a_restart_and_not_a_stop() -> None:
             r"^no request of Produce, Fetch has the version \{0, 99\}: there are Produce 3 to 13, Fetch 4 to",
         ),
         (lambda faults: faults.fail([], 6), ValueError, "^no API is named: name one"),
-        (lambda faults: faults.drop(topic=[]), ValueError, "^topic names none, which no request is about"),
-        (lambda faults: faults.pause(broker=[]), ValueError, "^broker names none, which no request is about"),
+        (lambda faults: faults.drop(topic=[]), ValueError, "^topic is empty, so it matches no request"),
+        (lambda faults: faults.pause(broker=[]), ValueError, "^broker is empty, so it matches no request"),
         (lambda faults: faults.drop(partition=-1), ValueError, "^partition is 0 or more, not -1$"),
         (
             lambda faults: faults.drop("ConsumerGroupHeartbeat"),
@@ -471,7 +471,7 @@ def test_a_producer_tries_again_until_it_may(broker: Broker) -> None:
     assert [record.value for record in topic.records()] == [b"once"]
 
 
-def test_a_lost_acknowledgement_doubles_records_without_idempotence(broker: Broker) -> None:
+def test_a_lost_acknowledgement_doubles_non_idempotent_records(broker: Broker) -> None:
     topic = broker.create_topic("t")
     for is_idempotent, values in ((False, [b"v", b"v"]), (True, [b"v", b"v", b"v"])):
         config = {"bootstrap.servers": broker.bootstrap_servers, "retry.backoff.ms": 1}
@@ -523,7 +523,7 @@ def test_a_consumer_gets_over_a_partition_that_fails(broker: Broker) -> None:
     assert fault.hits == 2
 
 
-def test_what_a_fetch_session_leaves_unsaid_fails_too(broker: Broker) -> None:
+def test_unnamed_partitions_of_a_fetch_session_fail(broker: Broker) -> None:
     """A partition in which nothing is new is in no reply of the session; its error is, at once."""
     broker.create_topic("t")
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
@@ -697,7 +697,7 @@ def test_a_wait_that_is_cancelled_before_it_begins(broker: Broker) -> None:
         gc.collect()
 
 
-def test_nobody_waits_for_more_than_comes(broker: Broker) -> None:
+def test_a_wait_for_more_hits_than_possible_fails_at_once(broker: Broker) -> None:
     """The time would be over before anybody is told."""
     hold = broker.faults.hold("Produce", times=3)
     for wait in (hold.wait_hits, hold.wait_held):
@@ -723,7 +723,7 @@ def test_nobody_waits_for_more_than_comes(broker: Broker) -> None:
     ],
     ids=["hits", "hits, awaited", "held", "held, awaited"],
 )
-def test_nobody_waits_for_a_fault_that_has_ended(
+def test_a_wait_for_an_ended_fault_fails_at_once(
     broker: Broker, wait: Callable[[Fault], None], told: str, end: str
 ) -> None:
     told = rf"{told}, and no more can come: the fault has ended by remove\(\), reset\(\) or the end of its `with` block"
@@ -747,7 +747,7 @@ def test_faults_of_several_parts_end_with_the_last_one(broker: Broker) -> None:
             waiting.result(PATIENCE_S)
 
 
-def test_what_came_before_the_end_counts(broker: Broker) -> None:
+def test_hits_before_the_end_count(broker: Broker) -> None:
     with broker.faults.fail("ListGroups", 14) as fault, connect(broker.bootstrap_servers) as connection:
         ask(connection, LIST_GROUPS, 1)
     fault.wait_hits()
@@ -1007,7 +1007,7 @@ def test_a_range_of_fractions_has_all_in_between(broker: Broker) -> None:
             broker.faults.delay("ListGroups", wrong)
 
 
-def test_where_there_are_no_fractions_they_count_as_a_whole(broker: Broker) -> None:
+def test_fractions_of_milliseconds_are_rounded(broker: Broker) -> None:
     clock = ManualClock(1_700_000_000_000)
     with Broker(clock=clock) as still:
         still.clock.advance(0.5)
@@ -1018,7 +1018,7 @@ def test_where_there_are_no_fractions_they_count_as_a_whole(broker: Broker) -> N
     assert throttle.throttle_time_ms == 1
 
 
-def test_what_only_brokers_ask_is_for_those_that_have_others(broker: Broker) -> None:
+def test_faults_hit_requests_of_brokers_that_send_them(broker: Broker) -> None:
     with broker.faults.hold("WriteTxnMarkers", from_brokers=True), broker.faults.hold(["LeaderAndIsr", "Fetch"]):
         assert len(broker.faults) == 2  # tools ask for the first, clients for one of the others
     with Cluster(2) as cluster, cluster.faults.delay("LeaderAndIsr", 1, from_brokers=True) as fault:

@@ -60,7 +60,7 @@ def test_a_restart_of_a_cluster_ends_in_any_fault(fault: str) -> None:
         assert cluster.topic("t").records() == []
 
 
-def test_who_cannot_start_is_told_with_what_keeps_it_from_that() -> None:
+def test_a_failed_restart_names_the_broker_and_the_reason() -> None:
     with Cluster() as cluster:
         with cluster.faults.pause(broker=1):
             told = r"^broker 1 is not started: .*faults that separate brokers: <pause \(broker=1\).*waited 3 s"
@@ -101,7 +101,7 @@ def test_a_cut_may_be_healed_while_brokers_restart() -> None:
         restarting.result(PATIENCE_S)
 
 
-def test_what_is_waited_for_comes_while_brokers_restart() -> None:
+def test_waits_go_on_while_brokers_restart() -> None:
     """Hits, held requests and recordings are none of the brokers' own; waits in vain end in time, or with the fault, or
     with the cluster."""
     cluster = Cluster().start()
@@ -152,7 +152,7 @@ def noticed(cluster: Cluster, broker: int) -> threading.Event:
     return told
 
 
-def test_nobody_waits_for_a_restart_to_stop_the_cluster() -> None:
+def test_a_stop_does_not_wait_for_a_restart() -> None:
     cluster = Cluster().start()
     with ThreadPoolExecutor(1) as pool:
         cluster.create_topic("t")
@@ -167,7 +167,7 @@ def test_nobody_waits_for_a_restart_to_stop_the_cluster() -> None:
 
 
 @pytest.mark.live
-def test_over_http_a_pause_ends_while_brokers_restart_and_so_does_the_server() -> None:
+def test_a_pause_and_the_server_end_during_a_restart() -> None:
     with BarnabasControl() as process, ThreadPoolExecutor(1) as pool:
         control = ControlClient(process.url)
         control.done("POST", "/brokers", name="three", brokers=3)

@@ -78,7 +78,7 @@ def test_a_snapshot_waits_for_no_fault(owner: Owner, make: Callable[[Faults], An
     assert (list(owner.faults), values(owner)) == ([], [b"v"])
 
 
-def test_neither_does_one_of_a_cluster_with_a_cut(cluster: Cluster) -> None:
+def test_a_clusters_snapshot_does_not_keep_a_cut(cluster: Cluster) -> None:
     cluster.create_topic("t").produce("v")
     cluster.cut(0, 1)
     cluster.snapshot()

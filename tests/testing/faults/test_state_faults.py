@@ -212,7 +212,7 @@ def test_a_transaction_is_aborted(broker: Broker) -> None:
     assert len(topic.records()) == 1
 
 
-def test_what_a_producer_writes_after_its_transaction_was_aborted_is_refused(broker: Broker) -> None:
+def test_records_after_an_aborted_transaction_are_refused(broker: Broker) -> None:
     """Else the rest of a transaction would be committed, without its beginning."""
     topic = broker.create_topic("t", partitions=2)
     producer = producer_of(broker, **{"transactional.id": "tx"})
@@ -318,7 +318,7 @@ def test_a_full_disk(broker: Broker) -> None:
     assert [record.value for record in topic.records()] == [b"before", b"meanwhile"]
 
 
-def test_what_hangs_on_a_disk_that_broke_is_undone_after_a_restart(broker: Broker) -> None:
+def test_a_restart_undoes_the_state_of_a_broken_disk(broker: Broker) -> None:
     topic = broker.create_topic("t")
     hanging = broker.faults.hang_transaction("t")
     broker.faults.disk_fails()
@@ -359,7 +359,7 @@ def test_a_disk_costs_nothing_while_it_works(broker: Broker) -> None:
 # --- clusters -------------------------------------------------------------------------------------
 
 
-def test_all_that_in_a_cluster() -> None:
+def test_state_faults_work_in_a_cluster() -> None:
     with Cluster(2) as cluster:
         cluster.create_topic("t")
         with consumer_of(cluster) as consumer:
@@ -378,7 +378,7 @@ def test_all_that_in_a_cluster() -> None:
         assert other.flush(PATIENCE_S) == 0
 
 
-def test_a_group_that_nobody_has_joined_is_told() -> None:
+def test_a_group_without_members_is_an_error() -> None:
     with Broker() as broker:
         for meet in (lambda: broker.faults.expire_member("nope"), lambda: broker.faults.lose_offsets("nope", "t")):
             with pytest.raises(ApiError, match="there is no group nope") as refused:

@@ -72,7 +72,7 @@ def test_each_error_code_of_a_response_is_in_the_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", API_ENTRIES)
-def test_each_field_of_a_request_that_names_something_is_in_the_table(name: str) -> None:
+def test_each_naming_field_of_a_request_is_in_the_table(name: str) -> None:
     api = messages.api(next(key for key, known in API_NAMES.items() if known == name))
     naming = {path for path, is_of_structs in paths(api.request_class) if not is_of_structs and NAMING.fullmatch(path)}
     known = {path for path, role in entered(API_ENTRIES[name].asked) if role is not None}

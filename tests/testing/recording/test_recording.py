@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 LIST_GROUPS = ListGroupsRequest()
 
 
-def test_what_a_producer_asks(broker: Broker) -> None:
+def test_a_producers_requests_are_recorded(broker: Broker) -> None:
     broker.create_topic("t", partitions=2)
     with broker.recorded() as seen:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "writer"})
@@ -57,7 +57,7 @@ def test_what_a_producer_asks(broker: Broker) -> None:
         seen.requests("Produce", topics="t")  # type: ignore[call-arg]
 
 
-def test_what_is_told_of_a_request(broker: Broker) -> None:
+def test_a_recorded_request_has_the_documented_fields(broker: Broker) -> None:
     """All that the documentation names, and nothing that is true because it is a method."""
     broker.create_topic("t", partitions=2)
     with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
@@ -83,7 +83,7 @@ def test_what_is_told_of_a_request(broker: Broker) -> None:
     assert named >= {"api", "connection", "topics", "answered_ms", "is_closed"}
 
 
-def test_errors_and_closed_connections_are_seen_as_clients_see_them(broker: Broker) -> None:
+def test_errors_and_closed_connections_are_recorded(broker: Broker) -> None:
     broker.create_topic("t")
     with broker.recorded() as seen:
         broker.faults.fail("ListGroups", 14, times=1)
@@ -129,7 +129,7 @@ def test_waiting_for_a_request(broker: Broker) -> None:
         (None, {"topic": "t", "transactional_id": "x", "group": "g", "partition": 0}, None),
     ],
 )
-def test_what_no_request_can_be_is_not_looked_for(
+def test_an_impossible_selection_is_refused(
     broker: Broker, api: str | None, where: dict[str, Any], told: str | None
 ) -> None:
     """As of faults: that there was none would look like an answer."""
@@ -165,7 +165,7 @@ def test_waiting_does_not_block_an_event_loop(broker: Broker) -> None:
     asyncio.run(look())
 
 
-def test_nobody_waits_for_a_recording_that_has_ended(broker: Broker) -> None:
+def test_a_wait_for_an_ended_recording_fails_at_once(broker: Broker) -> None:
     """But for the answer of what came before."""
     hold = broker.faults.hold("ListGroups")
     with (
@@ -190,7 +190,7 @@ def test_nobody_waits_for_a_recording_that_has_ended(broker: Broker) -> None:
         asyncio.run(broker.wait_request_async("Produce"))
 
 
-def test_nothing_stands_there_when_nobody_looks(broker: Broker) -> None:
+def test_no_recorder_stays_after_a_recording(broker: Broker) -> None:
     dispatcher = broker.server.dispatcher
     assert dispatcher is not None
     with broker.recorded() as seen, connect(broker.bootstrap_servers) as connection:
@@ -249,7 +249,7 @@ def test_charts(broker: Broker) -> None:
     assert nothing.chart() == ""
 
 
-def test_what_a_chart_has_no_room_for(broker: Broker) -> None:
+def test_a_chart_cuts_long_texts(broker: Broker) -> None:
     long = "orders-of-all-countries-of-the-northern-hemisphere"
     broker.create_topic(long)
     with broker.recorded() as seen:
@@ -278,7 +278,7 @@ def test_a_cluster_is_seen_as_a_whole() -> None:
         assert seen.chart().splitlines()[0].split() == ["hostile", "broker", "0", "broker", "1"]
 
 
-def test_what_a_controller_tells_of_more_partitions_than_a_client_may_name_is_seen(broker: Broker) -> None:
+def test_large_controller_requests_are_recorded(broker: Broker) -> None:
     partitions = [LeaderAndIsrPartitionState(partition_index=number, partition_epoch=0) for number in range(50_001)]
     asked = LeaderAndIsrRequest(topic_states=[LeaderAndIsrTopicState(topic_name="t", partition_states=partitions)])
     session = Session(None, ListenerContext("PLAINTEXT"), 1, client_host="127.0.0.1")
@@ -315,7 +315,7 @@ def test_a_recording_keeps_64_mib_at_most(broker: Broker) -> None:
     assert seen.dropped == 3
 
 
-def test_what_is_larger_than_the_bound_is_kept_alone(broker: Broker) -> None:
+def test_a_request_larger_than_the_bound_is_kept_alone(broker: Broker) -> None:
     broker.create_topic("t")
     with connect(broker.bootstrap_servers) as connection, broker.recorded() as seen:
         seen.bytes_max = 1000

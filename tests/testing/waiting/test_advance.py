@@ -65,7 +65,7 @@ def test_retention(broker: Broker) -> None:
     assert topic.records() == []
 
 
-def test_old_segments_go_and_the_active_one_stays_while_it_has_young_records() -> None:
+def test_advanced_time_deletes_old_segments_only() -> None:
     with Broker(log_roll_ms=60_000, log_retention_ms=3_600_000) as broker:
         topic = broker.create_topic("t")
         topic.produce("old")
@@ -143,7 +143,7 @@ def test_members_that_send_no_heartbeat_for_that_long_are_out(coordinator: Broke
     assert member.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_rebalance_goes_on_without_members_that_do_not_join_in_time(coordinator: Broker) -> None:
+def test_advanced_time_ends_a_rebalance_without_late_members(coordinator: Broker) -> None:
     late, early = Member(coordinator), Member(coordinator)
     late.join()
     late.sync()
@@ -281,7 +281,7 @@ def test_many_threads_may_move_it() -> None:
         assert broker.clock.now_ms() == 64_000
 
 
-def test_the_time_stays_moved_over_restarts_and_moves_while_nothing_runs() -> None:
+def test_the_time_stays_moved_over_restarts() -> None:
     broker = Broker(clock=ManualClock(now_ms=0))
     with broker:
         broker.clock.advance(1_000)
@@ -318,7 +318,7 @@ def test_stock_clients_get_on_with_a_clock_that_stands_still() -> None:
         reader.close()
 
 
-def test_newcomers_are_not_waited_for_with_a_clock_that_stands_still() -> None:
+def test_a_still_clock_does_not_wait_for_newcomers() -> None:
     with Broker(clock=ManualClock()) as broker:
         broker.create_topic("t", partitions=2)
         readers = [consumer(broker, **{"heartbeat.interval.ms": 100}) for _ in range(2)]

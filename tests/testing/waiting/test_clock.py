@@ -13,7 +13,7 @@ def test_both_times_move_by_the_same() -> None:
     assert (clock.now_ms(), clock.monotonic_ms()) == (1_250, 250)
 
 
-def test_it_follows_the_clock_below() -> None:
+def test_a_moved_clock_follows_the_clock_below() -> None:
     base = ManualClock(now_ms=1_000)
     clock = OffsetClock(base)
     clock.advance(250)
@@ -21,7 +21,7 @@ def test_it_follows_the_clock_below() -> None:
     assert (clock.now_ms(), clock.monotonic_ms()) == (1_300, 300)
 
 
-def test_it_is_the_machines_clock_by_default() -> None:
+def test_the_default_clock_is_the_machines() -> None:
     clock = OffsetClock()
     assert abs(clock.now_ms() - SystemClock().now_ms()) < 10_000
     assert isinstance(clock.base, SystemClock)

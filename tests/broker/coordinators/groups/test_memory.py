@@ -60,7 +60,7 @@ def test_metadata_has_a_budget_and_members_keep_what_they_have() -> None:
     run(scenario, **SCARCE)
 
 
-def test_one_group_has_a_bound() -> None:
+def test_the_metadata_of_one_group_are_bounded() -> None:
     """The bound holds even if there is room: a rebalance sends all metadata to the leader in one response."""
 
     async def scenario(bench: Bench) -> None:
@@ -114,7 +114,7 @@ def test_offsets_count(producer_id: int) -> None:
     run(scenario, **SCARCE)
 
 
-def test_what_is_held_is_what_is_there() -> None:
+def test_running_sums_equal_the_held_state() -> None:
     """The running sums, after everything that changes them, and after a restart."""
 
     async def scenario(bench: Bench) -> None:

@@ -15,7 +15,7 @@ def commit(broker: Broker, group: str, offset: int) -> None:
     consumer.close()
 
 
-def test_a_group_is_told_of_once() -> None:
+def test_a_group_has_one_series_in_the_metrics() -> None:
     """As it is now, not as it was where nobody looks for it any more: /metrics would have one series twice."""
     groups = [f"g{number}" for number in range(6)]
     with Broker(configs={"offsets.topic.num.partitions": "2"}) as broker:

@@ -143,7 +143,7 @@ def plain_batch(record, base_offset):
     return build_batch([Record(base_offset, 0, key, value)], base_offset=base_offset)
 
 
-def test_offsets_of_an_open_transaction_in_the_log_wait_for_its_end():
+def test_loaded_offsets_of_a_transaction_wait_for_its_end():
     shard = GroupShard()
     shard.load(plain_batch(offset_record(1), 0) + transactional_batch(offset_record(2), 1))
     assert shard.offsets.get("g", "t", 0).offset == 1
@@ -227,7 +227,7 @@ def test_a_retention_of_any_length_ends_within_time(machine, retention_ms, expir
     assert decode_record(*encode_record(record)).committed.expire_at_ms == expire_at_ms
 
 
-def test_a_commit_with_its_own_retention_expires_when_that_has_passed(machine):
+def test_a_commit_expires_after_its_own_retention(machine):
     machine.now_ms = START_MS
     for topic, expire_at_ms in (("now", START_MS), ("next", START_MS + 1)):
         store(machine, OffsetRecord("g", topic, 0, CommittedOffset(1, -1, "", START_MS, expire_at_ms)))

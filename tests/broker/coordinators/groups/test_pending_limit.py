@@ -9,7 +9,7 @@ from barnabas.broker.coordinators.groups.settings import GroupSettings
 from barnabas.wire.errors import ErrorCode
 
 
-def test_a_group_forgets_the_oldest_ids_that_nobody_used() -> None:
+def test_a_group_forgets_its_oldest_unused_member_ids() -> None:
     settings = GroupSettings(group_initial_rebalance_delay_ms=0, pending_members_max=3)
     group: Group | None = None
     numbers = count()

@@ -79,7 +79,7 @@ def test_a_log_of_kafka_loads_to_what_kafka_tells(kafka_shard, group_id):
     ]
 
 
-def test_what_kafka_deleted_is_gone_and_what_is_not_ours_is_left_out(kafka_shard):
+def test_deleted_records_are_gone_and_unknown_ones_left_out(kafka_shard):
     assert "gone" not in kafka_shard.groups
     assert not list(kafka_shard.offsets.of_group("gone"))
     assert not kafka_shard.offsets.pending

@@ -301,7 +301,7 @@ def test_an_assignment_is_told_only_when_it_is_replicated():
     run(scenario)
 
 
-def test_replication_that_takes_too_long_is_an_error_that_clients_retry():
+def test_a_slow_replication_is_an_error_that_clients_retry():
     async def scenario(bench):
         await bench.elect()
         bench.log.replicated = False
@@ -329,7 +329,7 @@ def test_leadership_lost_before_replication_fails_the_reply():
     run(scenario)
 
 
-def test_whoever_is_parked_learns_of_the_resignation():
+def test_waiting_members_learn_of_the_resignation():
     async def scenario(bench):
         await bench.elect()
         member_id = await bench.join_stable()
@@ -372,7 +372,7 @@ def test_an_election_of_the_leader_that_is_keeps_the_shard():
     run(scenario)
 
 
-def test_a_reader_that_fails_after_the_shard_is_gone_is_not_tried_again():
+def test_a_load_that_fails_after_the_resignation_is_not_retried():
     async def scenario(bench):
         bench.log.read_error = OSError("disk")
         await bench.elect(0)
@@ -491,7 +491,7 @@ def test_offsets_and_groups_expire():
     run(scenario)
 
 
-def test_offsets_of_deleted_topics_are_forgotten_also_while_loading():
+def test_loading_forgets_offsets_of_deleted_topics():
     async def scenario(bench):
         await bench.elect()
         await bench.groups.answer(bench.commit(topics=("t", "u")))
@@ -591,7 +591,7 @@ def places(bench, keys):
     return [bench.groups.runtime.partition_for(key) for key in keys]
 
 
-def test_keys_stay_where_they_are_when_the_topic_gets_more_partitions(caplog):
+def test_keys_keep_their_partition_when_the_topic_grows(caplog):
     """Until the next start; a topic that was made anew counts from the first."""
     keys = [f"group-{number}" for number in range(30)]
     of_three = [abs_java_hash(key) % 3 for key in keys]

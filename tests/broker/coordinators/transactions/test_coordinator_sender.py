@@ -174,7 +174,7 @@ async def test_adding_is_no_verification():
 
 
 @run
-async def test_nobody_is_the_coordinator():
+async def test_a_missing_coordinator_is_an_error():
     bench = Bench()
     for coordinators in ((), (-1,)):
         await bench.tell(*coordinators)
@@ -183,7 +183,7 @@ async def test_nobody_is_the_coordinator():
 
 
 @run
-async def test_what_the_coordinator_says_of_all_partitions():
+async def test_the_coordinators_errors_go_to_all_partitions():
     bench = await Bench().up(OTHER)
     event = verify("0", A, B)
     for errors, told in (
@@ -225,7 +225,7 @@ async def test_answers_that_are_none(caplog):
 
 
 @run
-async def test_who_waits_for_a_coordinator_that_is_none_any_more_is_told():
+async def test_requests_to_a_former_coordinator_fail():
     bench = await Bench().up(OTHER, OTHER)
     bench.sender.ask(verify("0"))
     await turns()
@@ -253,7 +253,7 @@ class NoCoordinator:
 
 
 @run
-async def test_a_batch_is_verified_by_the_coordinator_in_another_broker(tmp_path):
+async def test_a_coordinator_in_another_broker_verifies_a_batch(tmp_path):
     """One broker leads the partition, the other has the transaction."""
     async with AsyncExitStack() as stack:
         leader, coordinator = [

@@ -126,7 +126,7 @@ def test_a_transaction_ends_when_there_is_room(broker: Broker, what: str, is_com
 
 
 @pytest.mark.slow
-def test_many_markers_that_a_full_disk_refuses_are_tried_again_now_and_then() -> None:
+def test_markers_refused_by_a_full_disk_are_retried_with_pauses() -> None:
     """So many in a second of the broker's clock."""
     with Broker(clock=ManualClock()) as broker:
         ending = end_of_many(broker)
@@ -144,7 +144,7 @@ def test_many_markers_that_a_full_disk_refuses_are_tried_again_now_and_then() ->
 
 @pytest.mark.full
 @pytest.mark.alone
-def test_many_markers_that_a_full_disk_refuses_leave_the_processor_alone(broker: Broker) -> None:
+def test_retries_of_refused_markers_take_little_processor_time(broker: Broker) -> None:
     """A quarter of it at most."""
 
     def used_s() -> float:

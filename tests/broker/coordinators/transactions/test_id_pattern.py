@@ -30,7 +30,7 @@ def test_the_whole_id_must_match(pattern: str, matching: list[str], other: list[
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "a**", r"(a)\1", "(?=a)", "a{1001}", "(?P<x", r"\p{Nope}"])
-def test_what_is_no_expression_is_refused(pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_expression_is_refused(pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ApiError) as refused:
         IdPattern(pattern)
     assert refused.value.error is ErrorCode.INVALID_REGULAR_EXPRESSION

@@ -155,7 +155,7 @@ def test_whatever_happens(machine_type):
 
 
 @pytest.mark.parametrize("state", [None, *(state for state in TransactionState if not state.is_prepared)])
-def test_markers_that_nobody_asked_for_end_nothing(state):
+def test_unexpected_markers_end_no_transaction(state):
     known = None if state is None else Transaction("t", 7, 0, 60_000, state=state)
     with pytest.raises(ForbiddenTransition):
         decide(known, MarkersWritten("t", frozenset()), 0, TransactionSettings(), is_uncommitted=False)

@@ -243,7 +243,7 @@ async def test_a_topic_that_the_controller_cannot_read_is_not_gone():
 
 
 @run
-async def test_a_new_controller_has_not_told_of_what_the_one_before_made():
+async def test_markers_wait_for_topics_of_the_former_controller():
     """It gives roles first: a coordinator that gets one may have to end transactions in topics it never heard of."""
     bench = await Bench().up(a=[OTHER])
     assert bench.refusal("b") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -272,7 +272,7 @@ async def test_a_refusal_is_told_once(caplog):
 
 
 @run
-async def test_of_a_topic_that_is_gone_nothing_is_remembered(caplog):
+async def test_a_deleted_topics_refusals_are_forgotten(caplog):
     """A refusal by one of the same name is told anew."""
     caplog.set_level(logging.INFO)
     bench = await Bench().up(t=[OTHER], u=[OTHER])
@@ -327,7 +327,7 @@ async def test_an_answer_that_leaves_a_marker_out_is_none():
 
 
 @run
-async def test_who_waits_behind_a_silent_broker_goes_to_the_new_leader():
+async def test_markers_behind_a_silent_broker_go_to_the_new_leader():
     bench = await Bench().up(a=[OTHER, OTHER, OTHER])
     under_way = bench.write("a", 0)
     await turns()
@@ -404,7 +404,7 @@ def end_offset(broker, topic):
 
 
 @run
-async def test_a_transaction_ends_on_all_brokers_that_lead_its_partitions(tmp_path):
+async def test_a_transaction_ends_at_all_leaders_of_its_partitions(tmp_path):
     """Also where the word of a new leader comes late: a broker that does not host the partition yet, and says so as if
     there were no such topic, is asked again.
     """

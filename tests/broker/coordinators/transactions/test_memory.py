@@ -30,7 +30,7 @@ async def error_of(bench: Bench, transactional_id: str) -> ErrorCode | None:
     return None
 
 
-def test_new_ids_wait_when_there_are_too_many_and_known_ones_go_on() -> None:
+def test_too_many_transactional_ids_delay_new_ones_only() -> None:
     async def scenario() -> None:
         bench = await Bench(held_bytes_max=100_000, held_bytes_of_known_ids_max=180_000).up()
         producer = (await bench.init())[1:]

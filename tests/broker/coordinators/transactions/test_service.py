@@ -168,7 +168,7 @@ async def test_nothing_leaves_before_it_is_replicated():
 
 
 @run
-async def test_no_marker_is_written_for_a_loaded_end_that_is_not_replicated():
+async def test_an_unreplicated_loaded_end_writes_no_marker():
     """The next coordinator may not have the record, and would abort what is committed here."""
     bench = await Bench().up()
     producer = await bench.begin()
@@ -188,7 +188,7 @@ async def test_no_marker_is_written_for_a_loaded_end_that_is_not_replicated():
 
 
 @run
-async def test_nobody_is_told_of_what_was_loaded_before_it_is_replicated():
+async def test_loaded_state_is_not_told_before_it_is_replicated():
     """The next coordinator may not have the record, and would not end the transaction where records were written."""
     bench = await Bench().up()
     producer = await bench.begin()
@@ -207,7 +207,7 @@ async def test_nobody_is_told_of_what_was_loaded_before_it_is_replicated():
 
 
 @run
-async def test_what_was_loaded_is_told_by_nobody_who_lost_it():
+async def test_a_former_coordinator_does_not_tell_loaded_state():
     bench = await Bench().up()
     producer = await bench.begin()
     log = MemoryLog(bench.log.batches)
@@ -235,7 +235,7 @@ async def test_replication_that_takes_too_long_is_told_but_goes_on():
 
 
 @run
-async def test_lost_leadership_fails_who_waits():
+async def test_a_lost_leadership_fails_waiting_requests():
     bench = await Bench().up()
     producer = await bench.begin()
     bench.log.replicated = False
@@ -354,7 +354,7 @@ async def test_the_record_of_completion_is_tried_again():
 
 
 @run
-async def test_a_coordinator_that_was_fenced_and_is_elected_anew_goes_on():
+async def test_a_fenced_coordinator_goes_on_after_its_election():
     """Another broker led for a moment, wrote a marker, and died before this one heard of it."""
     bench = await Bench().up(epoch=5)
     producer = await bench.begin()
@@ -370,7 +370,7 @@ async def test_a_coordinator_that_was_fenced_and_is_elected_anew_goes_on():
 
 
 @run
-async def test_markers_that_were_under_way_when_it_was_elected_anew_are_written_under_the_new_epoch():
+async def test_markers_in_flight_at_an_election_get_the_new_epoch():
     bench = await Bench().up(epoch=5)
     producer = await bench.begin()
     bench.markers.futures = []
@@ -447,7 +447,7 @@ async def test_many_markers_that_do_not_replicate_wait_between_tries():
 
 
 @run
-async def test_many_transactions_whose_markers_are_refused_wait_between_tries():
+async def test_transactions_with_refused_markers_wait_between_tries():
     """However many there are: together they try no more than one with many markers."""
     bench = await Bench().up()
     ids = [f"t{number}" for number in range(5 * MARKERS_PER_TURN)]
@@ -473,7 +473,7 @@ async def test_many_transactions_whose_markers_are_refused_wait_between_tries():
 
 
 @run
-async def test_many_transactions_of_before_a_start_leave_the_loop_turns():
+async def test_many_loaded_transactions_leave_the_loop_turns():
     before = await Bench().up()
     ids = [f"t{number}" for number in range(40 * STARTS_PER_TURN)]
     before.markers.refuses_all = True
@@ -499,7 +499,7 @@ async def test_many_transactions_of_before_a_start_leave_the_loop_turns():
 
 
 @run
-async def test_what_raises_when_it_is_tried_again_does_not_keep_the_others():
+async def test_a_retry_that_raises_does_not_stop_the_others():
     bench = await Bench().up()
     retries, tried = Retries(bench.timers), []
 
@@ -528,7 +528,7 @@ async def test_many_markers_give_way_to_others():
 
 
 @run
-async def test_timed_out_transactions_are_aborted_and_their_producers_fenced():
+async def test_timed_out_transactions_are_aborted_and_fenced():
     bench = await Bench().up()
     producer = await bench.begin()
     await bench.service.abort_timed_out()
@@ -541,7 +541,7 @@ async def test_timed_out_transactions_are_aborted_and_their_producers_fenced():
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_a_transaction_that_began_after_the_look_at_the_clock_is_not_aborted(version):
+def test_a_transaction_begun_after_the_clock_check_goes_on(version):
     """The first abort waits for its record to be replicated; by then the next transaction's producer, which keeps its
     epoch under version 0, has ended the timed-out transaction and begun another."""
 
@@ -697,7 +697,7 @@ def test_a_crash_between_markers_writes_them_again(markers):
 
 
 @run
-async def test_prepared_transactions_wait_until_the_broker_knows_its_partitions():
+async def test_prepared_transactions_wait_for_the_brokers_metadata():
     bench = await Bench().up()
     bench.markers.crash_after = 0
     await _until_crash(bench, 0, True)

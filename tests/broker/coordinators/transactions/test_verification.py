@@ -90,7 +90,7 @@ def run(test):
         (13, Operation.ADD, Operation.ADD),
     ],
 )
-def test_what_a_version_asks_for(version, produce, commit):
+def test_each_transaction_version_has_its_verification(version, produce, commit):
     assert Operation.of_produce(version) is produce
     assert Operation.of_offset_commit(version) is commit
 
@@ -147,7 +147,7 @@ async def test_each_partition_has_its_own_answer():
 
 
 @run
-async def test_a_marker_between_answer_and_append_makes_the_answer_void():
+async def test_a_marker_before_the_append_voids_the_verification():
     bench = Bench(reply())
     verified = bench.verify()
     bench.replicas.states[A].verifications.clear()
