@@ -35,7 +35,7 @@ from barnabas.broker.client.configs import (
     describe_configs,
     resource_text,
 )
-from barnabas.broker.configuration.config import ConfigError, resolve
+from barnabas.broker.configuration.config import BrokerConfig, ConfigError, resolve
 from barnabas.broker.configuration.listeners import PLAINTEXT, SASL_PLAINTEXT, Listener
 
 app = Application(help="Show and change configs of topics, brokers and loggers; check files.")
@@ -216,18 +216,20 @@ def check_file(
         raise typer.Exit(EXIT_USAGE) from error
     directories = {name: os.environ[name] for name in ("HOME", "XDG_DATA_HOME") if name in os.environ}
     resolution = resolve(properties=properties, environ=os.environ if environment else directories)
-    config = resolution.config
+    config, errors = resolution.config, resolution.errors
+    if config is not None and (found := _problems_of_tls(config)):
+        config, errors = None, found
     if as_json:
         print_json(
             {
                 "usable": config is not None,
-                "errors": resolution.errors,
+                "errors": errors,
                 "warnings": resolution.warnings,
                 "notes": resolution.notes,
             }
         )
     else:
-        for kind, lines in (("error", resolution.errors), ("warning", resolution.warnings), ("note", resolution.notes)):
+        for kind, lines in (("error", errors), ("warning", resolution.warnings), ("note", resolution.notes)):
             for line in lines:
                 say(f"{kind}: {line}")
         if config is not None:
@@ -237,6 +239,15 @@ def check_file(
         say("the file cannot be used" if config is None else "the file can be used")
     if config is None:
         raise typer.Exit(EXIT_USAGE)
+
+
+def _problems_of_tls(config: BrokerConfig) -> tuple[str, ...]:
+    """What keeps the keys and certificates of the listeners from being used."""
+    if not config.has_http_tls and not any(listener.has_tls for listener in config.listeners):
+        return ()
+    from barnabas.broker.network.listener_tls import problems
+
+    return tuple(problems(config, has_others=config.zookeeper_connect is not None))
 
 
 def _listener_text(listener: Listener) -> str:

@@ -178,6 +178,8 @@ def _run(config: BrokerConfig, environment: Environment | None, other: Run | Non
                 runner.close()
     except refusals_of_a_start() as error:
         logger.critical("%s", _sentence(error, config))
+        if isinstance(error, ConfigError):
+            return EXIT_USAGE
     except KeyboardInterrupt:
         return EXIT_FAILURE  # before the broker handles signals itself
     except Exception:

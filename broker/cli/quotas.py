@@ -45,7 +45,7 @@ def byte_rate(text: str) -> float:
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="The user.")]
 UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="Each user without a quota of its own.")]
-Client = Annotated[str | None, typer.Option("--client", metavar="ID", help="The client id.")]
+Client = Annotated[str | None, typer.Option("--client", metavar="NAME", help="The client id.")]
 ClientDefaults = Annotated[bool, typer.Option("--client-defaults", help="Each client id without a quota of its own.")]
 Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="The clients' address.")]
 IpDefaults = Annotated[bool, typer.Option("--ip-defaults", help="Each address without a quota of its own.")]

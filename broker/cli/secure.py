@@ -315,7 +315,8 @@ def tell_clients(secured: Secured, broker: Broker) -> None:
     servers = ",".join(str(each).partition("://")[2] for each in broker.socket_server.advertised)
     account = accounts(secured, servers)[CLIENT]
     port = broker.http_port
-    token_url = None if secured.token_key is None or port is None else f"http://127.0.0.1:{port}/oauth/token"
+    scheme = "https" if broker.config.has_http_tls else "http"
+    token_url = None if secured.token_key is None or port is None else f"{scheme}://127.0.0.1:{port}/oauth/token"
     directory = str(secured.directory)
     lines = secured.directory / LINES_FILE
     try:

@@ -26,6 +26,7 @@ from barnabas.broker.configuration.keys import (
     BROKER_KEYS,
     ENVIRONMENT_SKIPPED,
     ENVIRONMENT_SKIPPED_PREFIXES,
+    JAVA_CLASSES,
     KRAFT_PREFIXES,
     OBEYED_KEYS,
     REFUSED_KEYS,
@@ -33,6 +34,7 @@ from barnabas.broker.configuration.keys import (
     SECURITY_KEYS,
     UNUSED_KEYS,
     ZOOKEEPER_REFUSED,
+    broker_key,
 )
 from barnabas.broker.configuration.listeners import HTTP, PORT_MAX, ListenerResolver
 from barnabas.broker.configuration.properties import Properties
@@ -460,18 +462,28 @@ class _Resolver:
             self._warn(key, "has no effect: this setting applies to all listeners")
             return
         try:
-            parse(BROKER_KEYS[name], self.raw[key])
+            parse(BROKER_KEYS[name], self.raw[key], key)
         except ConfigValueError as error:
             self.fail(key, f"{error}. Allowed: {allowed_text(BROKER_KEYS[name])}")
 
     def _check_refused(self) -> None:
         for key, text in self.raw.items():
             if key in REFUSED_KEYS and text.strip():
-                self.fail(key, f"Invalid value {text} for configuration {key}: {REFUSED_KEYS[key]}")
+                shown = "[hidden]" if key.startswith("delegation.token.") else text
+                self.fail(key, f"Invalid value {shown} for configuration {key}: {REFUSED_KEYS[key]}")
         if self.value("remote.log.storage.system.enable") is True:
             key = "remote.log.storage.system.enable"
             self.fail(key, f"Invalid value true for configuration {key}: tiered storage is not supported")
+        self._check_java_classes()
         self._check_authorizer()
+
+    def _check_java_classes(self) -> None:
+        for key, text in self.raw.items():
+            definition = broker_key(key)
+            allowed = JAVA_CLASSES.get(definition.name) if definition is not None else None
+            if allowed is not None and text.strip() not in ("", *allowed):
+                reason = f"other Java classes cannot be loaded. Allowed: {', '.join(allowed)}"
+                self.fail(key, f"Invalid value {text} for configuration {key}: {reason}")
 
     def _check_authorizer(self) -> None:
         key, text = "authorizer.class.name", self.text("authorizer.class.name")

@@ -161,14 +161,16 @@ class ConfigValueError(ValueError):
         self.reason = reason
 
 
-def parse(key: ConfigKey[Any], text: str) -> ConfigValue:
+def parse(key: ConfigKey[Any], text: str, full_name: str = "") -> ConfigValue:
     """The typed and validated value of `text`, read as Kafka reads a property (ConfigDef.parseType, then validator).
 
+    `full_name` is the name in errors, if it is not the key's own: with the prefix of a listener.
     Errors: ConfigValueError.
     """
-    value = _parse_type(key.name, key.type, text)
+    name = full_name or key.name
+    value = _parse_type(name, key.type, text)
     if key.validator is not None:
-        _validate(key.name, value, key.validator)
+        _validate(name, value, key.validator)
     return value
 
 

@@ -75,8 +75,19 @@ REFUSED_KEYS: Final[Mapping[str, str]] = {
     "client.quota.callback.class": "Java quota classes cannot be loaded",
     "config.providers": "configuration providers (${...} references) are not supported",
     "create.topic.policy.class.name": "Java policy classes cannot be loaded",
-    "delegation.token.master.key": "delegation tokens are not supported yet",
+    "delegation.token.master.key": "delegation tokens are not supported",
+    "delegation.token.secret.key": "delegation tokens are not supported",
 }
+
+JAVA_CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "principal.builder.class": ("org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",),
+    "sasl.oauthbearer.jwt.validator.class": (
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
+        "org.apache.kafka.common.security.oauthbearer.BrokerJwtValidator",
+    ),
+    "ssl.engine.factory.class": ("org.apache.kafka.common.security.ssl.DefaultSslEngineFactory",),
+}
+"""Keys that name what decides who a client is, and their only values. Others would let in whom they keep out."""
 
 ZOOKEEPER_REFUSED: Final = ("zookeeper.ssl.", "zookeeper.client", "zookeeper.metadata.migration.")
 

@@ -46,6 +46,25 @@ def settings_of(config: BrokerConfig, name: str) -> TlsSettings:
     return TlsSettings.read(partial(config.value_for_listener, name), prefix, client_auth)
 
 
+def problems(config: BrokerConfig, *, has_others: bool) -> list[str]:
+    """The errors that `TlsListeners.load` would raise. Blocking."""
+    found = []
+    for name in names_with_tls(config):
+        try:
+            _read(config, name, has_others=has_others)
+        except TlsConfigError as error:
+            found.append(str(error))
+    return found
+
+
+def _read(config: BrokerConfig, name: str, *, has_others: bool) -> Tls:
+    """Read the stores of a listener for the first time. Blocking. Raises TlsConfigError."""
+    tls = contexts.load(settings_of(config, name))
+    if has_others and name == config.inter_broker_listener_name:
+        contexts.check_among_brokers(tls, tls)
+    return tls
+
+
 class ListenerTls:
     """The TLS of one listener; `tls` is the present one."""
 
@@ -85,7 +104,7 @@ class TlsListeners:
         problems = []
         for name in names_with_tls(self._config):
             try:
-                tls = await self._threads.call(self._read, self._config, name, None)
+                tls = await self._threads.call(partial(_read, self._config, name, has_others=self._has_others))
             except TlsConfigError as error:
                 problems.append(str(error))
             else:
@@ -98,7 +117,7 @@ class TlsListeners:
         """Check that the running broker may change to this configuration. Raises ApiError(INVALID_REQUEST)."""
         for name, settings in self._changed(config):
             try:
-                await self._threads.call(self._read, config, name, settings)
+                await self._threads.call(self._read_replacement, config, name, settings)
             except TlsConfigError as error:
                 raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
 
@@ -137,7 +156,7 @@ class TlsListeners:
         self, listener: ListenerTls, settings: TlsSettings, stamps: tuple[Stamp | None, ...] | None
     ) -> None:
         try:
-            tls = await self._threads.call(self._read, self._config, listener.name, settings)
+            tls = await self._threads.call(self._read_replacement, self._config, listener.name, settings)
         except TlsConfigError as error:
             listener.refused_stamps = stamps
             logger.error("listener %s keeps its former key and trusted certificates: %s", listener.name, error)
@@ -145,14 +164,12 @@ class TlsListeners:
         listener.tls, listener.refused_stamps = tls, None
         logger.info("listener %s, connections from now on: %s", listener.name, _told(tls))
 
-    def _read(self, config: BrokerConfig, name: str, settings: TlsSettings | None) -> Tls:
-        """Read the stores of a listener. In a thread. Raises TlsConfigError."""
-        tls = contexts.load(settings_of(config, name) if settings is None else settings)
-        present = self._listeners.get(name)
-        if present is not None:
-            contexts.check_replacement(present.tls, tls)
+    def _read_replacement(self, config: BrokerConfig, name: str, settings: TlsSettings) -> Tls:
+        """Read the stores of a listener that has some. In a thread. Raises TlsConfigError."""
+        tls, present = contexts.load(settings), self._listeners[name].tls
+        contexts.check_replacement(present, tls)
         if self._has_others and name == config.inter_broker_listener_name:
-            contexts.check_among_brokers(tls, tls if present is None else present.tls)
+            contexts.check_among_brokers(tls, present)
         return tls
 
 

@@ -27,8 +27,8 @@ other form is not set. `CLUSTER_ID` becomes the cluster id.
 The broker warns of unknown keys. Keys of KRaft and of tiered storage are accepted, listed by DescribeConfigs with
 Kafka's defaults, and have no effect.
 
-[Security](security.md) describes the keys of TLS, SASL and ACLs, [With ZooKeeper](zookeeper.md) those that begin with
-`zookeeper.`.
+[TLS](security/tls.md) and [SASL](security/sasl.md) describe their keys, [Security](security.md#acls) those of ACLs,
+[With ZooKeeper](zookeeper.md) those that begin with `zookeeper.`. Keys of delegation tokens are errors.
 
 Dynamic keys can be changed at run time, for one broker or for all: `barnabas configs alter --help`.
 
@@ -47,7 +47,8 @@ def reference() -> str:
 
 def _broker_keys() -> Iterator[str]:
     for name, key in sorted(BROKER_KEYS.items()):
-        if key.visibility != INTERNAL and name not in SECURITY_KEYS and name not in WITHOUT_EFFECT:
+        has_effect = bool(key.documentation) if name in SECURITY_KEYS else name not in WITHOUT_EFFECT
+        if key.visibility != INTERNAL and has_effect:
             yield _item(key, key.mode, broker_documentation(name))
 
 

@@ -243,7 +243,7 @@ OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
 """Keys of parts of Kafka that Barnabas does not have."""
 
 PARTS_OF_KAFKA: Final = (
-    (("ssl.", "sasl.", "security.", "principal.", "connections.max.reauth", "connection.failed"), "TLS and SASL"),
+    (("ssl.", "sasl.", "security.", "principal."), "Kerberos, and parts of Java"),
     (("delegation.token.",), "Delegation tokens"),
     (("controller.quorum.", "controller.listener.", "metadata.", "process.roles", "broker.heartbeat."), "KRaft"),
     (("broker.session.", "initial.broker.", "early.start."), "KRaft"),

@@ -86,7 +86,7 @@ METAVARS = {
     *("TOPIC", "TOPIC[:P,P...]", "PARTITION", "OFFSET", "TIME", "GROUP", "TRANSACTIONAL_ID", "STATE"),
     *("FILE", "DIR", "SERVER_PROPERTIES", "HOST:PORT", "HOST:PORT,...", "CONNECT", "ID", "ID,ID..."),
     *("KIND", "NAME", "KEY", "KEY=VALUE", "NAME=VALUE", "TEXT", "FORMAT", "CODEC", "LEVEL"),
-    *("N", "MS", "BYTES_PER_S"),
+    *("ADDRESS", "BYTES", "MECHANISM", "PERCENT", "RATE", "N", "MS", "BYTES_PER_S"),
 }
 """Placeholders for the values of arguments and options: words that describe the value, never types of Python."""
 
@@ -117,7 +117,10 @@ def test_help_lists_all_commands_and_serve_first(run: Run) -> None:
     out = run("--help").out
     assert "<" not in out
     listed = re.findall(r"^│ (\w+) ", out[out.index("Commands") :], re.MULTILINE)
-    expected = "serve topics produce consume groups transactions configs cluster brokers check zookeeper version"
+    expected = (
+        "serve topics produce consume groups transactions configs cluster brokers users acls quotas certificates check"
+        " zookeeper version"
+    )
     assert listed == expected.split()
 
 
@@ -184,7 +187,7 @@ def test_config_check(run: Run, tmp_path: Path) -> None:
     assert "note: KRaft's keys" in good.out
     assert "open to other machines" in good.out
     assert "the file can be used" in good.out
-    path.write_text("num.partitions=none\nssl.keystore.location=/x\n")
+    path.write_text("num.partitions=none\nssl.client.auth=perhaps\n")
     bad = run("config", "check", str(path), "--json")
     assert bad.status == 2
     assert (bad.json["usable"], len(bad.json["errors"])) == (False, 2)
@@ -193,6 +196,19 @@ def test_config_check(run: Run, tmp_path: Path) -> None:
     path.write_text("a=\\u12\n")
     assert "line 1" in run("config", "check", str(path)).err
     assert "cannot read" in run("config", "check", str(tmp_path / "missing")).err
+
+
+def test_config_check_reads_keys_and_certificates(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("listeners=SSL://127.0.0.1:9093\n")
+    done = run("config", "check", str(path), "--json")
+    assert (done.status, done.json["usable"]) == (2, False)
+    assert "a TLS listener needs a key: set" in done.json["errors"][0]
+    path.write_text(f"listeners=SSL://127.0.0.1:9093\nssl.keystore.location={tmp_path / 'absent.pem'}\n")
+    done = run("config", "check", str(path))
+    assert done.status == 2
+    assert "error: " in done.out
+    assert "absent.pem" in done.out
 
 
 def test_config_check_names_replica_counts_beyond_the_brokers(run: Run, tmp_path: Path) -> None:
@@ -220,7 +236,11 @@ def test_config_check_tells_of_keys_that_come_twice(run: Run, tmp_path: Path) ->
     assert "(from the file, line 5)" in done.out
 
 
-@pytest.mark.parametrize("text", ["num.partitions=none\n", "a=\\u12\n", None], ids=["value", "escape", "no file"])
+@pytest.mark.parametrize(
+    "text",
+    ["num.partitions=none\n", "a=\\u12\n", None, "listeners=SSL://127.0.0.1:0\n", "listeners=SASL_SSL://127.0.0.1:0\n"],
+    ids=["value", "escape", "no file", "no key", "Kerberos"],
+)
 def test_config_check_ends_as_a_start_would(run: Run, start: Start, tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "server.properties"
     if text is not None:
@@ -380,10 +400,10 @@ def test_serve_refuses_what_it_cannot_keep(serve: Callable[..., subprocess.Popen
     out, err = children.finish(process)
     assert (process.returncode, out) == (2, "")
     assert "2 problems" in err
-    process = serve("--override", "ssl.keystore.location=/x", "--override", "num.partitions=0")
+    process = serve("--override", "ssl.client.auth=perhaps", "--override", "num.partitions=0")
     out, err = children.finish(process)
     assert (process.returncode, out) == (2, "")
-    assert "ssl.keystore.location" in err
+    assert "ssl.client.auth" in err
     assert "num.partitions" in err
     assert "Traceback" not in err
 

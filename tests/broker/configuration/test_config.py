@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -296,23 +297,27 @@ def test_keys_of_3_9_are_accepted_with_a_warning() -> None:
             "inter.broker.protocol.version": "3.9",
             "log.message.format.version": "3.0",
             "zookeeper.session.timeout.ms": "1",
-            "allow.everyone.if.no.acl.found": "true",
         },
     )
     assert resolution.errors == ()
-    assert len(resolution.warnings) == 4
+    assert len(resolution.warnings) == 3
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("ssl.keystore.location", "/etc/keystore.jks"),
-        ("ssl.client.auth", "required"),
+        ("ssl.client.auth", "perhaps"),
+        ("listener.name.plaintext.ssl.client.auth", "perhaps"),
+        ("listener.name.sasl_ssl.scram-sha-256.sasl.login.retry.backoff.ms", "soon"),
         ("authorizer.class.name", "kafka.security.auth.SimpleAclAuthorizer"),
         ("super.users", "User:admin;alice"),
         ("security.inter.broker.protocol", "SSL"),
+        ("principal.builder.class", "com.example.Builder"),
+        ("listener.name.plaintext.principal.builder.class", "com.example.Builder"),
+        ("sasl.oauthbearer.jwt.validator.class", "com.example.Validator"),
+        ("ssl.engine.factory.class", "com.example.Factory"),
         ("delegation.token.secret.key", "secret"),
-        ("listener.name.plaintext.ssl.keystore.location", "/x"),
+        ("delegation.token.master.key", "secret"),
         ("zookeeper.set.acl", "true"),
         ("zookeeper.ssl.client.enable", "true"),
         ("zookeeper.ssl.keystore.location", "/etc/keystore.jks"),
@@ -340,6 +345,15 @@ def test_a_key_gets_one_verdict(value: str, others: dict[str, str]) -> None:
         assert len(verdicts) <= 1, verdicts
 
 
+def test_keys_of_security_that_the_code_reads_say_what_they_mean() -> None:
+    """For DescribeConfigs, and docs/configuration.md."""
+    room = Path(config_listeners.__file__).parents[1] / "security"
+    texts = [path.read_text() for path in room.rglob("*.py")]
+    read = {name for name in SECURITY_KEYS if any(f'"{name}"' in text for text in texts)}
+    assert len(read) >= 15
+    assert {name for name in read if not BROKER_KEYS[name].documentation} == set()
+
+
 def test_zookeeper() -> None:
     config = load(
         environ={**HOME, "KAFKA_ZOOKEEPER_CONNECT": "zk1:2181,[::1]:2182,zk3/kafka/one"},
@@ -357,9 +371,38 @@ def test_no_zookeeper() -> None:
     assert config.zookeeper_connect is None
 
 
-def test_passwords_are_not_shown() -> None:
-    (error,) = problems({"ssl.keystore.password": "hunter2"})
+@pytest.mark.parametrize("key", ["delegation.token.secret.key", "delegation.token.master.key"])
+def test_passwords_are_not_shown(key: str) -> None:
+    (error,) = problems({key: "hunter2"})
     assert "hunter2" not in error
+
+
+def test_passwords_in_a_jaas_line_are_not_shown() -> None:
+    (error,) = problems(
+        {
+            "listeners": "SASL_PLAINTEXT://127.0.0.1:9092",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": 'PlainLoginModule required user_alice="hunter2"',
+        }
+    )
+    assert "sasl.jaas.config for PLAIN: " in error
+    assert "hunter2" not in error
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ssl.keystore.location", "/etc/keystore.jks"),
+        ("ssl.keystore.password", "hunter2"),
+        ("ssl.client.auth", "required"),
+        ("listener.name.plaintext.ssl.keystore.location", "/x"),
+        ("sasl.enabled.mechanisms", "GSSAPI"),
+        ("allow.everyone.if.no.acl.found", "true"),
+    ],
+)
+def test_security_keys_may_be_set_where_no_listener_uses_them(key: str, value: str) -> None:
+    resolution = resolve(environ=HOME, properties={key: value})
+    assert resolution.errors == resolution.warnings == resolution.notes == ()
 
 
 @pytest.mark.parametrize("key", ["ssl.client.auth", "authorizer.class.name", "super.users"])
@@ -510,7 +553,6 @@ def test_inter_broker_listener() -> None:
             },
             "different port",
         ),
-        ({"listeners": "SSL://:9093"}, "asks for SSL"),
         ({"listeners": "SASL_PLAINTEXT://:9093"}, "sasl.enabled.mechanisms: GSSAPI"),
         ({"listeners": "X://:9093"}, "no entry in listener.security.protocol.map"),
         ({"listener.security.protocol.map": "PLAINTEXT:TLS"}, "NAME:PROTOCOL"),

@@ -1,4 +1,4 @@
-"""The configurations of docs/security.md: each is accepted, and its users can log in."""
+"""The configurations of docs/security/sasl.md: each is accepted, and its users can log in."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from barnabas.broker.security.sasl.scram import Client
 from tests.broker.running import running
 from tests.broker.sasl_clients import add_scram_user, wire
 
-PAGE: Final = (Path(__file__).parents[3] / "docs/security.md").read_text()
+PAGE: Final = (Path(__file__).parents[3] / "docs/security/sasl.md").read_text()
 ALICE: Final = Credentials("alice", "alice-secret")
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 def example(title: str) -> dict[str, str]:
     """The properties below a heading."""
-    section = PAGE.split(f"\n### {title}\n")[1].split("\n###")[0]
+    section = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
     found = re.search(r"```properties\n(.*?)```", section, re.DOTALL)
     assert found is not None
     return dict(parse_properties(found[1]))
