@@ -1,7 +1,8 @@
 """Kafka's configuration keys: defined, read, checked, and changed at run time.
 
 - `definitions.py` defines what a key is: type, validator, text form; `keys.py` has all broker keys by name.
-- `config.py` resolves the configuration at the start; `properties.py` reads the file, `listeners.py` checks listeners.
+- `config.py` resolves the configuration at the start; `properties.py` reads the file, `environment_variables.py` the
+  variables, `listeners.py` checks listeners.
 - `live_config.py` is the present configuration; parts that have to act on a change follow a key there.
 - `settings.py`: the keys that one part uses, as a dataclass.
 - `topics.py`: the configs of topics, from overrides and the broker's keys.

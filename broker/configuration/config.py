@@ -22,10 +22,9 @@ from barnabas.broker.configuration.definitions import (
     expected_text,
     parse,
 )
+from barnabas.broker.configuration.environment_variables import environment_configs
 from barnabas.broker.configuration.keys import (
     BROKER_KEYS,
-    ENVIRONMENT_SKIPPED,
-    ENVIRONMENT_SKIPPED_PREFIXES,
     JAVA_CLASSES,
     KRAFT_PREFIXES,
     OBEYED_KEYS,
@@ -68,7 +67,6 @@ _NO_ZOOKEEPER_SECURITY: Final = "connections to ZooKeeper are plain, without TLS
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^\s:\[\]/]*)):([0-9]{1,5})")
 _ZOOKEEPER_SERVER: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]/,]+)(?::[0-9]{1,5})?")
-_BITNAMI: Final = "KAFKA_CFG_"
 _LISTENER_OVERRIDE: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
 
@@ -254,26 +252,6 @@ def resolve(
         options_as_given or {},
         properties.lines if isinstance(properties, Properties) else {},
     ).run()
-
-
-def environment_configs(environ: Mapping[str, str]) -> dict[str, str]:
-    """The keys set by `KAFKA_...` variables, as in the official image: `_` is a dot, `__` an underscore, `___` a dash.
-
-    `KAFKA_CFG_...`, as in Bitnami's image, is the same, and counts if the other form is not set. CLUSTER_ID, with which
-    the official image formats its storage, becomes the cluster id. Source: KafkaDockerWrapper.scala, libkafka.sh.
-    """
-    configs = {}
-    for variable, text in sorted(environ.items(), key=lambda item: not item[0].startswith(_BITNAMI)):
-        if not variable.startswith("KAFKA_") or variable in ENVIRONMENT_SKIPPED:
-            continue
-        if variable.startswith(ENVIRONMENT_SKIPPED_PREFIXES):
-            continue
-        name = variable.removeprefix(_BITNAMI).removeprefix("KAFKA_")
-        key = name.lower().replace("_", ".").replace("...", "-").replace("..", "_")
-        configs[key] = text
-    if environ.get("CLUSTER_ID"):
-        configs.setdefault("barnabas.cluster.id", environ["CLUSTER_ID"])
-    return configs
 
 
 def parse_address(text: str) -> tuple[str | None, int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.configuration.config import environment_configs
+from barnabas.broker.configuration.environment_variables import environment_configs
 from barnabas.testing.containers import BarnabasContainer, variable
 from tools.processes import children
 from tools.processes.server import free_ports

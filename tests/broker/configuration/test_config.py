@@ -19,7 +19,6 @@ from barnabas.broker.configuration.config import (
     BrokerConfig,
     ConfigError,
     Resolution,
-    environment_configs,
     load,
     parse_address,
     resolve,
@@ -38,6 +37,7 @@ from barnabas.broker.configuration.definitions import (
     parse,
     to_text,
 )
+from barnabas.broker.configuration.environment_variables import environment_configs
 from barnabas.broker.configuration.keys import (
     BROKER_KEYS,
     OBEYED_KEYS,
