@@ -36,7 +36,9 @@ def partition_of(group: str, bootstrap_servers: str) -> tuple[int, int]:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
     settings = {"bootstrap.servers": bootstrap_servers, "group.id": "counts", "enable.partition.eof": True}
-    consumer = Consumer({**settings, "enable.auto.commit": False})
+    # As the tool reads: with an open transaction in the partition, committed records would end before this group's.
+    isolation = {"isolation.level": "read_uncommitted"}
+    consumer = Consumer({**settings, **isolation, "enable.auto.commit": False})
     try:
         partitions = consumer.list_topics(OFFSETS_TOPIC, timeout=PATIENCE_S).topics[OFFSETS_TOPIC].partitions
         partition, count = abs_java_hash(group) % len(partitions), 0

@@ -71,13 +71,13 @@ def test_a_verifiable_share_consumer_is_refused(cluster: Any, topic: str, group:
     assert wait_for(consumer, "startup_complete" if cluster.target == KAFKA else "UnsupportedVersionException")
 
 
-def test_client_compatibility(tools: Any, cluster: Any, topic: str) -> None:
+def test_client_compatibility(tools: Any, topic: str) -> None:
     expected = {
         "--offsets-for-times-supported": True,
         "--cluster-id-supported": True,
         "--create-topics-supported": True,
         "--describe-configs-supported": True,
-        "--describe-acls-supported": cluster.target == KAFKA,
+        "--describe-acls-supported": True,
         "--expect-record-too-large-exception": False,
         "--idempotent-producer-supported": True,
     }

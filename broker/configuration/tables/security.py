@@ -12,6 +12,7 @@ from barnabas.broker.configuration.definitions import (
     DOUBLE,
     HIGH,
     INT,
+    INTERNAL,
     LIST,
     LONG,
     LOW,
@@ -31,7 +32,7 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         None,
         LOW,
         READ_ONLY,
-        "",
+        INTERNAL,
         "Whether a resource without any ACL is for everybody, and not for super users alone.",
     ),
     (
@@ -86,7 +87,7 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         None,
         LOW,
         READ_ONLY,
-        "",
+        INTERNAL,
         "Cipher of passwords in the metadata store.",
     ),
     (
@@ -96,7 +97,7 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         ("min", 1024),
         LOW,
         READ_ONLY,
-        "",
+        INTERNAL,
         "Iterations by which the key of passwords in the metadata store is derived.",
     ),
     (
@@ -106,7 +107,7 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         ("min", 8),
         LOW,
         READ_ONLY,
-        "",
+        INTERNAL,
         "Bits of the key of passwords in the metadata store.",
     ),
     (
@@ -116,7 +117,7 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         None,
         LOW,
         READ_ONLY,
-        "",
+        INTERNAL,
         "How the key of passwords in the metadata store is derived.",
     ),
     (
@@ -126,7 +127,7 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         None,
         MEDIUM,
         READ_ONLY,
-        "",
+        INTERNAL,
         "Decodes passwords in the metadata store that were stored before the secret changed.",
     ),
     (
@@ -136,7 +137,7 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         None,
         MEDIUM,
         READ_ONLY,
-        "",
+        INTERNAL,
         "Encodes passwords in the metadata store; without it none can be set in a running broker.",
     ),
     (
@@ -356,7 +357,7 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         None,
         MEDIUM,
         READ_ONLY,
-        "",
+        INTERNAL,
         "Principals that may do everything, separated by semicolons: User:admin;User:CN=broker,O=example.",
     ),
     ("security.providers", STRING, None, None, LOW, READ_ONLY),
