@@ -383,6 +383,19 @@ ELSEWHERE = {
         "compat_tests/java_tools/test_quotas.py::test_commands_of_the_page",
         "docs/quotas.md",
     ),
+    r"kafka-acls.sh ": (
+        "compat_tests/java_tools/test_acls.py::test_conveniences_for_producers_and_consumers",
+        "--producer",
+    ),
+    r"(barnabas (users|acls|quotas|certificates) |barnabas topics list --user )": (
+        "compat_tests/security/test_commands_of_pages.py::commands_of",
+        "barnabas ",
+    ),
+    r"barnabas serve --secure ": ("compat_tests/security/test_serve_secure.py::start", "--secure"),
+    r"export BARNABAS_COMMAND_CONFIG=": (
+        "compat_tests/security/test_commands_of_pages.py::run",
+        "BARNABAS_COMMAND_CONFIG",
+    ),
     r"pip install path/to/barnabas": ("tests/test_commands.py::test_installing_from_a_clone", "pip install ."),
     r"docker build": ("tests/test_image.py::image", "DockerImage(path=ROOT"),
     r"docker run": ("tests/test_image.py::run", "containers.run("),

@@ -252,7 +252,7 @@ async def test_a_setting_that_was_reverted_before_it_was_read(
         await reading.stop()
         for value in ("1", "2"):
             await change(cluster, entity, min_insync_replicas=value)
-        reading._follow_from_now_on()
+        reading.notifications.follow()
         await change(cluster, ("topics", "u"), retention_ms="1")  # read after what was changed before
         await cluster.until(lambda: reading.overrides("topics", "u"))
         await cluster.settled()

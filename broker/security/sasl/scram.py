@@ -225,7 +225,7 @@ class _ClientExchange:
 
     def _final(self, text: str) -> bytes:
         found = _SERVER_FIRST.fullmatch(text)
-        if found is None or not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
+        if found is None or not found["nonce"].startswith(self._nonce) or len(found["nonce"]) == len(self._nonce):
             raise AuthenticationFailed("the server's first message is invalid")
         iterations = int(found["iterations"])
         if not ITERATIONS_MIN <= iterations <= CLIENT_ITERATIONS_MAX:
