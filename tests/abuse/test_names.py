@@ -66,6 +66,8 @@ def filled(struct: type[Message], version: int, path: tuple[str, ...], text: str
             if rest is None and field.is_nullable_in(version):
                 continue
             value = filled(kind, version, rest or (), text)
+        elif kind == "float64" and not is_array:
+            value = 1.0
         elif field.name in GOOD and not is_array:
             value = GOOD[field.name]
         elif is_array and kind == "int32":

@@ -66,10 +66,28 @@ REMOTE = {
     "brokers list": [],
     "brokers drain": ["3", "--yes"],
     "brokers rebalance": ["--yes"],
+    "users list": [],
+    "users add": ["alice"],
+    "users password": ["alice"],
+    "users remove": ["alice"],
+    "acls list": [],
+    "acls add": ["--user", "alice", "--read", "--topic", "t"],
+    "acls remove": ["--user", "alice", "--read", "--topic", "t"],
+    "quotas list": [],
+    "quotas set": ["--user", "alice", "--produce", "1MB"],
+    "quotas remove": ["--user", "alice"],
 }
 """The commands that talk to a broker, and arguments that make them do so."""
 
-LOCAL = {"check": ["."], "configs check": ["/dev/null"], "version": [], "serve": ["--help"], "zookeeper": ["--help"]}
+LOCAL = {
+    "check": ["."],
+    "configs check": ["/dev/null"],
+    "version": [],
+    "serve": ["--help"],
+    "zookeeper": ["--help"],
+    "certificates make": ["--help"],
+    "certificates show": ["/dev/null"],
+}
 
 OWN_HOST = "127.0.0.2"
 """Clients of other tests, and of former ones, look for brokers at any port of 127.0.0.1: who connects here is ours."""
