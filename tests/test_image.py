@@ -26,7 +26,7 @@ BASE = os.environ.get("BARNABAS_IMAGE_BASE", "python:3.13-slim")
 IS_ON_HOST_NETWORK = os.environ.get("BARNABAS_IMAGE_NETWORK") == "host"
 GRACE_S = 10
 """The time that `docker stop` gives a container before it kills it."""
-MOST_BYTES_ABOVE_BASE = 90_000_000
+MOST_BYTES_ABOVE_BASE = 110_000_000
 
 pytestmark = [
     pytest.mark.slow,

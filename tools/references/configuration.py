@@ -48,7 +48,7 @@ def reference() -> str:
 def _broker_keys() -> Iterator[str]:
     for name, key in sorted(BROKER_KEYS.items()):
         has_effect = bool(key.documentation) if name in SECURITY_KEYS else name not in WITHOUT_EFFECT
-        if key.visibility != INTERNAL and has_effect:
+        if (key.visibility != INTERNAL or name in SECURITY_KEYS) and has_effect:
             yield _item(key, key.mode, broker_documentation(name))
 
 
