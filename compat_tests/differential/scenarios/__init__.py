@@ -3,7 +3,17 @@
 from collections.abc import Callable
 
 from compat_tests.differential.run import Run
-from compat_tests.differential.scenarios import acls, cluster, configs, groups, logs, quotas, topics, transactions
+from compat_tests.differential.scenarios import (
+    acls,
+    cluster,
+    configs,
+    credentials,
+    groups,
+    logs,
+    quotas,
+    topics,
+    transactions,
+)
 
 SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *cluster.FIRST,
@@ -12,6 +22,7 @@ SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *topics.SCENARIOS,
     *configs.SCENARIOS,
     *acls.SCENARIOS,
+    *credentials.SCENARIOS,
     *groups.SCENARIOS,
     *quotas.SCENARIOS,
     *cluster.LAST,
