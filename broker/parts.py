@@ -54,7 +54,6 @@ from barnabas.controller.controller import Controller, ControllerSettings
 from barnabas.controller.coordination.interface import CoordinationStore
 from barnabas.controller.state import BrokerRegistration, EndPoint
 from barnabas.controller.topics import NewTopic, TopicDefaults, TopicOutcome
-from barnabas.controller.znodes import sanitized
 from barnabas.set_aside import SetAside
 from barnabas.storage.log_manager import LogManager
 
@@ -349,12 +348,13 @@ class Parts:
         listeners: dict[str, SaslListener] = {}
         for name in [each.name for each in config.listeners if each.has_sasl]:
             from barnabas.broker.security.sasl.making import Sources, make_listener
+            from barnabas.controller.sanitizer import sanitize
 
             sources = Sources(
                 foundation.network_clock,
                 foundation.environment.threads,
                 foundation.environment.random_bytes,
-                lambda mechanism, user: self.configs.overrides("users", sanitized(user)).get(mechanism),
+                lambda mechanism, user: self.configs.overrides("users", sanitize(user)).get(mechanism),
             )
             listeners[name] = make_listener(
                 name, config.value_for_listener, sources, of_brokers if name == brokers else None

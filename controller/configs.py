@@ -186,10 +186,6 @@ class ConfigRepository:
         """The entities of some types that have overrides, as (type, name)."""
         return [entity for entity in self._overrides if entity[0] in entity_types]
 
-    def names(self, entity_type: str) -> list[str]:
-        """The names of the entities of a type that have overrides."""
-        return [name for found, name in self._overrides if found == entity_type]
-
     def was_found(self, entity_type: str, name: str) -> bool:
         """Whether the entity existed at the last full load: later changes of it come with a notification. The overrides
         of a topic that was created since came without one.

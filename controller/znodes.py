@@ -411,20 +411,6 @@ def config_path(entity_type: str, name: str) -> str:
     return f"{CONFIG}/{entity_type}/{name}"
 
 
-def sanitized(name: str) -> str:
-    """A user's or client's name as a part of an entity's name and path (Kafka's Sanitizer, as Java's URLEncoder)."""
-    from urllib.parse import quote  # a broker without users and quotas needs none of it
-
-    return quote(name, safe="").replace("~", "%7E")
-
-
-def desanitized(name: str) -> str:
-    """The name that `sanitized` has made one of."""
-    from urllib.parse import unquote
-
-    return unquote(name)
-
-
 def encode_config(configs: Mapping[str, str]) -> bytes:
     """The payload of an entity's overrides, version 1."""
     return encode_object({"version": 1, "config": dict(configs)})

@@ -106,7 +106,7 @@ def set_quotas(
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     as_json: AsJson = False,
 ) -> None:
-    """Limit a user, a client id, a client id of a user, or an address. Who exceeds a limit is slowed down.
+    """Limit a user, a client id, a client id of a user, or an address. Clients that exceed a limit are slowed down.
 
     The most specific quota counts: of user and client id, of the user, of the client id, then the defaults.
 

@@ -20,7 +20,7 @@ from barnabas.broker.api.registry import Handler, WaitsFor
 from barnabas.broker.configuration.changes import check_room
 from barnabas.broker.security.operations import Operation
 from barnabas.broker.security.sasl.scram_credentials import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, Credential
-from barnabas.controller.znodes import sanitized
+from barnabas.controller.sanitizer import sanitize
 from barnabas.turns import Turns
 from barnabas.wire.errors import ApiError, ErrorCode
 from barnabas.wire.messages.alter_user_scram_credentials import (
@@ -99,7 +99,7 @@ async def _change(user: str, changes: list[Change], context: RequestContext) -> 
         check_room(current, changed, configs.held_bytes)
         return changed
 
-    await configs.change("users", sanitized(user), decide)
+    await configs.change("users", sanitize(user), decide)
 
 
 def with_changes(current: Mapping[str, str], changes: list[Change]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from barnabas.broker.api.registry import Handler
 from barnabas.broker.security.operations import Operation
 from barnabas.broker.security.sasl.scram_credentials import MECHANISMS, Credential
 from barnabas.controller.configs import ConfigRepository
-from barnabas.controller.znodes import desanitized, sanitized
+from barnabas.controller.sanitizer import desanitize, sanitize
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_user_scram_credentials import (
     CredentialInfo,
@@ -34,7 +34,7 @@ def handle(
         return DescribeUserScramCredentialsResponse(error_code=error, error_message=error.message)
     configs = context.services.configs
     if not request.users:
-        names = sorted(desanitized(name) for name in configs.names("users") if "/" not in name)
+        names = sorted(desanitize(name) for _, name in configs.entities("users") if "/" not in name)
         results = [_describe(name, configs) for name in names if _has_credentials(name, configs)]
         return DescribeUserScramCredentialsResponse(results=results)
     results = []
@@ -53,11 +53,11 @@ def handle(
 
 
 def _has_credentials(user: str, configs: ConfigRepository) -> bool:
-    return not MECHANISMS.keys().isdisjoint(configs.overrides("users", sanitized(user)))
+    return not MECHANISMS.keys().isdisjoint(configs.overrides("users", sanitize(user)))
 
 
 def _describe(user: str, configs: ConfigRepository) -> DescribeUserScramCredentialsResult:
-    overrides = configs.overrides("users", sanitized(user))
+    overrides = configs.overrides("users", sanitize(user))
     try:
         infos = [
             CredentialInfo(mechanism=of_name.type, iterations=Credential.from_text(overrides[name]).iterations)

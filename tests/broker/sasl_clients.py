@@ -11,7 +11,7 @@ from barnabas.broker.security.sasl.mechanism import ClientMechanism
 from barnabas.broker.security.sasl.plain import Client, Credentials
 from barnabas.broker.security.sasl.scram_credentials import Credential
 from barnabas.broker.server import Broker
-from barnabas.controller.znodes import sanitized
+from barnabas.controller.sanitizer import sanitize
 from barnabas.wire import codec, messages
 from barnabas.wire.headers import parse_response_header
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -43,7 +43,7 @@ def sasl_listener(mechanisms: str = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512", **lines
 async def add_scram_user(broker: Broker, name: str, password: str, mechanism: str = "SCRAM-SHA-256") -> None:
     """Write a user's credential as a client's AlterUserScramCredentials has it."""
     text = Credential.of_password(mechanism, password, b"salt").to_text()
-    await broker.configs.change("users", sanitized(name), lambda current: {**current, mechanism: text})
+    await broker.configs.change("users", sanitize(name), lambda current: {**current, mechanism: text})
 
 
 class Wire:

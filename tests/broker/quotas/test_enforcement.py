@@ -207,7 +207,7 @@ async def test_what_is_between_brokers_does_not_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [5, 7])
 async def test_topics_are_created_within_the_quota(tmp_path: Path, version: int) -> None:
-    """Once it is exhausted, newer versions are refused, and older ones throttled. What is invalid does not count."""
+    """An exhausted quota refuses requests of newer versions and throttles older ones. Invalid topics do not count."""
     async with running(tmp_path, controller_quota_window_num="1") as broker:
         client = local_client(broker, "app")
         await configure(broker, "users", "ANONYMOUS", controller_mutation_rate="2")
