@@ -93,9 +93,7 @@ Create = Annotated[bool, typer.Option("--create", help="Create topics.")]
 Delete = Annotated[bool, typer.Option("--delete", help="Delete topics, records or groups.")]
 AlterIt = Annotated[bool, typer.Option("--alter", help="Add partitions; of the cluster: ACLs, users, reassignments.")]
 Describe = Annotated[bool, typer.Option("--describe", help="Show it; other operations include that.")]
-ClusterAction = Annotated[
-    bool, typer.Option("--cluster-action", help="Send requests that brokers send each other.")
-]
+ClusterAction = Annotated[bool, typer.Option("--cluster-action", help="Send requests that brokers send each other.")]
 DescribeConfigs = Annotated[bool, typer.Option("--describe-configs", help="Show configs.")]
 AlterConfigs = Annotated[bool, typer.Option("--alter-configs", help="Change configs.")]
 IdempotentWrite = Annotated[bool, typer.Option("--idempotent-write", help="Write idempotently, to any topic.")]
