@@ -78,7 +78,6 @@ def test_a_producer_is_told_of_its_throttle(tools: Any, topic: str, name: str) -
     done = tools.run(
         "kafka-producer-perf-test", "--topic", topic, "--num-records", "12000", "--record-size", "1000",
         "--throughput", "-1", "--print-metrics",
-        "--command-property", f"bootstrap.servers={tools.bootstrap_servers}",
         "--command-property", f"client.id={client_id}",
     )  # fmt: skip
     assert "12000 records sent" in done.out
