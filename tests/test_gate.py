@@ -178,6 +178,29 @@ def test_half_a_line_of_a_killed_run_is_passed_over(tmp_path: Path) -> None:
     assert list(outcomes.read_outcomes(record)) == ["a"]
 
 
+SPINNING = """
+import subprocess, sys, time
+
+SPIN = "import time\\nwhile time.process_time() < 0.2: pass"
+
+def test_in_itself():
+    exec(SPIN.replace("0.2", str(time.process_time() + 0.2)))
+
+def test_in_a_child():
+    subprocess.run([sys.executable, "-c", SPIN], check=True)
+
+def test_nothing():
+    pass
+"""
+
+
+def test_the_processor_time_of_each_test_is_recorded(tmp_path: Path, said: list[str]) -> None:
+    [part] = run_of(tmp_path, SPINNING, said).parts
+    used = {name.partition("::")[2]: each.processor_seconds for name, each in part.outcomes.items()}
+    assert min(used["test_in_itself"], used["test_in_a_child"]) >= 0.15
+    assert used["test_nothing"] < min(used["test_in_itself"], used["test_in_a_child"])
+
+
 @pytest.mark.parametrize(
     ("has", "gate", "full"),
     [

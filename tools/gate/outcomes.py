@@ -20,6 +20,7 @@ class Outcome:
     test: str
     outcome: str = PASSED
     seconds: float = 0.0
+    processor_seconds: float = 0.0
     is_live: bool = False
     has_ended: bool = False
     text: str = ""
@@ -29,6 +30,7 @@ class Outcome:
     def add(self, line: dict[str, Any]) -> None:
         """Add a phase."""
         self.seconds += line["seconds"]
+        self.processor_seconds += line.get("processor_seconds", 0.0)
         self.is_live = self.is_live or line["live"]
         self.has_ended = self.has_ended or line["phase"] in LAST_PHASES
         if line["outcome"] == FAILED:

@@ -17,6 +17,7 @@ import pytest
 from tools.gate.outcomes import read_outcomes
 
 LIVE: Final = "live"
+PROCESSORS: Final = "processor_seconds"
 SEED: Final = re.compile(r"\bseed\b\W{0,3}(\d+)|@seed\((\d+)\)|@reproduce_failure\([^)]*\)", re.IGNORECASE)
 """The seeds that tests and Hypothesis print."""
 
@@ -46,11 +47,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Mark live tests in the report's properties, which a worker passes on to the main process."""
+    """Put into the report's properties, which a worker passes on to the main process, whether the test is live, and the
+    processor time of the phase."""
     report = yield
     if item.get_closest_marker(LIVE) and (LIVE, True) not in report.user_properties:
         report.user_properties.append((LIVE, True))
+    report.user_properties.append((PROCESSORS, _processor_time.lap_s()))
     return report
+
+
+class ProcessorTime:
+    """The processor time of this process and its ended children. A child that outlives a test counts for the test in
+    which it ends, and one that nobody waits for is not counted."""
+
+    def __init__(self) -> None:
+        self._last_s = self._now_s()
+
+    def lap_s(self) -> float:
+        """The seconds since the last lap."""
+        before, self._last_s = self._last_s, self._now_s()
+        return self._last_s - before
+
+    @staticmethod
+    def _now_s() -> float:
+        return sum(os.times()[:4])
+
+
+_processor_time = ProcessorTime()
 
 
 class Recorder:
@@ -84,6 +107,7 @@ class Recorder:
             phase=report.when,
             outcome=report.outcome,
             seconds=round(report.duration, 3),
+            processor_seconds=round(processor_seconds(report), 2),
             live=(LIVE, True) in report.user_properties,
             **({"text": full_text(report), "seeds": seeds(report)} if is_told else {}),
         )
@@ -103,6 +127,11 @@ class Recorder:
 
     def _write(self, **fields: Any) -> None:
         self._lines.write(json.dumps(fields) + "\n")
+
+
+def processor_seconds(report: pytest.TestReport) -> float:
+    """The processor time of a phase; 0 for one whose worker crashed."""
+    return next((value for name, value in report.user_properties if name == PROCESSORS and isinstance(value, float)), 0)
 
 
 def full_text(report: pytest.TestReport) -> str:

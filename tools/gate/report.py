@@ -63,14 +63,17 @@ def _flaky_outputs(each: PartRun) -> Iterator[str]:
 
 def _slow_files(run: Run) -> Iterator[str]:
     seconds: defaultdict[str, float] = defaultdict(float)
+    processors: defaultdict[str, float] = defaultdict(float)
     for each in run.parts:
         for outcome in each.outcomes.values():
-            seconds[outcome.test.partition("::")[0]] += outcome.seconds
+            file = outcome.test.partition("::")[0]
+            seconds[file] += outcome.seconds
+            processors[file] += outcome.processor_seconds
     if not seconds:
         return
-    yield "\nThe files whose tests took longest:"
+    yield "\nThe files whose tests took longest, and the processor time of those:"
     for file in sorted(seconds, key=lambda each: -seconds[each])[:SLOW_FILES]:
-        yield f"{seconds[file]:8.1f} s  {file}"
+        yield f"{seconds[file]:8.1f} s {processors[file]:8.1f} s  {file}"
 
 
 def _minutes(seconds: float) -> str:
