@@ -33,7 +33,9 @@ ENTITY_TYPES = ("users", "clients", "ips")
 
 async def handle(request: DescribeClientQuotasRequest, context: RequestContext) -> DescribeClientQuotasResponse:
     if not may_on_cluster(context, Operation.DESCRIBE_CONFIGS):
-        return _refusal(ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        # ApiError.fromThrowable of Kafka leaves out a message that is the code's own.
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return DescribeClientQuotasResponse(error_code=error, error_message=None, entries=None)
     from barnabas.broker.quotas.filters import Component, QuotaFilter, found
 
     components = [Component(each.entity_type, each.match_type, each.match) for each in request.components]
