@@ -112,7 +112,8 @@ franz-go (imports: crypto/tls, crypto/x509, os, github.com/twmb/franz-go/pkg/kgo
   }}
   roots := x509.NewCertPool()
   roots.AppendCertsFromPEM(ca)
-  client, err := kgo.NewClient(kgo.SeedBrokers({_quoted_list(servers)}), kgo.DialTLSConfig(&tls.Config{{RootCAs: roots}}),
+  client, err := kgo.NewClient(
+    kgo.SeedBrokers({_quoted_list(servers)}), kgo.DialTLSConfig(&tls.Config{{RootCAs: roots}}),
     kgo.SASL(scram.Auth{{User: "{name}", Pass: "{password}"}}.AsSha512Mechanism()))
 Spark:
   spark.readStream.format("kafka").option("kafka.bootstrap.servers", "{servers}")
