@@ -169,7 +169,7 @@ def clients() -> dict[str, Client]:
         # Debian's has no HTTP, by which kcat would get tokens.
         _in_python("kcat", "kcat", mechanisms=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", CERTIFICATE)),
         _in_python("aiokafka", "aiokafka"),
-        # It tries again until its deadline, whatever the error is.
+        # Real time: it tries again until its deadline, whatever the error is.
         _in_python("kafka_python", "kafka-python", deadline_s=1.0),
         _in_python("java", "Java"),
         Client("kafkajs", _node),

@@ -50,7 +50,7 @@ def produce(login: Login) -> str:
         return type(error).__name__
     finally:
         if producer is not None:
-            producer.close(timeout=0.2)
+            producer.close(timeout=0.2)  # Real time: a record that is refused is not waited for
     return OK
 
 
