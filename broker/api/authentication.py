@@ -7,7 +7,7 @@ session that ends (KIP-368) serves no request after its end but the handshake th
 Clients that take the answer to a refused token of OAUTHBEARER for a success, as kafkajs and aiokafka do, send Metadata
 next: its topics have the error ILLEGAL_SASL_STATE, as in Kafka, which the client tells its user. A Metadata that names
 no topic has no place for an error before version 13: its connection is closed, whereas Kafka sends a response without
-brokers, for which aiokafka waits forever.
+brokers, after which aiokafka goes on waiting.
 """
 
 from __future__ import annotations
