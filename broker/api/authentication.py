@@ -3,11 +3,17 @@
 Source: SaslServerAuthenticator and SocketServer.processCompletedReceives of Kafka. ApiVersions is served before the
 login, also after the handshake. After SaslHandshake 0 the client's messages have no header, nor have their answers. A
 session that ends (KIP-368) serves no request after its end but the handshake that renews it.
+
+Clients that take the answer to a refused token of OAUTHBEARER for a success, as kafkajs and aiokafka do, send Metadata
+next: its topics have the error ILLEGAL_SASL_STATE, as in Kafka, which the client tells its user. A Metadata that names
+no topic has no place for an error before version 13: its connection is closed, whereas Kafka sends a response without
+brokers, after which aiokafka goes on waiting.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.network.outcome import CloseConnection, Outcome
@@ -16,9 +22,10 @@ from barnabas.broker.network.session import Session
 from barnabas.broker.security.sasl.login import Login
 from barnabas.broker.security.sasl.mechanism import AuthenticationFailed
 from barnabas.controller.coordination.interface import CoordinationError
-from barnabas.wire import messages
-from barnabas.wire.errors import ProtocolError
+from barnabas.wire import codec, headers, messages
+from barnabas.wire.errors import ErrorCode, ProtocolError
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 
@@ -64,8 +71,40 @@ class AuthenticatedRequests:
         if login is not None and login.is_complete and key != SaslHandshakeRequest.API_KEY:
             raise ProtocolError("the session has ended, and the client has not authenticated again")
         if key not in _BEFORE:
-            raise ProtocolError(f"{messages.API_NAMES.get(key, key)} before the client has authenticated")
+            told = f"{messages.API_NAMES.get(key, key)} before the client has authenticated"
+            if login is not None and login.is_under_way and key == MetadataRequest.API_KEY:
+                return self._refuse_metadata(frame, connection.session, told)
+            raise ProtocolError(told)
         return self._requests.dispatch(frame, connection)
+
+    def _refuse_metadata(self, frame: memoryview | bytearray, session: Session, reason: str) -> Awaitable[Parts]:
+        """Refuse a Metadata request in the middle of a login. Raises ProtocolError if it names no topic."""
+        header = headers.parse_request_header(frame)
+        version_min, version_max = MetadataRequest.VALID_VERSIONS
+        if not version_min <= header.api_version <= version_max:
+            raise ProtocolError(f"version {header.api_version} of Metadata: {reason}")
+        request: MetadataRequest
+        request, _ = codec.decoder(MetadataRequest, header.api_version)(frame, header.body_position)
+        if not request.topics:
+            raise ProtocolError(reason)
+        error_code = ErrorCode.ILLEGAL_SASL_STATE
+        refused = MetadataResponse(
+            topics=[
+                MetadataResponseTopic(error_code=error_code, name=topic.name or "", topic_id=topic.topic_id)
+                for topic in request.topics
+            ]
+        )
+        body = codec.encode(refused, header.api_version)
+        packed = headers.response_header(header.api_key, header.api_version, header.correlation_id)
+        return self._close_with([_LENGTH.pack(len(packed) + len(body)), packed, body], session, reason)
+
+    async def _close_with(self, reply: Parts, session: Session, reason: str) -> Parts:
+        """Fail a login with the response to another request than SaslAuthenticate. Raises CloseConnection."""
+        assert session.login is not None
+        await self._sasl.failed(session.listener.name, session.client_host, reason, is_again=session.login.is_again)
+        closing = CloseConnection(reason)
+        closing.reply = reply
+        raise closing
 
     async def _take_token(self, token: bytes, session: Session) -> Parts:
         """Answer a message without a header."""

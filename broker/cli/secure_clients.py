@@ -69,7 +69,9 @@ def instructions(account: Account, directory: str, token_url: str | None) -> str
     """Lines to paste, for each client; the password in them is the account's."""
     servers, name, password, ca = account.bootstrap_servers, account.username, account.password, account.ca
     config = "\n".join(f"    {key!r}: {value!r}," for key, value in librdkafka_config(account).items())
-    token = "" if token_url is None else _TOKEN.format(url=token_url, name=name, password=password, ca=ca)
+    arguments = "\n".join(f"    {key!r}: {value!r}," for key, value in python_arguments(account).items())
+    of_token = {"servers": servers, "ca": ca, "url": token_url, "name": name, "password": password}
+    token = "" if token_url is None else _TOKEN.format(**of_token)
     return f"""\
 Barnabas' commands, as administrator and as client:
   barnabas users list --command-config {directory}/admin.properties
@@ -79,23 +81,39 @@ Java, and Kafka's tools (bin/kafka-topics.sh --command-config FILE):
 kcat:
   kcat -F {directory}/librdkafka.properties -L
 librdkafka (confluent-kafka; Python as an example):
-  Producer({{
+  from confluent_kafka import Consumer, Producer
+  config = {{
 {config}
-  }})
+  }}
+  producer = Producer(config)
 aiokafka:
-  AIOKafkaProducer(
-    bootstrap_servers={servers!r}, security_protocol="SASL_SSL", sasl_mechanism="{MECHANISM}",
-    sasl_plain_username={name!r}, sasl_plain_password={password!r},
-    ssl_context=aiokafka.helpers.create_ssl_context(cafile={ca!r}))
+  from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+  from aiokafka.helpers import create_ssl_context
+  config = {{
+{arguments}
+    'ssl_context': create_ssl_context(cafile={ca!r}),
+  }}  # AIOKafkaProducer(**config)
 kafka-python:
-  KafkaProducer(
-    bootstrap_servers={servers!r}, security_protocol="SASL_SSL", sasl_mechanism="{MECHANISM}",
-    sasl_plain_username={name!r}, sasl_plain_password={password!r}, ssl_cafile={ca!r})
+  from kafka import KafkaConsumer, KafkaProducer
+  config = {{
+{arguments}
+    'ssl_cafile': {ca!r},
+  }}
+  producer = KafkaProducer(**config)
 kafkajs:
-  new Kafka({{ brokers: [{_quoted_list(servers)}], ssl: {{ ca: [fs.readFileSync("{ca}", "utf-8")] }},
+  const fs = require("fs")
+  const {{ Kafka }} = require("kafkajs")
+  const kafka = new Kafka({{ brokers: [{_quoted_list(servers)}], ssl: {{ ca: [fs.readFileSync("{ca}", "utf-8")] }},
     sasl: {{ mechanism: "{MECHANISM.lower()}", username: "{name}", password: "{password}" }} }})
-franz-go (roots: a *x509.CertPool with {ca}):
-  kgo.NewClient(kgo.SeedBrokers({_quoted_list(servers)}), kgo.DialTLSConfig(&tls.Config{{RootCAs: roots}}),
+franz-go (imports: crypto/tls, crypto/x509, os, github.com/twmb/franz-go/pkg/kgo, .../pkg/sasl/scram):
+  ca, err := os.ReadFile("{ca}")
+  if err != nil {{
+    panic(err)
+  }}
+  roots := x509.NewCertPool()
+  roots.AppendCertsFromPEM(ca)
+  client, err := kgo.NewClient(
+    kgo.SeedBrokers({_quoted_list(servers)}), kgo.DialTLSConfig(&tls.Config{{RootCAs: roots}}),
     kgo.SASL(scram.Auth{{User: "{name}", Pass: "{password}"}}.AsSha512Mechanism()))
 Spark:
   spark.readStream.format("kafka").option("kafka.bootstrap.servers", "{servers}")
@@ -106,10 +124,15 @@ Spark:
 
 
 _TOKEN: Final = """\
-OAUTHBEARER (librdkafka; for development):
-  sasl.mechanisms=OAUTHBEARER  sasl.oauthbearer.method=oidc  sasl.oauthbearer.token.endpoint.url={url}
-  sasl.oauthbearer.client.id={name}  sasl.oauthbearer.client.secret={password}
-  security.protocol=SASL_SSL  ssl.ca.location={ca}
+OAUTHBEARER (properties of librdkafka; for development):
+  bootstrap.servers={servers}
+  security.protocol=SASL_SSL
+  ssl.ca.location={ca}
+  sasl.mechanisms=OAUTHBEARER
+  sasl.oauthbearer.method=oidc
+  sasl.oauthbearer.token.endpoint.url={url}
+  sasl.oauthbearer.client.id={name}
+  sasl.oauthbearer.client.secret={password}
 """
 
 

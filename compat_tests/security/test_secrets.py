@@ -13,6 +13,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,11 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
 
 from barnabas.broker.configuration.properties import parse_properties
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
+from barnabas.wire.schema import Message
+from tools.attack.hostile import frame
 from tools.processes import children
 from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S, wait_until
@@ -45,6 +51,8 @@ OF_ALICE: Final = "alices-own-password"
 WRONG: Final = "a-wrong-password"
 KEY_PASSWORD: Final = "password-of-a-store"
 KEY_SECRET: Final = "secret-of-stored-passwords"
+FORGED_SIGNATURE: Final = "c2lnbmVkLWJ5LW5vYm9keS1hdC1hbGw"
+FOREVER_S: Final = 2.0**31
 
 
 class Secured(BarnabasProcess):
@@ -96,6 +104,25 @@ def log_in(broker: Secured) -> None:
             wait_until(lambda client=client, errors=errors: client.poll(0.1) is not None and errors)  # type: ignore[misc]
 
 
+def log_in_by_token(broker: Secured, token: str, forged: str) -> None:
+    """A login with a token, and one with a token that is not accepted; then, as kafkajs and aiokafka take the answer to
+    that for a success, a request which they would send."""
+    config = broker.client("", "", "OAUTHBEARER")
+    del config["sasl.username"], config["sasl.password"]
+    good = AdminClient(config | {"oauth_cb": lambda _: (token, FOREVER_S)})
+    good.poll(0)  # calls oauth_cb
+    good.list_topics(timeout=PATIENCE_S)
+    errors: list[Any] = []
+    bad = AdminClient(config | {"oauth_cb": lambda _: (forged, FOREVER_S), "error_cb": errors.append})
+    wait_until(lambda: bad.poll(0.1) is not None and errors)
+    initial = b"n,,\1auth=Bearer %s\1\1" % forged.encode()
+    with speaking(broker) as end:
+        send(end, SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1)
+        send(end, SaslAuthenticateRequest(auth_bytes=initial), 1)
+        send(end, MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 8)
+        until_it_ends(end)
+
+
 def alter(broker: Secured) -> AdminClient:
     """Add a user, and set configs that have passwords, one of them wrong; returns the administrator's client."""
     admin = AdminClient(broker.client("admin", broker.password("admin")))
@@ -136,25 +163,39 @@ def described(admin: AdminClient) -> str:
 
 def broken(broker: Secured) -> None:
     """Send what is no message of the mechanism, in which there is a password, and see the connection end."""
-    host, _, port = broker.bootstrap_servers.rpartition(":")
-    context = ssl.create_default_context(cafile=str(broker.directory / "ca.pem"))
     secret = broker.password("client").encode()
-    handshake = b"\0\x11\0\x01\0\0\0\x01\0\0" + b"\0\x05PLAIN"
     for payload in (
         secret * 3,
         b"\0\x24\0\x02\0\0\0\x02\0\0\0" + b"\xff" + secret,
         b"\0\x24\0\x00\0\0\0\x02\0\0\0\0\0\x18" + secret,
     ):
-        with (
-            socket.create_connection((host, int(port))) as plain,
-            context.wrap_socket(plain, server_hostname=host) as end,
-        ):
-            end.settimeout(PATIENCE_S)
-            for frame in (handshake, payload):
-                end.sendall(len(frame).to_bytes(4, "big") + frame)
-            with contextlib.suppress(ConnectionError):
-                while end.recv(4096):
-                    pass
+        with speaking(broker) as end:
+            send(end, SaslHandshakeRequest(mechanism="PLAIN"), 1)
+            end.sendall(len(payload).to_bytes(4, "big") + payload)
+            until_it_ends(end)
+
+
+@contextlib.contextmanager
+def speaking(broker: Secured) -> Iterator[ssl.SSLSocket]:
+    """A connection with TLS."""
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    context = ssl.create_default_context(cafile=str(broker.directory / "ca.pem"))
+    with (
+        socket.create_connection((host, int(port))) as plain,
+        context.wrap_socket(plain, server_hostname=host) as end,
+    ):
+        end.settimeout(PATIENCE_S)
+        yield end
+
+
+def send(end: ssl.SSLSocket, request: Message, version: int) -> None:
+    end.sendall(frame(request, version))
+
+
+def until_it_ends(end: ssl.SSLSocket) -> None:
+    with contextlib.suppress(ConnectionError):
+        while end.recv(4096):
+            pass
 
 
 def pages(broker: Secured) -> str:
@@ -182,6 +223,9 @@ def test_secrets_are_nowhere() -> None:
     with Secured({"password.encoder.secret": KEY_SECRET}) as broker:
         log_in(broker)
         token = granted(broker)
+        header, claims, _ = token.split(".")
+        forged = f"{header}.{claims}.{FORGED_SIGNATURE}"
+        log_in_by_token(broker, token, forged)
         admin = alter(broker)
         broken(broker)
         command = [sys.executable, "-m", "barnabas", "topics", "list", "--user", "client",
@@ -199,10 +243,11 @@ def test_secrets_are_nowhere() -> None:
         }
         keys = [re.sub(r"-----[^-]+-----|\s", "", (broker.directory / name).read_text())
                 for name in ("ca-key.pem", "oauth-key.pem")]  # fmt: skip
-        passwords = [broker.password("admin"), broker.password("client"), OF_ALICE, WRONG, KEY_PASSWORD, token]
+        passwords = [broker.password("admin"), broker.password("client"), OF_ALICE, WRONG, KEY_PASSWORD, token, forged]
         broker.stop()
         seen |= {"log": broker.log_text(), "output": broker.printed()}
     assert "failed to authenticate" in seen["log"]
+    assert "Metadata before the client has authenticated" in seen["log"]
     assert "barnabas_" in seen["pages"] or "kafka_" in seen["pages"]
     encoded = [base64.b64encode(each.encode()).decode() for each in passwords]
     for secret in [*passwords, *encoded, *(key[40:80] for key in keys)]:

@@ -84,14 +84,18 @@ def go_program(sources: Path, *, of_tests: bool = False) -> Path:
         if program.exists():
             return program
         say(f"Building {sources.name} with Go ...")
-        caches = {"GOMODCACHE": cache_folder() / "go" / "modules", "GOCACHE": cache_folder() / "go" / "build"}
-        environment = {name: str(path) for name, path in caches.items()}
-        environment |= {"GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false", "CGO_ENABLED": "0"}
         unfinished = program.with_suffix(f".{os.getpid()}")
         command = ["test", "-c"] if of_tests else ["build"]
-        _run([str(go), *command, "-p", "2", "-o", str(unfinished), "."], sources, environment)
+        _run([str(go), *command, "-p", "2", "-o", str(unfinished), "."], sources, go_environment())
         unfinished.replace(program)
     return program
+
+
+def go_environment() -> dict[str, str]:
+    """The environment variables with which Go finds modules, and what it has built, in the cache folder."""
+    caches = {"GOMODCACHE": cache_folder() / "go" / "modules", "GOCACHE": cache_folder() / "go" / "build"}
+    flags = {"GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false", "CGO_ENABLED": "0"}
+    return {name: str(path) for name, path in caches.items()} | flags
 
 
 def _digest(files: Iterable[Path]) -> str:

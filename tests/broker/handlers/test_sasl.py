@@ -121,6 +121,25 @@ async def test_what_is_served_before(tmp_path: Path) -> None:
             assert await client.is_closed()
 
 
+@pytest.mark.parametrize("version", [0, 8, 13])
+async def test_metadata_in_the_middle_of_a_login(tmp_path: Path, version: int) -> None:
+    """Clients that take a challenge for a success are told of their error with each topic, after the delay of failed
+    logins; the connection is closed."""
+    topics = [MetadataRequestTopic(name="a"), MetadataRequestTopic(name="b")]
+    async with running(tmp_path, **sasl_listener(), **AT_ONCE) as broker, wire(broker) as client:
+        await client.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
+        first = Client("SCRAM-SHA-256", Credentials("alice", "x"), bytes).start().first()
+        assert (await client.ask(SaslAuthenticateRequest(auth_bytes=first), 2)).error_code == 0
+        answer = await client.ask(MetadataRequest(topics=topics), version)
+        assert [(each.name, each.error_code, each.partitions) for each in answer.topics] == [
+            ("a", ErrorCode.ILLEGAL_SASL_STATE, []),
+            ("b", ErrorCode.ILLEGAL_SASL_STATE, []),
+        ]
+        assert answer.brokers == []
+        assert await client.is_closed()
+        assert broker.services.sasl.listeners["CLIENTS"].counts.failed == 1
+
+
 async def test_requests_behind_a_failed_login(tmp_path: Path) -> None:
     """Requests that are sent without waiting are served after a login, and not after a failure."""
     async with running(tmp_path, **sasl_listener(), **AT_ONCE) as broker:
