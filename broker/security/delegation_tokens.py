@@ -242,10 +242,11 @@ class DelegationTokens:
 
     async def describe(self, is_wanted: Callable[[DelegationToken], bool]) -> list[DelegationToken]:
         """The wanted tokens, in the order of their ids."""
-        found, turns = [], Turns(_TOKENS_PER_TURN)
-        for _, token in sorted(self.repository.tokens.items()):
+        found, turns, tokens = [], Turns(_TOKENS_PER_TURN), self.repository.tokens
+        for token_id in sorted(tokens):
             await turns.after_one()
-            if is_wanted(token):
+            token = tokens.get(token_id)
+            if token is not None and is_wanted(token):
                 found.append(token)
         return found
 
