@@ -27,9 +27,8 @@ from barnabas.wire.messages.describe_delegation_token import (
 )
 from barnabas.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
-from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.schema import Message
+from compat_tests.logins import log_in
 from tools.attack.hostile import ask, connect
 from tools.foreign.kafka import KafkaServer
 from tools.processes.barnabas import BarnabasProcess
@@ -52,20 +51,6 @@ class User(NamedTuple):
 
     def ask(self, request: Message, version: int) -> Any:
         return ask(self.connection, request, version, messages.api(request.API_KEY).response_class)
-
-
-def log_in(connection: socket.socket, client: ClientMechanism) -> ErrorCode:
-    """The result of a login."""
-    user = User(connection)
-    assert user.ask(SaslHandshakeRequest(mechanism=client.name), 1).error_code == 0
-    exchange = client.start()
-    message: bytes | None = exchange.first()
-    while message is not None:
-        answer = user.ask(SaslAuthenticateRequest(auth_bytes=message), 2)
-        if answer.error_code:
-            return ErrorCode(answer.error_code)
-        message = exchange.answer(bytes(answer.auth_bytes))
-    return ErrorCode.NONE
 
 
 class Conversation:
