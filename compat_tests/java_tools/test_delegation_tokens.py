@@ -87,6 +87,28 @@ def test_a_token_from_its_creation_to_its_end(
     assert "SaslAuthenticationException" in refused.out + refused.err
 
 
+def test_a_token_for_another_user(tools_for: Any, start_cluster: Any, login: Callable[..., Path]) -> None:
+    """An ACL allows alice to get one, and bob to see it."""
+    authorized = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:carol",
+    }
+    tools = tools_for(start_cluster({**CONFIGS, **authorized}))
+    users = {"alice": "a-secret", "bob": "b-secret", "carol": "c-secret"}
+    alice, bob, carol = (("--command-config", login("PLAIN", *user)) for user in users.items())
+    create = (TOOL, "--create", "--max-life-time-period", -1, "--owner-principal", "User:app")
+    refused = tools.attempt(*create, *alice)
+    assert "DelegationTokenAuthorizationException" in refused.out + refused.err
+    for user, operation in (("alice", "CreateTokens"), ("bob", "DescribeTokens")):
+        tools.run(
+            "kafka-acls", "--add", "--allow-principal", f"User:{user}", "--operation", operation,
+            "--user-principal", "User:app", *carol,
+        )  # fmt: skip
+    [token] = tokens(tools, *create[1:], *alice)
+    assert (token["OWNER"], token["REQUESTER"]) == ("User:app", "User:alice")
+    assert tokens(tools, "--describe", "--owner-principal", "User:app", *bob) == [token]
+
+
 @pytest.mark.parametrize("arguments", [["--describe"], ["--create", "--max-life-time-period", "-1"]])
 def test_there_are_no_tokens_over_plaintext(tools: Any, tmp_path: Path, arguments: list[str]) -> None:
     empty = tmp_path / "empty.properties"

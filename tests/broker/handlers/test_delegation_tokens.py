@@ -158,6 +158,19 @@ async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
             assert (await late.log_in(token_login(other))).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
+async def test_a_renewed_token_prolongs_a_session(tmp_path: Path) -> None:
+    """When the client authenticates again (KIP-368)."""
+    async with running(tmp_path, **CONFIGS) as broker, client_of(broker, ALICE) as alice:
+        token = await create(alice)
+        await expire(alice, token.hmac, 60_000)
+        async with wire(broker) as executor:
+            assert (await executor.log_in(token_login(token))).session_lifetime_ms == 60_000
+            await renew(alice, token.hmac)
+            assert (await executor.log_in(token_login(token))).session_lifetime_ms == DAY_MS
+            clock_of(broker).advance(60_001)
+            assert (await executor.ask(MetadataRequest(topics=[]), 9)).brokers
+
+
 async def test_a_session_lasts_as_long_by_another_clock(tmp_path: Path) -> None:
     """Tests may move the clock of the broker, and not that of its connections."""
     environment = replace(ENVIRONMENT, socket_clock=ManualClock(5_000))
