@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from barnabas.broker.other_brokers import OtherBrokers
     from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.security.acls.administration import AclAdministration
+    from barnabas.broker.security.delegation_tokens import DelegationTokens
+    from barnabas.controller.acls import AclRepository
+    from barnabas.controller.tokens import TokenRepository
 
 REPLICA_FETCH_SESSIONS_MAX: Final = 1_000
 """The limit of the fetch sessions of other brokers, each of which has a few. Consumers' sessions have a separate
@@ -116,6 +119,7 @@ class Parts:
         self._passwords = StoredPasswords(config, foundation.environment.random_bytes)
         self.configs.subscribe(self._config_changed)
         self.acls = self._make_acls(session)
+        self.tokens = self._make_tokens(session)
         self.internal_topics = InternalTopics(
             config, self.topic_configs, metadata, is_alone=not foundation.may_have_others
         )
@@ -145,8 +149,7 @@ class Parts:
         self.services = self._make_services()
         config.follow_any(DEFAULTS_OF_TOPICS, self.replicas.reconfigure_all)
         config.follow(BrokerConfig.unclean_leader_election_enable, self.controller.set_unclean_leader_election_enable)
-        acls = () if self.acls is None else (self.acls.repository,)
-        store.follow(self.configs, *acls, self.controller)
+        store.follow(self.configs, *self.security_repositories, self.controller)
 
     # --- partitions and their logs ----------------------------------------------------------------
 
@@ -355,6 +358,7 @@ class Parts:
                 foundation.environment.threads,
                 foundation.environment.random_bytes,
                 lambda mechanism, user: self.configs.overrides("users", sanitize(user)).get(mechanism),
+                None if self.tokens is None else self.tokens.find,
             )
             listeners[name] = make_listener(
                 name, config.value_for_listener, sources, of_brokers if name == brokers else None
@@ -390,6 +394,38 @@ class Parts:
             allows_everyone=config.value("allow.everyone.if.no.acl.found") is True,
         )
         return AclAdministration(AclRepository(session, foundation.clock, foundation.timers), authorizer)
+
+    def _make_tokens(self, session: CoordinationStore) -> "DelegationTokens | None":
+        """The delegation tokens; None without `delegation.token.secret.key`."""
+        foundation, config = self._foundation, self._foundation.config
+        secret_key = config.value("delegation.token.secret.key") or config.value("delegation.token.master.key")
+        if not secret_key:
+            return None
+        from barnabas.broker.security.delegation_tokens import DelegationTokens, Lifetimes
+        from barnabas.controller.tokens import TokenRepository
+
+        return DelegationTokens(
+            TokenRepository(session, foundation.clock, foundation.timers),
+            str(secret_key),
+            Lifetimes(
+                config.number("delegation.token.max.lifetime.ms"), config.number("delegation.token.expiry.time.ms")
+            ),
+            foundation.clock,
+            foundation.network_clock,
+            foundation.environment.threads,
+            foundation.environment.random_bytes,
+        )
+
+    async def _remove_expired_tokens(self) -> None:
+        """Remove expired delegation tokens, on the controller."""
+        if self.tokens is not None and self.controller.is_active:
+            await self.tokens.remove_expired()
+
+    @property
+    def security_repositories(self) -> "list[AclRepository | TokenRepository]":
+        """The repositories of ACLs and delegation tokens, as far as there are any."""
+        parts = (self.acls, self.tokens)
+        return [part.repository for part in parts if part is not None]
 
     # --- changes of the configuration -------------------------------------------------------------
 
@@ -456,6 +492,7 @@ class Parts:
             sasl=self._make_sasl(),
             authorizer=None if self.acls is None else self.acls.authorizer,
             acls=self.acls,
+            tokens=self.tokens,
             commands=self.commands,
             controller=self.controller,
             auto_topics=self.auto_topics,
@@ -500,6 +537,12 @@ class Parts:
             config.transaction_remove_expired_transaction_cleanup_interval_ms,
             self.transactions.remove_expired,
         )
+        if self.tokens is not None:
+            every(
+                "removing expired delegation tokens",
+                config.number("delegation.token.expiry.check.interval.ms"),
+                self._remove_expired_tokens,
+            )
 
     @property
     def set_asides(self) -> list[SetAside[Any]]:
@@ -511,7 +554,7 @@ class Parts:
             *self.transactions.set_asides,
             *self.controller.set_asides,
             self.configs.set_aside,
-            *([] if self.acls is None else [self.acls.repository.set_aside]),
+            *(repository.set_aside for repository in self.security_repositories),
             self.auto_topics.set_aside,
             self._foundation.metadata.set_aside,
             self._foundation.connections.set_aside,

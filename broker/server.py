@@ -286,9 +286,9 @@ class Broker:
         parts.stops.later(self.configs.stop)
         await self.configs.start()
         parts.apply_dynamic_configs()
-        if parts.acls is not None:
-            parts.stops.later(parts.acls.repository.stop)
-            await parts.acls.repository.start()
+        for repository in parts.security_repositories:
+            parts.stops.later(repository.stop)
+            await repository.start()
         parts.apply_quotas()
         await self._load_tls()
         parts.stops.later(self.commands.stop)

@@ -32,6 +32,7 @@ from barnabas.timers import Timers
 
 if TYPE_CHECKING:
     from barnabas.broker.security.acls.administration import AclAdministration
+    from barnabas.broker.security.delegation_tokens import DelegationTokens
 
 REPLY_BYTES_MAX: Final = 32 * 1024 * 1024
 """The approximate limit of one response's size. Fetches have their own limit."""
@@ -66,6 +67,8 @@ class Services:
     authorizer: Authorizer | None
     acls: "AclAdministration | None"
     """Lists and changes the ACLs by which `authorizer` decides; None where there is none."""
+    tokens: "DelegationTokens | None"
+    """Issues and changes delegation tokens; None without `delegation.token.secret.key`."""
     commands: ControllerCommands
     controller: Controller
     auto_topics: AutoTopicCreation

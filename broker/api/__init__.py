@@ -11,5 +11,6 @@
 - `large_requests.py` limits how many large requests are served at the same time.
 
 For handlers: `reply_room.py` limits the size of a response; `current_leader.py` names the leader in responses to
-Produce and Fetch. `response_errors.py` finds error codes for the metrics.
+Produce and Fetch; `token_requests.py` says who may request delegation tokens. `response_errors.py` finds error codes
+for the metrics.
 """

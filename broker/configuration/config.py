@@ -112,6 +112,12 @@ class BrokerConfig(BrokerKeys):
             return parse(definition, self.raw[key])
         return self.default(key)
 
+    def number(self, key: str) -> int:
+        """The value of a key that has an integer."""
+        value = self.value(key)
+        assert isinstance(value, int)
+        return value
+
     def default(self, key: str) -> ConfigValue:
         """The default of a key on this machine."""
         return self.defaults[key] if key in self.defaults else BROKER_KEYS[key].default
@@ -447,8 +453,7 @@ class _Resolver:
     def _check_refused(self) -> None:
         for key, text in self.raw.items():
             if key in REFUSED_KEYS and text.strip():
-                shown = "[hidden]" if key.startswith("delegation.token.") else text
-                self.fail(key, f"Invalid value {shown} for configuration {key}: {REFUSED_KEYS[key]}")
+                self.fail(key, f"Invalid value {text} for configuration {key}: {REFUSED_KEYS[key]}")
         if self.value("remote.log.storage.system.enable") is True:
             key = "remote.log.storage.system.enable"
             self.fail(key, f"Invalid value true for configuration {key}: tiered storage is not supported")

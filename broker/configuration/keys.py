@@ -75,8 +75,6 @@ REFUSED_KEYS: Final[Mapping[str, str]] = {
     "client.quota.callback.class": "Java quota classes cannot be loaded",
     "config.providers": "configuration providers (${...} references) are not supported",
     "create.topic.policy.class.name": "Java policy classes cannot be loaded",
-    "delegation.token.master.key": "delegation tokens are not supported",
-    "delegation.token.secret.key": "delegation tokens are not supported",
 }
 
 JAVA_CLASSES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -11,11 +11,8 @@ from compat_tests.conftest import KAFKA
 from compat_tests.java_tools.kafka_tools import of_4_3_only
 
 UNSUPPORTED = "UnsupportedVersionException"
-NO_TOKENS = "UnsupportedByAuthenticationException"
 UNSERVED: dict[str, list[str]] = {
     "kafka-client-metrics alter": ["--alter", "--name", "some", "--interval", "1000"],
-    "kafka-delegation-tokens describe": ["--describe", "--command-config", "EMPTY"],
-    "kafka-delegation-tokens create": ["--create", "--max-life-time-period", "-1", "--command-config", "EMPTY"],
     "kafka-cluster unregister": ["unregister", "--id", "777"],
     "kafka-features upgrade": ["upgrade", "--feature", "group.version=1", "--dry-run"],
     "kafka-metadata-quorum status": ["describe", "--status"],
@@ -27,11 +24,7 @@ OTHER_WORDS = {
     "kafka-features upgrade": "The node does not support UPDATE_FEATURES",
 }
 """Where it is not UnsupportedVersionException that ends them: the resource type, or the tool puts it so."""
-KAFKA_REFUSES = {
-    "kafka-cluster unregister": "BrokerIdNotRegisteredException",
-    "kafka-delegation-tokens describe": NO_TOKENS,
-    "kafka-delegation-tokens create": NO_TOKENS,
-}
+KAFKA_REFUSES = {"kafka-cluster unregister": "BrokerIdNotRegisteredException"}
 """The rest Kafka does."""
 ENDS_WITH_0 = {"kafka-cluster unregister"}
 
@@ -55,11 +48,10 @@ Fill = Callable[[list[str]], list[str]]
 @pytest.fixture
 def fill(topic: str, group: str, tmp_path: Path) -> Fill:
     """Put real names in the place of those in capitals."""
-    empty, plan = tmp_path / "empty.properties", tmp_path / "plan.json"
-    empty.touch()
+    plan = tmp_path / "plan.json"
     partitions = [{"topic": topic, "partition": 0, "replicas": [1], "log_dirs": ["any"]}]
     plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
-    names = {"TOPIC": topic, "GROUP": group, "EMPTY": str(empty), "PLAN": str(plan)}
+    names = {"TOPIC": topic, "GROUP": group, "PLAN": str(plan)}
     return lambda arguments: [names.get(argument, argument) for argument in arguments]
 
 

@@ -24,8 +24,6 @@ from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from barnabas.wire.messages.produce import ProduceRequest
-from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 from barnabas.wire.record_batch import iter_headers
 from barnabas.wire.schema import Message
@@ -42,7 +40,7 @@ from tools.attack.hostile import (
     open_sockets,
     receive,
 )
-from tools.attack.requests import REQUESTS, Builder, served_versions, write_markers
+from tools.attack.requests import REQUESTS, WITH_SASL, Builder, served_versions, write_markers
 from tools.attack.stage import Stage, errors, fetching, produce
 from tools.processes.barnabas import BarnabasProcess
 from tools.waiting import PATIENCE_S
@@ -80,8 +78,8 @@ def cases(versions: slice = EVERY_VERSION) -> list[tuple[int, int, Builder]]:
 
 
 def test_a22_every_api_that_is_served_has_its_requests() -> None:
-    """Those of SASL need a listener that has it: test_numbers_between_brokers.py."""
-    assert set(REQUESTS) == set(served_apis()) - {SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY}
+    """But for those that need a listener of SASL."""
+    assert set(REQUESTS) == set(served_apis()) - WITH_SASL
 
 
 def _plain(stage: Stage) -> tuple[bytearray, str | None]:

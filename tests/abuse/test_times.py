@@ -17,11 +17,13 @@ from barnabas.broker.handlers import load_handler, served_apis
 from barnabas.wire import messages
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from barnabas.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest
+from barnabas.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -36,6 +38,7 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.schema import Array, Field, Message
@@ -234,12 +237,16 @@ PLAUSIBLE: dict[int, list[tuple[int, Callable[[int], Message]]]] = {
     ],
     22: [(4, lambda number: InitProducerIdRequest(transactional_id=f"id-{number}"))],
     37: [(3, lambda number: CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=2 + number)]))],
+    38: [(3, lambda _number: CreateDelegationTokenRequest())],
+    39: [(2, lambda _number: RenewDelegationTokenRequest())],
+    40: [(2, lambda _number: ExpireDelegationTokenRequest())],
     43: [(2, lambda _number: ElectLeadersRequest(topic_partitions=None))],
     45: [(1, lambda _number: AlterPartitionReassignmentsRequest())],
     46: [(0, lambda _number: ListPartitionReassignmentsRequest())],
     66: [(1, lambda _number: ListTransactionsRequest())],
 }
-"""Requests that get as far as their durations, with the version, by API key; each is told its own number."""
+"""Requests that get as far as their durations, with the version, by API key; each is told its own number. (Those of
+delegation tokens do so on a listener of SASL.)"""
 
 
 def time_fields(key: int) -> Iterator[Field]:

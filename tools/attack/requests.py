@@ -416,6 +416,10 @@ def _alter_credentials(_: Stage, _version: int) -> Message:
     return alter_user_scram_credentials.AlterUserScramCredentialsRequest(upsertions=[upsertion])
 
 
+WITH_SASL: Final = frozenset({17, 36, 38, 39, 40, 41})
+"""The APIs that need a listener of SASL: logins and delegation tokens, which have attacks of their own
+(`tests/abuse/test_numbers_between_brokers.py`, `tests/broker/handlers/test_delegation_tokens.py`)."""
+
 Builder = Callable[[Stage, int], Message]
 
 REQUESTS: Final[Mapping[int, tuple[Builder, ...]]] = {

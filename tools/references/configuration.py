@@ -28,7 +28,7 @@ The broker warns of unknown keys. Keys of KRaft and of tiered storage are accept
 Kafka's defaults, and have no effect.
 
 [TLS](security/tls.md) and [SASL](security/sasl.md) describe their keys, [Security](security.md#acls) those of ACLs,
-[With ZooKeeper](zookeeper.md) those that begin with `zookeeper.`. Keys of delegation tokens are errors.
+[With ZooKeeper](zookeeper.md) those that begin with `zookeeper.`.
 
 Dynamic keys can be changed at run time, for one broker or for all: `barnabas configs alter --help`.
 

@@ -60,6 +60,7 @@ _TOLD_AFTER_WORK: Final = {
         "DeleteRecords", "OffsetCommit", "TxnOffsetCommit", "DeleteGroups", "CreateTopics", "DeleteTopics",
         "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments", "AlterConfigs", "IncrementalAlterConfigs",
         "CreateAcls", "DeleteAcls", "AlterClientQuotas", "AlterUserScramCredentials", "UpdateFeatures",
+        "CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken",
     },
 }  # fmt: skip
 """Error codes of completed work, and the requests that may return them."""

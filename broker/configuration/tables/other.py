@@ -244,7 +244,6 @@ OTHER_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
 
 PARTS_OF_KAFKA: Final = (
     (("ssl.", "sasl.", "security.", "principal."), "Kerberos, and parts of Java"),
-    (("delegation.token.",), "Delegation tokens"),
     (("controller.quorum.", "controller.listener.", "metadata.", "process.roles", "broker.heartbeat."), "KRaft"),
     (("broker.session.", "initial.broker.", "early.start."), "KRaft"),
     (("remote.", "log.local.", "follower.fetch."), "Tiered storage"),

@@ -1,4 +1,4 @@
-"""Broker keys that request TLS, SASL, delegation tokens or an authorizer.
+"""Broker keys of TLS, SASL, delegation tokens and authorizers.
 
 Each may be set for one listener with the prefix `listener.name.NAME.`, those of SASL also for one mechanism with
 `listener.name.NAME.MECHANISM.`; `BrokerConfig.value_for_listener` looks them up.
@@ -67,9 +67,46 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         "",
         "How long a session of SASL lasts until the client authenticates again (KIP-368); 0: for ever.",
     ),
-    ("delegation.token.expiry.check.interval.ms", LONG, 3_600_000, ("min", 1), LOW, READ_ONLY),
-    ("delegation.token.expiry.time.ms", LONG, 86_400_000, ("min", 1), MEDIUM, READ_ONLY),
-    ("delegation.token.max.lifetime.ms", LONG, 604_800_000, ("min", 1), MEDIUM, READ_ONLY),
+    (
+        "delegation.token.expiry.check.interval.ms",
+        LONG,
+        3_600_000,
+        ("min", 1),
+        LOW,
+        READ_ONLY,
+        "",
+        "How often the controller removes expired delegation tokens.",
+    ),
+    (
+        "delegation.token.expiry.time.ms",
+        LONG,
+        86_400_000,
+        ("min", 1),
+        MEDIUM,
+        READ_ONLY,
+        "",
+        "How long a delegation token can be used before it has to be renewed.",
+    ),
+    (
+        "delegation.token.master.key",
+        PASSWORD,
+        None,
+        None,
+        MEDIUM,
+        READ_ONLY,
+        INTERNAL,
+        "The former name of delegation.token.secret.key.",
+    ),
+    (
+        "delegation.token.max.lifetime.ms",
+        LONG,
+        604_800_000,
+        ("min", 1),
+        MEDIUM,
+        READ_ONLY,
+        "",
+        "How long a delegation token can be renewed; a client may ask for less.",
+    ),
     (
         "delegation.token.secret.key",
         PASSWORD,
@@ -78,7 +115,7 @@ SECURITY_ROWS: Final[tuple[tuple[Any, ...], ...]] = (
         MEDIUM,
         READ_ONLY,
         "",
-        "Delegation tokens are not supported: an error.",
+        "The key of the HMACs of delegation tokens, the same on all brokers. Without it there are no tokens.",
     ),
     (
         "password.encoder.cipher.algorithm",

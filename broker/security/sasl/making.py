@@ -6,8 +6,8 @@ Values of keys are looked up as `BrokerConfig.value_for_listener` does it: that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from barnabas.broker.security.sasl import jaas, oauthbearer, plain
 from barnabas.broker.security.sasl.listeners import SaslListener
@@ -16,6 +16,9 @@ from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.broker.security.sasl.scram_credentials import MECHANISMS, Credential
 from barnabas.clock import Clock
 from barnabas.threads import Threads
+
+if TYPE_CHECKING:
+    from barnabas.broker.security.sasl.scram import Found
 
 ValueForListener = Callable[[str, str, str], Any]
 """The value of a key, by listener, key and mechanism ("" for that of the listener)."""
@@ -40,12 +43,14 @@ class MechanismError(ValueError):
 
 class Sources(NamedTuple):
     """What mechanisms need besides their configuration. `scram_text(mechanism, user)` is the user's credential in the
-    metadata store, None without one."""
+    metadata store, None without one; `find_token(mechanism, token_id)` finds that of a delegation token, and is None
+    where there are no tokens."""
 
     clock: Clock
     threads: Threads
     random_bytes: Callable[[int], bytes]
     scram_text: Callable[[str, str], str | None]
+    find_token: Callable[[str, str], Awaitable[Found | None]] | None = None
 
 
 def make_listener(
@@ -118,8 +123,10 @@ def _make_scram(name: str, value_of: ValueOf, sources: Sources) -> Mechanism:
 
     _options(name, value_of)  # a line is checked; unlike in Kafka, none is needed
 
-    def look_up(user: str, is_token: bool) -> Found | None:
-        text = None if is_token else sources.scram_text(name, user)
+    def look_up(user: str, is_token: bool) -> Found | Awaitable[Found | None] | None:
+        if is_token:
+            return None if sources.find_token is None else sources.find_token(name, user)
+        text = sources.scram_text(name, user)
         if text is None:
             return None
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import new
 from hmac import compare_digest, digest
 from typing import Final, NamedTuple
@@ -61,8 +61,9 @@ class Found(NamedTuple):
     identity: Identity
 
 
-Lookup = Callable[[str, bool], Found | None]
-"""The credential of a name, and whether it is a delegation token's id; None if it is unknown."""
+Lookup = Callable[[str, bool], Found | Awaitable[Found | None] | None]
+"""The credential of a user, or with True of a delegation token by its id; None if it is unknown. That of a token may
+have to be derived first, and is awaited."""
 
 
 class Scram:
@@ -77,7 +78,7 @@ class Scram:
 
     def __init__(self, name: str, look_up: Lookup, secret: bytes, random_bytes: Callable[[int], bytes]) -> None:
         self.hash_name = MECHANISMS[name].name
-        self._look_up = look_up
+        self.look_up = look_up
         self._secret = digest(secret, name.encode(), "sha256")
         self._random_bytes = random_bytes
 
@@ -88,9 +89,8 @@ class Scram:
         """The server's part of a nonce."""
         return b64encode(self._random_bytes(NONCE_BYTES)).decode()
 
-    def find(self, name: str, *, is_token: bool) -> tuple[Credential, Identity | None]:
+    def usable(self, found: Found | None, name: str, *, is_token: bool) -> tuple[Credential, Identity | None]:
         """The credential of a name; where it is unknown, one that no password fits, with the same salt each time."""
-        found = self._look_up(name, is_token)
         if found is not None and found.credential.iterations >= ITERATIONS_MIN:
             return found.credential, found.identity
         stored_key, server_key, salt = (
@@ -109,7 +109,7 @@ class _Exchange:
         self._is_over = False
         self.identity: Identity | None = None
 
-    def take(self, message: bytes) -> bytes:
+    def take(self, message: bytes) -> bytes | Awaitable[bytes]:
         if self._is_over:
             raise AuthenticationFailed(reason="a message after the end of the exchange")
         try:
@@ -125,7 +125,7 @@ class _Exchange:
             self._is_over = True
             raise
 
-    def _take_first(self, text: str) -> bytes:
+    def _take_first(self, text: str) -> bytes | Awaitable[bytes]:
         found = _CLIENT_FIRST.fullmatch(text)
         if found is None:
             raise AuthenticationFailed(reason="the client's first message is invalid, or asks for a channel binding")
@@ -134,8 +134,18 @@ class _Exchange:
             check_authorization_id(_unescaped(found["authorization"]), name)
         is_token = _TOKEN_EXTENSION in found["extensions"].lower().split(",")
         self._first = found
-        self._credential, self._found = self._mechanism.find(name, is_token=is_token)
-        self._nonce = found["nonce"] + self._mechanism.new_nonce()
+        looked_up = self._mechanism.look_up(name, is_token)
+        if looked_up is None or isinstance(looked_up, Found):
+            return self._challenge_for(looked_up, name, found["nonce"], is_token=is_token)
+        return self._challenge_later(looked_up, name, found["nonce"])
+
+    async def _challenge_later(self, looked_up: Awaitable[Found | None], name: str, nonce: str) -> bytes:
+        """The challenge for a delegation token."""
+        return self._challenge_for(await looked_up, name, nonce, is_token=True)
+
+    def _challenge_for(self, known: Found | None, name: str, nonce: str, *, is_token: bool) -> bytes:
+        self._credential, self._found = self._mechanism.usable(known, name, is_token=is_token)
+        self._nonce = nonce + self._mechanism.new_nonce()
         salt = b64encode(self._credential.salt).decode()
         self._challenge = f"r={self._nonce},s={salt},i={self._credential.iterations}"
         return self._challenge.encode()

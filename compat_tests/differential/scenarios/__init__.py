@@ -11,6 +11,7 @@ from compat_tests.differential.scenarios import (
     groups,
     logs,
     quotas,
+    tokens,
     topics,
     transactions,
 )
@@ -23,6 +24,7 @@ SCENARIOS: tuple[Callable[[Run], None], ...] = (
     *configs.SCENARIOS,
     *acls.SCENARIOS,
     *credentials.SCENARIOS,
+    *tokens.SCENARIOS,
     *groups.SCENARIOS,
     *quotas.SCENARIOS,
     *cluster.LAST,

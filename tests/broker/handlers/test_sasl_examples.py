@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64encode
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from barnabas.broker.security.sasl import oauthbearer, plain
 from barnabas.broker.security.sasl.mechanism import ClientMechanism
 from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.broker.security.sasl.scram import Client
+from barnabas.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from tests.broker.running import running
 from tests.broker.sasl_clients import add_scram_user, wire
 
@@ -64,6 +66,21 @@ async def test_examples(tmp_path: Path, title: str) -> None:
         listener = next(each.name for each in broker.config.listeners if each.has_sasl)
         async with wire(broker, listener) as client:
             assert (await client.log_in(clients[properties["sasl.enabled.mechanisms"]])).error_code == 0
+
+
+async def test_example_of_delegation_tokens(tmp_path: Path) -> None:
+    """alice logs in and gets a token, with which somebody else logs in as alice."""
+    properties = on_free_ports(example("Delegation tokens"))
+    line = 'tokenauth="true" username="TOKEN-ID" password="HMAC";'
+    assert line in PAGE
+    async with running(tmp_path, **properties) as broker:
+        async with wire(broker) as client:
+            assert (await client.log_in(plain.Client(ALICE))).error_code == 0
+            token = await client.ask(CreateDelegationTokenRequest(max_lifetime_ms=-1), 3)
+        credentials = Credentials(token.token_id, b64encode(bytes(token.hmac)).decode())
+        async with wire(broker) as client:
+            login = Client("SCRAM-SHA-512", credentials, bytes, is_token=True)
+            assert (await client.log_in(login)).error_code == 0
 
 
 def test_example_of_brokers() -> None:

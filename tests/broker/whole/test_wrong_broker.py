@@ -30,22 +30,26 @@ from barnabas.wire.messages.alter_user_scram_credentials import (
 )
 from barnabas.wire.messages.controlled_shutdown import ControlledShutdownRequest
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from barnabas.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from barnabas.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from barnabas.wire.messages.incremental_alter_configs import AlterConfigsResource as Changed
 from barnabas.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from tests.broker.whole.cluster import cluster
 
 pytestmark = pytest.mark.anyio
 
 CONTROLLER, OTHER = 1, 2
 REFUSED, INVALID, FINE = ErrorCode.NOT_CONTROLLER, ErrorCode.INVALID_REQUEST, ErrorCode.NONE
+NO_TOKENS = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 OF_TOPIC, OF_BROKER = 2, 4
 TOPIC_ID = bytes([7] * 16)
 
@@ -164,6 +168,10 @@ TABLE = [
     # Any broker writes ACLs, too, if it has an authorizer.
     (CreateAclsRequest(creations=[NEW_ACL]), 3, of_acls, [ErrorCode.SECURITY_DISABLED]),
     (DeleteAclsRequest(filters=[ACLS]), 3, of_acls, [ErrorCode.SECURITY_DISABLED]),
+    # Any broker writes delegation tokens, for clients that have authenticated.
+    (CreateDelegationTokenRequest(), 3, of_the_whole, [NO_TOKENS]),
+    (RenewDelegationTokenRequest(), 2, of_the_whole, [NO_TOKENS]),
+    (ExpireDelegationTokenRequest(), 2, of_the_whole, [NO_TOKENS]),
     # Those of a broker are its own matter, whoever is the controller.
     (OLD_CHANGE_OF_BROKER, 2, in_resources, [("1", INVALID)]),
     (CHANGE_OF_BROKER, 1, in_resources, [("1", INVALID)]),
