@@ -18,7 +18,7 @@ from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_S
 from barnabas.broker.cluster.metadata_store import MetadataStore
 from barnabas.broker.cluster.producer_ids import ProducerIdBlocks, ProducerIds
 from barnabas.broker.configuration.changes import ConfigChanges
-from barnabas.broker.configuration.config import BrokerConfig
+from barnabas.broker.configuration.config import BrokerConfig, ConfigError
 from barnabas.broker.configuration.settings import settings_of
 from barnabas.broker.configuration.stored_passwords import StoredPasswords
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY, DEFAULTS_OF_TOPICS, TopicConfigs
@@ -42,6 +42,7 @@ from barnabas.broker.security.broker_secrets import (
 )
 from barnabas.broker.security.sasl import plain
 from barnabas.broker.security.sasl.listeners import Sasl, SaslListener
+from barnabas.broker.security.sasl.mechanism import PreparationFailed
 from barnabas.broker.services import Services
 from barnabas.broker.stops import Stops
 from barnabas.broker.upkeep.compaction import Compaction
@@ -340,8 +341,27 @@ class Parts:
         if self._others is not None:
             self._others.close()
 
+    async def load_sasl(self) -> None:
+        """Make the mechanisms of the listeners again, by the dynamic configuration, if that may have changed them, and
+        check the files that they read. Raises ConfigError."""
+        if not any(each.has_sasl for each in self._foundation.config.listeners):
+            return
+        from barnabas.broker.security.sasl.making import MechanismError
+
+        sasl = self.services.sasl
+        try:
+            sasl.listeners = self._sasl_listeners()
+            await sasl.prepare(self._foundation.environment.threads)
+        except (MechanismError, PreparationFailed) as error:
+            raise ConfigError([str(error)]) from error
+
     def _make_sasl(self) -> Sasl:
-        """The SASL of the listeners that ask for it; on the inter-broker listener brokers send their secrets."""
+        foundation = self._foundation
+        return Sasl(self._sasl_listeners(), foundation.network_clock, foundation.network_timers)
+
+    def _sasl_listeners(self) -> dict[str, SaslListener]:
+        """The SASL of the listeners that ask for it; on the inter-broker listener brokers send their secrets. Raises
+        MechanismError."""
         foundation, config = self._foundation, self._foundation.config
         brokers = config.inter_broker_listener_name
         of_brokers = BrokerSecretMechanism(self._broker_secrets) if foundation.may_have_others else None
@@ -361,7 +381,7 @@ class Parts:
             )
         if of_brokers is not None and brokers not in listeners:
             listeners[brokers] = SaslListener({plain.MECHANISM: of_brokers})
-        return Sasl(listeners, foundation.network_clock, foundation.network_timers)
+        return listeners
 
     @cached_property
     def _broker_secrets(self) -> BrokerSecrets:

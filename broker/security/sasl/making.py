@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from barnabas.broker.security.sasl import jaas, oauthbearer, plain
+from barnabas.broker.security.sasl import jaas, kerberos, kerberos_names, oauthbearer, plain
 from barnabas.broker.security.sasl.listeners import SaslListener
 from barnabas.broker.security.sasl.mechanism import ClientMechanism, Identity, Mechanism
 from barnabas.broker.security.sasl.plain import Credentials
@@ -25,6 +25,7 @@ ValueOf = Callable[[str], Any]
 
 _JAAS: Final = "sasl.jaas.config"
 _HANDLER: Final = "sasl.server.callback.handler.class"
+_SERVICE_NAME: Final = "sasl.kerberos.service.name"
 _VALIDATORS: Final = tuple(
     f"org.apache.kafka.common.security.oauthbearer.{package}OAuthBearerValidatorCallbackHandler"
     for package in ("", "secured.")
@@ -40,12 +41,13 @@ class MechanismError(ValueError):
 
 class Sources(NamedTuple):
     """What mechanisms need besides their configuration. `scram_text(mechanism, user)` is the user's credential in the
-    metadata store, None without one."""
+    metadata store, None without one. `find_gssapi` imports the package gssapi, or raises ImportError."""
 
     clock: Clock
     threads: Threads
     random_bytes: Callable[[int], bytes]
     scram_text: Callable[[str, str], str | None]
+    find_gssapi: Callable[[], Any] = kerberos.find_package
 
 
 def make_listener(
@@ -84,11 +86,8 @@ def make_mechanism(name: str, value_of: ValueOf, sources: Sources) -> Mechanism:
     """The server's side of a mechanism. Raises MechanismError."""
     if name not in jaas.LOGIN_MODULES:
         raise MechanismError(f"sasl.enabled.mechanisms: {name} is not one of {', '.join(jaas.LOGIN_MODULES)}")
-    if name == "GSSAPI":
-        raise MechanismError(
-            "sasl.enabled.mechanisms: GSSAPI (Kerberos), Kafka's default, is not supported yet; name others, for"
-            " example SCRAM-SHA-512"
-        )
+    if name == kerberos.MECHANISM:
+        return _make_kerberos(value_of, sources)
     if name == oauthbearer.MECHANISM:
         return _make_oauthbearer(value_of, sources)
     if value_of(_HANDLER) is not None:
@@ -111,6 +110,44 @@ def _options(name: str, value_of: ValueOf, *, is_required: bool = False) -> Mapp
         return jaas.parse_for(name, line).options
     except jaas.JaasError as error:
         raise MechanismError(f"{_JAAS} for {name}: {error}") from error
+
+
+def _make_kerberos(value_of: ValueOf, sources: Sources) -> Mechanism:
+    """GSSAPI, with the principal and the key table of its JAAS line. Kerberos itself is not asked before the start."""
+    try:
+        package = sources.find_gssapi()
+    except ImportError as error:
+        raise MechanismError(
+            "sasl.enabled.mechanisms: GSSAPI (Kerberos), Kafka's default, needs the Python package gssapi:"
+            " pip install 'barnabas[kerberos]' (on Debian after apt-get install gcc python3-dev libkrb5-dev); or name"
+            f" other mechanisms, for example SCRAM-SHA-512 ({error})"
+        ) from error
+    options = _options(kerberos.MECHANISM, value_of, is_required=True)
+    if value_of(_HANDLER) is not None:
+        raise MechanismError(f"{_HANDLER} for GSSAPI names a Java class, which cannot be loaded")
+    for option in ("useKeyTab", "storeKey"):
+        if options.get(option, "").lower() != "true":
+            raise MechanismError(f"{_JAAS} for GSSAPI needs {option}=true: the keys of a broker are in a key table")
+    principal = options.get("principal", "")
+    if principal in ("", "*"):
+        raise MechanismError(f'{_JAAS} for GSSAPI has no principal="SERVICE/HOST@REALM", which is that of this broker')
+    _check_service_name(options.get("serviceName"), value_of(_SERVICE_NAME))
+    rules = value_of(kerberos_names.KEY)
+    try:
+        kerberos_names.ShortNamer("", rules)
+    except kerberos_names.RuleError as error:
+        raise MechanismError(f"{kerberos_names.KEY}: {error}") from error
+    library = kerberos.SystemLibrary(package, principal, options.get("keyTab"))
+    return kerberos.Kerberos(library, lambda realm: kerberos_names.ShortNamer(realm, rules), sources.threads)
+
+
+def _check_service_name(in_line: str | None, in_key: str | None) -> None:
+    """The name must be set once, or twice as the same, as Kafka requires it (KerberosLogin.getServiceName); it is that
+    by which brokers name each other to Kerberos."""
+    if not in_line and not in_key:
+        raise MechanismError(f"{_SERVICE_NAME} is not set: it is the first component of the brokers' principals")
+    if in_line and in_key and in_line != in_key:
+        raise MechanismError(f"{_SERVICE_NAME} is {in_key}, and serviceName in {_JAAS} for GSSAPI is {in_line}")
 
 
 def _make_scram(name: str, value_of: ValueOf, sources: Sources) -> Mechanism:
