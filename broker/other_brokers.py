@@ -242,8 +242,8 @@ def _login_of(foundation: Foundation) -> PeerLogin | None:
     name = config.inter_broker_listener_name
     if not any(each.has_sasl for each in config.listeners if each.name == name):
         return None
-    from barnabas.broker.security.sasl.making import make_client
+    from barnabas.broker.security.sasl.making_clients import ClientSources, make_client
 
     environment = foundation.environment
-    mechanism = make_client(name, config.value_for_listener, environment.random_bytes)
-    return PeerLogin(mechanism, environment.threads)
+    sources = ClientSources(foundation.network_clock, environment.threads, environment.random_bytes)
+    return PeerLogin(make_client(name, config.value_for_listener, sources), environment.threads)

@@ -345,7 +345,7 @@ class _Resolver:
     def _check_sasl(self, config: BrokerConfig) -> None:
         """Check that the mechanisms of listeners with SASL can be made."""
         if with_sasl := [each.name for each in config.listeners if each.has_sasl]:
-            from barnabas.broker.security.sasl.making import problems
+            from barnabas.broker.security.sasl.making_clients import problems
 
             has_others = config.zookeeper_connect is not None
             of_brokers = config.inter_broker_listener_name if has_others else None

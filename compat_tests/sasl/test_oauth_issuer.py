@@ -1,6 +1,8 @@
 """OAUTHBEARER with an issuer that is not ours, npm's oauth2-mock-server: clients ask it for their tokens by their own
 means, and the broker reads its keys by their URL."""
 
+import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -8,8 +10,16 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from barnabas.broker.configuration.config import load
+from barnabas.broker.network.peer_connection import PeerConnection, PeerLogin, PeerUnavailable
 from barnabas.broker.security.sasl import jaas
+from barnabas.broker.security.sasl.making_clients import ClientSources, make_client
+from barnabas.broker.timers import Timers
+from barnabas.clock import SystemClock
+from barnabas.network import OsNetwork
 from barnabas.spark_examples.java import JavaMissing, find_java
+from barnabas.threads import OsThreads
+from barnabas.wire.messages.metadata import MetadataRequest
 from compat_tests.conftest import new_cluster
 from compat_tests.java_tools.kafka_tools import MAIN_CLASSES, PATIENCE_MS
 from tests.support.required import tool_missing
@@ -28,12 +38,15 @@ pytestmark = [pytest.mark.slow]
 
 
 class Issuer(ServerProcess):
-    """`oauth_issuer/issuer.js`; `url` is its address. Raises ToolchainMissing."""
+    """`oauth_issuer/issuer.js`; `url` is its address. Raises ToolchainMissing, also for a Node.js that is too old."""
 
     title = "OAuth issuer"
 
     def __init__(self) -> None:
         self._node = find_node()
+        version = children.run([self._node, "--version"], capture_output=True, text=True, check=True).stdout
+        if [int(part) for part in version.strip().removeprefix("v").split(".")[:2]] < [20, 19]:
+            raise ToolchainMissing(f"oauth2-mock-server needs Node.js 20.19, here is {version.strip()}")
         self.environment = {"NODE_PATH": str(node_modules(SOURCES))}
         self.url = ""
         super().__init__()
@@ -122,6 +135,58 @@ def test_confluent_refused(bootstrap_servers: str, issuer: Issuer, client: str) 
         return KafkaError._AUTHENTICATION in codes
 
     wait_until(is_refused, lambda: codes)
+
+
+# --- brokers ----------------------------------------------------------------------------------------
+
+
+def log_in_as_broker(bootstrap_servers: str, issuer: Issuer, client: str) -> int:
+    """Send a request as a broker does, which has logged in with a token of the issuer; the number of brokers in the
+    response."""
+    line = jaas.LoginModule(jaas.OAUTHBEARER_LOGIN_MODULE, options={"clientId": client, "clientSecret": SECRET}).line()
+    keys = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": f"{issuer.url}/token",
+        "sasl.jaas.config": line,
+    }
+    host, _, port = bootstrap_servers.rpartition(":")
+
+    async def run() -> int:
+        sources = ClientSources(SystemClock(), OsThreads(), os.urandom)
+        mechanism = make_client("SASL_PLAINTEXT", load(options=keys).value_for_listener, sources)
+        timers = Timers(SystemClock(), asyncio.get_running_loop())
+        connection = PeerConnection(
+            OsNetwork(), lambda: (host, int(port)), timers, "broker-7-test", int(1000 * PATIENCE_S),
+            login=PeerLogin(mechanism, sources.threads),
+        )  # fmt: skip
+        try:
+            return len((await connection.send(MetadataRequest(), 8)).brokers)
+        finally:
+            connection.close()
+
+    return asyncio.run(run())
+
+
+def test_brokers(bootstrap_servers: str, issuer: Issuer) -> None:
+    """A broker gets its token by the grant of client credentials (KIP-768)."""
+    assert log_in_as_broker(bootstrap_servers, issuer, "alice") == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("client", "told"),
+    [
+        ("nobody", r"cannot be logged in to: sasl\.oauthbearer\.token\.endpoint\.url .*: status 401"),
+        ("expired", "cannot be logged in to: the token .* has expired"),
+        ("elsewhere", "refuses the login of this broker: .*invalid_token"),
+    ],
+)
+def test_brokers_refused(bootstrap_servers: str, issuer: Issuer, client: str, told: str) -> None:
+    """By the issuer, by itself, or by the other broker."""
+    with pytest.raises(PeerUnavailable, match=told):
+        log_in_as_broker(bootstrap_servers, issuer, client)
 
 
 # --- Java -----------------------------------------------------------------------------------------

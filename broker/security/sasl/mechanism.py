@@ -93,3 +93,16 @@ class ClientMechanism(Protocol):
     def start(self) -> ClientExchange:
         """An exchange for one login."""
         ...
+
+
+class CredentialsUnavailable(Exception):
+    """A client has no credentials at the moment. The text has no secret."""
+
+
+@runtime_checkable
+class RenewedMechanism(Protocol):
+    """A client's mechanism whose credentials are renewed now and then."""
+
+    async def prepare(self) -> None:
+        """Have credentials for a login that begins now. Raises CredentialsUnavailable."""
+        ...
