@@ -29,6 +29,7 @@ _VALIDATORS: Final = tuple(
     f"org.apache.kafka.common.security.oauthbearer.{package}OAuthBearerValidatorCallbackHandler"
     for package in ("", "secured.")
 )
+_PLAIN_HANDLER: Final = "org.apache.kafka.common.security.plain.internals.PlainServerCallbackHandler"
 _UNSECURED_VALIDATOR: Final = (
     "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
 )
@@ -77,7 +78,7 @@ def make_mechanism(name: str, value_of: ValueOf, sources: Sources) -> Mechanism:
         return _make_kerberos(value_of, sources)
     if name == oauthbearer.MECHANISM:
         return _make_oauthbearer(value_of, sources)
-    if value_of(_HANDLER) is not None:
+    if value_of(_HANDLER) not in (None, _PLAIN_HANDLER if name == plain.MECHANISM else None):
         raise MechanismError(f"{_HANDLER} for {name} names a Java class, which cannot be loaded")
     if name == plain.MECHANISM:
         return plain.Plain(plain.users_of(options_of(name, value_of, is_required=True)))
