@@ -18,7 +18,7 @@ from barnabas.broker.cluster.metadata import GROUP_METADATA_TOPIC, TRANSACTION_S
 from barnabas.broker.cluster.metadata_store import MetadataStore
 from barnabas.broker.cluster.producer_ids import ProducerIdBlocks, ProducerIds
 from barnabas.broker.configuration.changes import ConfigChanges
-from barnabas.broker.configuration.config import BrokerConfig, ConfigError
+from barnabas.broker.configuration.config import BrokerConfig
 from barnabas.broker.configuration.settings import settings_of
 from barnabas.broker.configuration.stored_passwords import StoredPasswords
 from barnabas.broker.configuration.topics import DEFAULT_ENTITY, DEFAULTS_OF_TOPICS, TopicConfigs
@@ -30,6 +30,7 @@ from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.coordinators.transactions.settings import TransactionSettings
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.foundation import Foundation
+from barnabas.broker.network import listener_sasl
 from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.internal_topic_log import InternalTopicLog
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -40,9 +41,7 @@ from barnabas.broker.security.broker_secrets import (
     SharedSecret,
     digest_of,
 )
-from barnabas.broker.security.sasl import plain
-from barnabas.broker.security.sasl.listeners import Sasl, SaslListener
-from barnabas.broker.security.sasl.mechanism import PreparationFailed
+from barnabas.broker.security.sasl.listeners import Sasl
 from barnabas.broker.services import Services
 from barnabas.broker.stops import Stops
 from barnabas.broker.upkeep.compaction import Compaction
@@ -342,46 +341,23 @@ class Parts:
             self._others.close()
 
     async def load_sasl(self) -> None:
-        """Make the mechanisms of the listeners again, by the dynamic configuration, if that may have changed them, and
-        check the files that they read. Raises ConfigError."""
-        if not any(each.has_sasl for each in self._foundation.config.listeners):
-            return
-        from barnabas.broker.security.sasl.making import MechanismError
-
-        sasl = self.services.sasl
-        try:
-            sasl.listeners = self._sasl_listeners()
-            await sasl.prepare(self._foundation.environment.threads)
-        except (MechanismError, PreparationFailed) as error:
-            raise ConfigError([str(error)]) from error
-
-    def _make_sasl(self) -> Sasl:
+        """Make the SASL of the listeners, and of the connections to other brokers. Raises ConfigError."""
         foundation = self._foundation
-        return Sasl(self._sasl_listeners(), foundation.network_clock, foundation.network_timers)
-
-    def _sasl_listeners(self) -> dict[str, SaslListener]:
-        """The SASL of the listeners that ask for it; on the inter-broker listener brokers send their secrets. Raises
-        MechanismError."""
-        foundation, config = self._foundation, self._foundation.config
-        brokers = config.inter_broker_listener_name
         of_brokers = BrokerSecretMechanism(self._broker_secrets) if foundation.may_have_others else None
-        listeners: dict[str, SaslListener] = {}
-        for name in [each.name for each in config.listeners if each.has_sasl]:
-            from barnabas.broker.security.sasl.making import Sources, make_listener
-            from barnabas.controller.sanitizer import sanitize
+        await listener_sasl.load(
+            self.services.sasl,
+            foundation.config,
+            foundation.environment,
+            self._scram_text,
+            of_brokers,
+            lambda config: self.others.make_login(config),
+        )
 
-            sources = Sources(
-                foundation.network_clock,
-                foundation.environment.threads,
-                foundation.environment.random_bytes,
-                lambda mechanism, user: self.configs.overrides("users", sanitize(user)).get(mechanism),
-            )
-            listeners[name] = make_listener(
-                name, config.value_for_listener, sources, of_brokers if name == brokers else None
-            )
-        if of_brokers is not None and brokers not in listeners:
-            listeners[brokers] = SaslListener({plain.MECHANISM: of_brokers})
-        return listeners
+    def _scram_text(self, mechanism: str, user: str) -> str | None:
+        """The credential of a user in the metadata store."""
+        from barnabas.controller.sanitizer import sanitize
+
+        return self.configs.overrides("users", sanitize(user)).get(mechanism)
 
     @cached_property
     def _broker_secrets(self) -> BrokerSecrets:
@@ -473,7 +449,7 @@ class Parts:
             metadata=foundation.metadata,
             features=self.features,
             broker_secrets=self._broker_secrets,
-            sasl=self._make_sasl(),
+            sasl=Sasl({}, foundation.network_clock, foundation.network_timers),
             authorizer=None if self.acls is None else self.acls.authorizer,
             acls=self.acls,
             commands=self.commands,

@@ -8,7 +8,8 @@
 - `settings.py`: the keys that one part uses, as a dataclass.
 - `topics.py`: the configs of topics, from overrides and the broker's keys.
 - `changes.py`: AlterConfigs and IncrementalAlterConfigs, whose results `controller/configs.py` stores;
-  `stored_passwords.py` encrypts passwords before, and decrypts them for the running broker.
+  `stored_passwords.py` encrypts passwords before, and decrypts them for the running broker. `sasl_changes.py`: which
+  keys of SASL may change.
 
 A new key is a row in `tables/`. A topic key that logs obey is also a field in `storage/config.py`; one by which records
 are deleted may need a value in `KEPT_WHERE_BROKEN` (`controller/configs.py`). `make docs` writes docs/configuration.md.

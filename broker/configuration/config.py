@@ -162,7 +162,7 @@ def _of_consequence(dynamic: Mapping[str, str]) -> dict[str, str]:
     return {
         name: text
         for name, text in dynamic.items()
-        if name in BROKER_KEYS or name in REFUSED_KEYS or name.startswith(ZOOKEEPER_REFUSED)
+        if broker_key(name) is not None or name in REFUSED_KEYS or name.startswith(ZOOKEEPER_REFUSED)
     }
 
 
