@@ -1,9 +1,9 @@
 """What AlterConfigs may change of a broker's SASL.
 
 Source: DynamicListenerConfig of Kafka (KIP-226). The keys may change for the broker, and for listeners that it does not
-have yet; those of a listener keep their values as long as it exists. A change applies at the next start. Neither classes
-nor commands are taken: a line of `sasl.jaas.config` must name a login module of Kafka's, which stands for what happens
-here.
+have yet; those of a listener keep their values as long as it exists. A change applies at the next start. Neither
+classes nor commands are taken: a line of `sasl.jaas.config` must name a login module of Kafka's, which stands for what
+happens here.
 """
 
 from __future__ import annotations

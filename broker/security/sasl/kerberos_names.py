@@ -11,7 +11,7 @@ that names what does not exist is refused at the start, and not at each login.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from barnabas.broker.security.java_patterns import PatternError, Replacement, compile_pattern
@@ -25,7 +25,6 @@ _RULE: Final = re.compile(
     r"(?:s/(?P<from>[^/]*)/(?P<to>[^/]*)/(?P<all>g)?)?/?(?P<case>[LU])?"
 )
 _PARAMETER: Final = re.compile(r"\$([0-9]*)")
-_CASES: Final[dict[str | None, Callable[[str], str]]] = {"L": str.lower, "U": str.upper}
 
 
 class NoShortName(Exception):
@@ -86,7 +85,7 @@ class _Rule:
         self._is_default = found["default"] is not None
         self._format: str = found["format"] or ""
         self._count = int(found["count"] or 0)
-        self._change_case = _CASES.get(found["case"], lambda name: name)
+        self._case: str | None = found["case"]
         self._match = self._from = None
         if not self._is_default:
             self._check_format()
@@ -113,7 +112,7 @@ class _Rule:
             return None
         if "/" in name or "@" in name:
             raise NoShortName(f"the rule {self._text} makes {name}, which has a / or @, of {parameters}")
-        return self._change_case(name)
+        return {"L": name.lower, "U": name.upper}.get(self._case or "", lambda: name)()
 
     def _applied(self, parameters: Sequence[str]) -> str | None:
         if self._is_default:
