@@ -64,6 +64,8 @@ class OtherBrokers:
         overrides: Callable[[str, str], Mapping[str, str]],
     ) -> None:
         self._config = config = foundation.config
+        self._foundation = foundation
+        self._login: PeerLogin | None = None
         self._node_id = config.node_id
         self._metadata = foundation.metadata
         self._clock = foundation.clock
@@ -80,8 +82,20 @@ class OtherBrokers:
             config.request_timeout_ms,
             credentials_of_broker(self._node_id, foundation.secret),
             foundation.inter_broker_tls(),
-            _login_of(foundation),
+            lambda: self._login,
         )
+
+    def make_login(self, config: BrokerConfig) -> None:
+        """Have connections log in as `config` says, if the other brokers' listener asks for SASL. Raises
+        MechanismError."""
+        name = config.inter_broker_listener_name
+        if not any(each.has_sasl for each in config.listeners if each.name == name):
+            return
+        from barnabas.broker.security.sasl.making_clients import ClientSources, make_client
+
+        environment = self._foundation.environment
+        sources = ClientSources(self._network_clock, environment.threads, environment.random_bytes)
+        self._login = PeerLogin(make_client(name, config.value_for_listener, sources), environment.threads)
 
     def close(self) -> None:
         """Close all connections."""
@@ -234,16 +248,3 @@ async def _ask_again(_request: object) -> None:
     """Raise NOT_CONTROLLER, so that the request is repeated: it was meant for another broker, and this one is the
     controller by now."""
     raise ApiError(ErrorCode.NOT_CONTROLLER)
-
-
-def _login_of(foundation: Foundation) -> PeerLogin | None:
-    """How this broker logs in to others; None if their listener does not ask for SASL."""
-    config = foundation.config
-    name = config.inter_broker_listener_name
-    if not any(each.has_sasl for each in config.listeners if each.name == name):
-        return None
-    from barnabas.broker.security.sasl.making import make_client
-
-    environment = foundation.environment
-    mechanism = make_client(name, config.value_for_listener, environment.random_bytes)
-    return PeerLogin(mechanism, environment.threads)

@@ -30,6 +30,7 @@ from barnabas.broker.coordinators.transactions.service import TransactionService
 from barnabas.broker.coordinators.transactions.settings import TransactionSettings
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.foundation import Foundation
+from barnabas.broker.network import listener_sasl
 from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.internal_topic_log import InternalTopicLog
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -40,8 +41,7 @@ from barnabas.broker.security.broker_secrets import (
     SharedSecret,
     digest_of,
 )
-from barnabas.broker.security.sasl import plain
-from barnabas.broker.security.sasl.listeners import Sasl, SaslListener
+from barnabas.broker.security.sasl.listeners import Sasl
 from barnabas.broker.services import Services
 from barnabas.broker.stops import Stops
 from barnabas.broker.upkeep.compaction import Compaction
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.security.acls.administration import AclAdministration
     from barnabas.broker.security.delegation_tokens import DelegationTokens
+    from barnabas.broker.security.sasl.making import Sources
     from barnabas.controller.acls import AclRepository
     from barnabas.controller.tokens import TokenRepository
 
@@ -343,29 +344,37 @@ class Parts:
         if self._others is not None:
             self._others.close()
 
-    def _make_sasl(self) -> Sasl:
-        """The SASL of the listeners that ask for it; on the inter-broker listener brokers send their secrets."""
-        foundation, config = self._foundation, self._foundation.config
-        brokers = config.inter_broker_listener_name
+    async def load_sasl(self) -> None:
+        """Make the SASL of the listeners, and of the connections to other brokers. Raises ConfigError."""
+        foundation = self._foundation
         of_brokers = BrokerSecretMechanism(self._broker_secrets) if foundation.may_have_others else None
-        listeners: dict[str, SaslListener] = {}
-        for name in [each.name for each in config.listeners if each.has_sasl]:
-            from barnabas.broker.security.sasl.making import Sources, make_listener
-            from barnabas.controller.sanitizer import sanitize
+        await listener_sasl.load(
+            self.services.sasl,
+            foundation.config,
+            foundation.environment.threads,
+            self._sasl_sources,
+            of_brokers,
+            lambda config: self.others.make_login(config),
+        )
 
-            sources = Sources(
-                foundation.network_clock,
-                foundation.environment.threads,
-                foundation.environment.random_bytes,
-                lambda mechanism, user: self.configs.overrides("users", sanitize(user)).get(mechanism),
-                None if self.tokens is None else self.tokens.find,
-            )
-            listeners[name] = make_listener(
-                name, config.value_for_listener, sources, of_brokers if name == brokers else None
-            )
-        if of_brokers is not None and brokers not in listeners:
-            listeners[brokers] = SaslListener({plain.MECHANISM: of_brokers})
-        return Sasl(listeners, foundation.network_clock, foundation.network_timers)
+    def _sasl_sources(self) -> "Sources":
+        """The sources of the mechanisms, of which only listeners with SASL need any."""
+        from barnabas.broker.security.sasl.making import Sources
+
+        environment = self._foundation.environment
+        return Sources(
+            self._foundation.network_clock,
+            environment.threads,
+            environment.random_bytes,
+            self._scram_text,
+            None if self.tokens is None else self.tokens.find,
+        )
+
+    def _scram_text(self, mechanism: str, user: str) -> str | None:
+        """The credential of a user in the metadata store."""
+        from barnabas.controller.sanitizer import sanitize
+
+        return self.configs.overrides("users", sanitize(user)).get(mechanism)
 
     @cached_property
     def _broker_secrets(self) -> BrokerSecrets:
@@ -489,7 +498,7 @@ class Parts:
             metadata=foundation.metadata,
             features=self.features,
             broker_secrets=self._broker_secrets,
-            sasl=self._make_sasl(),
+            sasl=Sasl({}, foundation.network_clock, foundation.network_timers),
             authorizer=None if self.acls is None else self.acls.authorizer,
             acls=self.acls,
             tokens=self.tokens,

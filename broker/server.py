@@ -291,6 +291,7 @@ class Broker:
             await repository.start()
         parts.apply_quotas()
         await self._load_tls()
+        await parts.load_sasl()
         parts.stops.later(self.commands.stop)
         parts.stops.later(self.controller.stop)
         if self._foundation.may_have_others:

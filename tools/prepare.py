@@ -49,7 +49,8 @@ def main() -> None:
 
 def _prepare_other_languages() -> None:
     try:
-        node_modules(COMPAT_TESTS / "kafkajs_client")
+        for folder in ("kafkajs_client", "sasl/oauth_issuer"):
+            node_modules(COMPAT_TESTS / folder)
     except ToolchainMissing as missing:
         say(f"{missing}: its tests will be skipped")
     except BuildFailed as problem:

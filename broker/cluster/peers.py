@@ -33,7 +33,7 @@ class Peers:
         request_timeout_ms: the default timeout of a request.
         credentials: this broker's secret for the others.
         tls: the present TLS of the inter-broker listener, if that has any.
-        login: how this broker logs in to the others, where their listener asks for SASL.
+        login: how this broker logs in to the others, where their listener asks for SASL; called for each connection.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Peers:
         request_timeout_ms: int,
         credentials: Credentials | None = None,
         tls: Callable[[], Tls] | None = None,
-        login: PeerLogin | None = None,
+        login: Callable[[], PeerLogin | None] = lambda: None,
     ) -> None:
         self._tls = tls
         self._network = network
@@ -82,7 +82,7 @@ class Peers:
                 receive_buffer=self._receive_buffer,
                 credentials=self._credentials,
                 tls=self._tls,
-                login=self._login,
+                login=self._login(),
             )
         return connection
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from barnabas.broker.configuration import sasl_changes
 from barnabas.broker.configuration.definitions import (
     CLUSTER_WIDE,
     LIST,
@@ -176,7 +177,10 @@ class ConfigChanges:
                     )
             check_room(current, overrides, self._repository.held_bytes)
             if entity_type == "brokers":
-                self._check_broker_configs(overrides, per_broker=name != DEFAULT_ENTITY)
+                decoded = self._decoded(current)
+                after = new_overrides(resource, decoded)
+                self._check_broker_configs(after, per_broker=name != DEFAULT_ENTITY)
+                sasl_changes.check(decoded, after, self._listener_names())
             else:
                 self._check_topic_configs(name, overrides)
             return {key: encoded.get(key, text) for key, text in overrides.items()}
@@ -202,6 +206,9 @@ class ConfigChanges:
         if self._passwords is None or self._threads is None:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Passwords cannot be stored")
         return await self._threads.call(self._passwords.encode, plain)
+
+    def _listener_names(self) -> list[str]:
+        return [listener.name for listener in self._topic_configs.levels().static.listeners]
 
     def _decoded(self, overrides: Overrides) -> Overrides:
         return overrides if self._passwords is None else self._passwords.decoded(overrides)
@@ -250,7 +257,8 @@ class ConfigChanges:
                 "These configs belong to single brokers: name one by its id",
             )
         levels = self._topic_configs.levels()
-        merged = {**levels.cluster_wide, **overrides} if per_broker else {**overrides, **levels.per_broker}
+        own = self._decoded(levels.per_broker)
+        merged = {**levels.cluster_wide, **overrides} if per_broker else {**overrides, **own}
         problems = levels.static.check_dynamic(merged)
         if problems:
             raise ApiError(ErrorCode.INVALID_REQUEST, "; ".join(problems))
@@ -303,12 +311,13 @@ def broker_id(resource_name: str, what: str) -> int:
 
 
 def _asks_for_security(name: str) -> bool:
+    """Whether a key is one of security that may not change."""
     prefixed = _LISTENER_OVERRIDE.fullmatch(name)
-    base = name if prefixed is None else prefixed[1]
-    if prefixed is not None and base in TLS_DYNAMIC_KEYS:
+    if (prefixed is not None and prefixed[1] in TLS_DYNAMIC_KEYS) or sasl_changes.is_dynamic(name):
         return False
-    return base in SECURITY_KEYS or (
-        prefixed is not None and base.endswith(("jaas.config", "handler.class", "login.class"))
+    key = broker_key(name)
+    return (key is not None and key.name in SECURITY_KEYS) or (
+        prefixed is not None and prefixed[1].endswith(("jaas.config", "handler.class", "login.class"))
     )
 
 

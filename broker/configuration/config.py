@@ -25,7 +25,6 @@ from barnabas.broker.configuration.definitions import (
 from barnabas.broker.configuration.environment_variables import environment_configs
 from barnabas.broker.configuration.keys import (
     BROKER_KEYS,
-    JAVA_CLASSES,
     KRAFT_PREFIXES,
     OBEYED_KEYS,
     REFUSED_KEYS,
@@ -37,6 +36,7 @@ from barnabas.broker.configuration.keys import (
 )
 from barnabas.broker.configuration.listeners import HTTP, PORT_MAX, ListenerResolver
 from barnabas.broker.configuration.properties import Properties
+from barnabas.broker.configuration.security_values import WITHOUT_EFFECT, refusal
 from barnabas.broker.configuration.tables.broker import BrokerKeys
 
 OPTION: Final = "command line"
@@ -168,7 +168,7 @@ def _of_consequence(dynamic: Mapping[str, str]) -> dict[str, str]:
     return {
         name: text
         for name, text in dynamic.items()
-        if name in BROKER_KEYS or name in REFUSED_KEYS or name.startswith(ZOOKEEPER_REFUSED)
+        if broker_key(name) is not None or name in REFUSED_KEYS or name.startswith(ZOOKEEPER_REFUSED)
     }
 
 
@@ -351,7 +351,7 @@ class _Resolver:
     def _check_sasl(self, config: BrokerConfig) -> None:
         """Check that the mechanisms of listeners with SASL can be made."""
         if with_sasl := [each.name for each in config.listeners if each.has_sasl]:
-            from barnabas.broker.security.sasl.making import problems
+            from barnabas.broker.security.sasl.making_clients import problems
 
             has_others = config.zookeeper_connect is not None
             of_brokers = config.inter_broker_listener_name if has_others else None
@@ -419,7 +419,7 @@ class _Resolver:
     def _note_keys_without_effect(self) -> None:
         accepted = sorted(key for key in self.raw if key in BROKER_KEYS and key not in self.judged)
         from_kraft = [key for key in accepted if key.startswith(KRAFT_PREFIXES)]
-        without_effect = [key for key in accepted if key in UNUSED_KEYS and key not in from_kraft]
+        without_effect = [key for key in accepted if key in UNUSED_KEYS | WITHOUT_EFFECT and key not in from_kraft]
         if from_kraft:
             self.notes.append(f"KRaft's keys have no effect: {', '.join(from_kraft)}")
         if without_effect:
@@ -457,16 +457,14 @@ class _Resolver:
         if self.value("remote.log.storage.system.enable") is True:
             key = "remote.log.storage.system.enable"
             self.fail(key, f"Invalid value true for configuration {key}: tiered storage is not supported")
-        self._check_java_classes()
+        self._check_security_values()
         self._check_authorizer()
 
-    def _check_java_classes(self) -> None:
+    def _check_security_values(self) -> None:
         for key, text in self.raw.items():
             definition = broker_key(key)
-            allowed = JAVA_CLASSES.get(definition.name) if definition is not None else None
-            if allowed is not None and text.strip() not in ("", *allowed):
-                reason = f"other Java classes cannot be loaded. Allowed: {', '.join(allowed)}"
-                self.fail(key, f"Invalid value {text} for configuration {key}: {reason}")
+            if definition is not None and (reason := refusal(definition, key, text)) is not None:
+                self.fail(key, reason)
 
     def _check_authorizer(self) -> None:
         key, text = "authorizer.class.name", self.text("authorizer.class.name")

@@ -77,16 +77,6 @@ REFUSED_KEYS: Final[Mapping[str, str]] = {
     "create.topic.policy.class.name": "Java policy classes cannot be loaded",
 }
 
-JAVA_CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
-    "principal.builder.class": ("org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",),
-    "sasl.oauthbearer.jwt.validator.class": (
-        "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
-        "org.apache.kafka.common.security.oauthbearer.BrokerJwtValidator",
-    ),
-    "ssl.engine.factory.class": ("org.apache.kafka.common.security.ssl.DefaultSslEngineFactory",),
-}
-"""Keys that name what decides who a client is, and their only values. Others would let in whom they keep out."""
-
 ZOOKEEPER_REFUSED: Final = ("zookeeper.ssl.", "zookeeper.client", "zookeeper.metadata.migration.")
 
 KRAFT_PREFIXES: Final = (
@@ -99,6 +89,7 @@ KRAFT_PREFIXES: Final = (
     "metadata.log.",
     "metadata.max.",
     "process.roles",
+    "sasl.mechanism.controller.",
     "server.max.startup.",
 )
 

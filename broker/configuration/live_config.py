@@ -34,6 +34,10 @@ class LiveConfig(BrokerConfig):
     def text_of(self, name: str) -> str | None:
         return self._dynamic[name] if name in self._dynamic else self.raw.get(name)
 
+    def changed_keys(self) -> frozenset[str]:
+        """The names of the keys that are changed at run time."""
+        return frozenset(self._dynamic)
+
     def follow(self, key: ConfigKey[Value], follower: Callable[[Value], object]) -> None:
         """Call `follower` with the value of `key`, for example `BrokerConfig.max_connections`, after each change of it.
         It must not raise; if it does, the other followers are called before the exception is raised.

@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from barnabas.broker.security.sasl import plain
 from barnabas.broker.security.sasl.login import BROKER_MECHANISM
-from barnabas.broker.security.sasl.mechanism import AuthenticationFailed, ClientExchange, ClientMechanism
+from barnabas.broker.security.sasl.mechanism import (
+    AuthenticationFailed,
+    ClientExchange,
+    ClientMechanism,
+    CredentialsUnavailable,
+    RenewedMechanism,
+)
 from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.network import Network
 from barnabas.threads import Threads
@@ -298,6 +304,24 @@ class _Link(asyncio.BufferedProtocol):
         """Log in by SASL, for the first time or again; requests wait until that is done."""
         assert self._login is not None
         self._is_logging_in = True
+        mechanism = self._login.mechanism
+        if isinstance(mechanism, RenewedMechanism):
+            preparing = self._prepare(mechanism)
+            self._deriving = asyncio.get_running_loop().create_task(preparing, name=f"login to {self._peer}")
+        else:
+            self._begin_login()
+
+    async def _prepare(self, mechanism: RenewedMechanism) -> None:
+        """Renew the credentials, if it is time for that, and log in."""
+        try:
+            await mechanism.prepare()
+        except CredentialsUnavailable as error:
+            self.end(f"cannot be logged in to: {error}")
+        if not self.is_over:
+            self._begin_login()
+
+    def _begin_login(self) -> None:
+        assert self._login is not None
         self._exchange = self._login.mechanism.start()
         handshake = SaslHandshakeRequest(mechanism=self._login.mechanism.name)
         self._send_step(handshake, SASL_HANDSHAKE_VERSION, self._take_handshake)

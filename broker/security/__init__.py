@@ -4,6 +4,7 @@
 - `broker_secrets.py`: the secrets that brokers of a cluster send each other, by the mechanism PLAIN.
 - `authorizer.py`: what an authorizer decides; `acls/` is the one that decides by ACLs.
 - `delegation_tokens.py`: delegation tokens, which users get for others (KIP-48).
+- `java_patterns.py`: regular expressions that were written for Java, in the rules by which principals are named.
 - `operations.py`: the operations on each type of resource, and their bit fields in responses (KIP-430).
 
 `tls/` has keys, certificates and the contexts of TLS.

@@ -1,8 +1,8 @@
 """The keys of a tokens' issuer: a JWK set (RFC 7517) in a file or at a URL.   KIP-768.
 
-Source: RefreshingHttpsJwks and JwksFileVerificationKeyResolver of Kafka. A set is read in a thread, within a time and a
-size. It is read again after `refresh_ms`, while the keys that are known serve, and when a token names an unknown key,
-unless the last attempt is more recent than `retry_backoff_ms`: a client that makes key ids up causes few requests.
+Source: RefreshingHttpsJwks and JwksFileVerificationKeyResolver of Kafka. A set is read in a thread. It is read again
+after `refresh_ms`, while the keys that are known serve, and when a token names an unknown key, unless the last attempt
+is too recent: a client that makes key ids up causes few requests.
 """
 
 from __future__ import annotations
@@ -12,66 +12,19 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
-from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, Request
-from urllib.request import url2pathname as path_of
 
 from joserfc.errors import JoseError
 from joserfc.jwk import Key, import_key
 
+from barnabas.backoff import Backoff
 from barnabas.broker.security.sasl.oauthbearer import InvalidToken
+from barnabas.broker.security.sasl.urls import check_url, read_url
 from barnabas.clock import Clock
 from barnabas.threads import Threads
 
 logger = logging.getLogger(__name__)
 
-JWKS_BYTES_MAX: Final = 1024 * 1024
-"""The maximum size of a JWK set."""
-
-FETCH_TIMEOUT_S: Final = 10
-"""The time for which a server may be silent, and in which its content must be complete."""
-
 _KEY_TYPES: Final = ("RSA", "EC", "OKP")
-
-
-def check_url(url: str) -> None:
-    """Check that a key set can be read from a URL. Raises ValueError."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("file", "http", "https") or (parts.scheme != "file" and not parts.hostname):
-        raise ValueError("it is not a URL that begins with file://, http:// or https://")
-
-
-def read_url(url: str, clock: Clock) -> bytes:
-    """The content of a file or web page. Blocking. Raises OSError, also for redirections, and contents that are large
-    or take long."""
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        with open(path_of(parts.path), "rb") as file:
-            content = file.read(JWKS_BYTES_MAX + 1)
-    else:
-        opener = OpenerDirector()  # without handlers of redirections, which may lead to other schemes and hosts
-        opener.add_handler(HTTPHandler())
-        opener.add_handler(HTTPSHandler())
-        response = opener.open(Request(url, headers={"Accept": "application/json"}), timeout=FETCH_TIMEOUT_S)
-        if response is None:
-            raise OSError("no answer")
-        with response:
-            if response.status != 200:
-                raise OSError(f"status {response.status}")
-            content = _read_body(response, clock)
-    if len(content) > JWKS_BYTES_MAX:
-        raise OSError(f"more than {JWKS_BYTES_MAX} bytes")
-    return content
-
-
-def _read_body(response: Any, clock: Clock) -> bytes:
-    content = b""
-    end_ms = clock.monotonic_ms() + FETCH_TIMEOUT_S * 1000
-    while len(content) <= JWKS_BYTES_MAX and (part := response.read1(JWKS_BYTES_MAX)):
-        content += part
-        if clock.monotonic_ms() > end_ms:
-            raise OSError(f"not complete within {FETCH_TIMEOUT_S} s")
-    return content
 
 
 def parse(content: bytes) -> dict[str, Key]:
@@ -108,7 +61,7 @@ class Jwks:
     Args:
         url: file://, http:// or https:// (`sasl.oauthbearer.jwks.endpoint.url`).
         refresh_ms: the age at which it is read again.
-        retry_backoff_ms: the time between two attempts.
+        retry_backoff_ms: the time between two attempts. It doubles with each failure up to `retry_backoff_max_ms`.
         threads: where it is read.
         read: reads a URL.
     """
@@ -118,6 +71,7 @@ class Jwks:
         url: str,
         refresh_ms: int,
         retry_backoff_ms: int,
+        retry_backoff_max_ms: int,
         threads: Threads,
         clock: Clock,
         read: Callable[[str, Clock], bytes] = read_url,
@@ -126,12 +80,13 @@ class Jwks:
         self._url = url
         self._refresh_ms = refresh_ms
         self._retry_backoff_ms = retry_backoff_ms
+        self._backoff = Backoff(retry_backoff_ms, retry_backoff_max_ms)
+        self._next_attempt_ms: int | None = None
         self._threads = threads
         self._clock = clock
         self._read = read
         self._keys: Mapping[str, Key] = {}
         self._read_ms = 0
-        self._attempted_ms: int | None = None
         self._reading: asyncio.Task[None] | None = None
 
     async def keys(self) -> Mapping[str, Key]:
@@ -153,11 +108,11 @@ class Jwks:
 
     def _begin_to_read(self) -> asyncio.Task[None] | None:
         """Read the set, unless that is under way; None if the last attempt is too recent."""
-        now_ms = self._clock.monotonic_ms()
         if self._reading is None:
-            if self._attempted_ms is not None and now_ms - self._attempted_ms < self._retry_backoff_ms:
+            now_ms = self._clock.monotonic_ms()
+            if self._next_attempt_ms is not None and now_ms < self._next_attempt_ms:
                 return None
-            self._attempted_ms = now_ms
+            self._next_attempt_ms = now_ms + self._backoff.next_ms()
             self._reading = asyncio.create_task(self._read_again(), name="JWK set")
         return self._reading
 
@@ -165,6 +120,8 @@ class Jwks:
         try:
             self._keys = await self._threads.call(self._read_keys)
             self._read_ms = self._clock.monotonic_ms()
+            self._backoff.reset()
+            self._next_attempt_ms = self._read_ms + self._retry_backoff_ms
         except (OSError, ValueError, RuntimeError) as error:
             logger.error("the JWK set at %s cannot be read: %s", self._url, error)
         finally:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from barnabas.broker.security.sasl.failure_delays import FailureDelays
-from barnabas.broker.security.sasl.mechanism import Mechanism
+from barnabas.broker.security.sasl.mechanism import Mechanism, PreparedMechanism
 from barnabas.clock import Clock
+from barnabas.threads import Threads
 from barnabas.timers import Timers, pause
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Sasl:
     which brokers send their secrets."""
 
     def __init__(self, listeners: Mapping[str, SaslListener], clock: Clock, timers: Timers) -> None:
-        self.listeners: Final = listeners
+        self.listeners = listeners
         self.clock: Final = clock
         self._timers = timers
         self._delays = FailureDelays()
@@ -74,6 +75,13 @@ class Sasl:
         )
         if listener.failure_delay_ms > 0:
             await pause(self._timers, self._delays.failed(host, listener.failure_delay_ms, self.clock.monotonic_ms()))
+
+    async def prepare(self, threads: Threads) -> None:
+        """Let mechanisms check what they read from files, when the broker starts. Raises PreparationFailed."""
+        for listener in self.listeners.values():
+            for mechanism in listener.mechanisms.values():
+                if isinstance(mechanism, PreparedMechanism):
+                    await threads.call(mechanism.prepare)
 
     def succeeded(self, listener_name: str, host: str, *, is_again: bool) -> None:
         """Count a login."""

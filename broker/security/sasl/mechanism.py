@@ -7,7 +7,7 @@ when it is complete it knows the identity of the client. A client has a `ClientE
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 MESSAGE_BYTES_MAX = 64 * 1024
 """The maximum length of a client's message: more than any password or token in use. Kafka's limit is
@@ -59,6 +59,19 @@ class Mechanism(Protocol):
         ...
 
 
+class PreparationFailed(Exception):
+    """A mechanism cannot be used: one line that names the key, and has no secret."""
+
+
+@runtime_checkable
+class PreparedMechanism(Protocol):
+    """A mechanism that reads files."""
+
+    def prepare(self) -> None:
+        """Check that they can be read. Blocking. Raises PreparationFailed."""
+        ...
+
+
 class ClientExchange(Protocol):
     """One login on the client's side."""
 
@@ -79,4 +92,17 @@ class ClientMechanism(Protocol):
 
     def start(self) -> ClientExchange:
         """An exchange for one login."""
+        ...
+
+
+class CredentialsUnavailable(Exception):
+    """A client has no credentials at the moment. The text has no secret."""
+
+
+@runtime_checkable
+class RenewedMechanism(Protocol):
+    """A client's mechanism whose credentials are renewed now and then."""
+
+    async def prepare(self) -> None:
+        """Have credentials for a login that begins now. Raises CredentialsUnavailable."""
         ...

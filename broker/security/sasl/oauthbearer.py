@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
 from barnabas.broker.security.sasl.mechanism import AuthenticationFailed, Identity
@@ -98,18 +98,31 @@ def parse_initial(message: bytes) -> tuple[str, str]:
 
 
 class Client:
-    """OAUTHBEARER on the client's side; `token` returns the present token."""
+    """OAUTHBEARER on the client's side; `token` returns the present token, which `prepare` renews where it has to
+    be."""
 
     name = MECHANISM
 
-    def __init__(self, token: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        token: Callable[[], str],
+        prepare: Callable[[], Awaitable[None]] | None = None,
+        extensions: Iterable[tuple[str, str]] = (),
+    ) -> None:
         self._token = token
+        self._prepare = prepare
+        self._extensions = "".join(f"{name}={text}\x01" for name, text in extensions)
+
+    async def prepare(self) -> None:
+        """Have a token. Raises CredentialsUnavailable."""
+        if self._prepare is not None:
+            await self._prepare()
 
     def start(self) -> Client:
         return self
 
     def first(self) -> bytes:
-        return f"n,,\x01auth=Bearer {self._token()}\x01\x01".encode()
+        return f"n,,\x01auth=Bearer {self._token()}\x01{self._extensions}\x01".encode()
 
     def answer(self, challenge: bytes) -> bytes | None:
         return _ACKNOWLEDGEMENT if challenge else None

@@ -43,7 +43,7 @@ class UnsecuredJwtValidator:
         principal = claims.get(self._principal_claim_name)
         if not isinstance(principal, str) or not principal.strip():
             raise InvalidToken(f"the claim {self._principal_claim_name} is missing, or not a text")
-        expires_ms, issued_ms = _time_ms(claims, "exp"), _time_ms(claims, "iat")
+        expires_ms, issued_ms = time_ms(claims, "exp"), time_ms(claims, "iat")
         now_ms = self._clock.now_ms()
         if expires_ms is None or now_ms - self._clock_skew_ms >= expires_ms:
             raise InvalidToken("the token has expired, or has no time at which it does")
@@ -69,7 +69,16 @@ def _json_of(part: str) -> dict[str, Any]:
     return found
 
 
-def _time_ms(claims: Mapping[str, Any], name: str) -> float | None:
+def claims_of(token: str) -> dict[str, Any]:
+    """The claims of a token, whoever has signed it. Raises InvalidToken."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise InvalidToken("a token has three parts")
+    return _json_of(parts[1])
+
+
+def time_ms(claims: Mapping[str, Any], name: str) -> float | None:
+    """A time in a claim, in ms since the epoch; None if it is missing. Raises InvalidToken."""
     value = claims.get(name)
     if value is None:
         return None

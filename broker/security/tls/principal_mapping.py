@@ -4,17 +4,16 @@ The subject is written as Java's `X500Principal.getName` does (RFC 2253): the la
 attributes, `#` and hexadecimal digits for the values of all others. Rules apply to that text, so that those written for
 Kafka have the same results. Source: SslPrincipalMapper, DefaultKafkaPrincipalBuilder; sun.security.x509.AVA.
 
-The regular expressions are Java's, compiled by Python's engine: named groups are translated, what Python does not know
-(`\\p{L}`) is refused at the start. They are the administrator's, and are applied to subjects that a trusted authority
-has signed.
+The regular expressions are the administrator's (`broker/security/java_patterns.py`), and are applied to subjects that a
+trusted authority has signed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
+from barnabas.broker.security.java_patterns import PatternError, Replacement, compile_pattern
 from barnabas.broker.security.tls.errors import TlsConfigError
 
 KEY: Final = "ssl.principal.mapping.rules"
@@ -45,7 +44,6 @@ _SPECIAL: Final = re.compile(r'[,=+<>#;"\\]')
 _PART: Final = r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)"
 _SPLIT: Final = re.compile(rf"\s*((?:{_PART}).*?|.*?)\s*(?:,\s*|$)")
 _RULE: Final = re.compile(_PART)
-_NAMED_GROUP: Final = re.compile(r"(?<!\\)\(\?<(?=[A-Za-z])")
 
 
 class NoMatchingRule(Exception):
@@ -86,10 +84,10 @@ class _Rule:
         if found[1] is not None:
             return
         try:
-            self._pattern = re.compile(_NAMED_GROUP.sub("(?P<", found[2]))
-        except re.error as error:
-            raise TlsConfigError(f"{KEY}: {found[2]} is no regular expression: {error}") from error
-        self._replacement = list(_replacement(found[3], self._pattern))
+            self._pattern = compile_pattern(found[2])
+            self._replacement = Replacement(found[3], self._pattern)
+        except PatternError as error:
+            raise TlsConfigError(f"{KEY}: {error}") from error
         self._case = found[4]
 
     def apply(self, name: str) -> str | None:
@@ -102,38 +100,8 @@ class _Rule:
             return name
         if self._pattern.fullmatch(name) is None:
             return None
-        replaced = self._pattern.sub(self._expanded, name)
+        replaced = self._pattern.sub(self._replacement.expanded, name)
         return {"L": replaced.lower, "U": replaced.upper}.get(self._case, lambda: replaced)()
-
-    def _expanded(self, found: re.Match[str]) -> str:
-        return "".join(part if isinstance(part, str) else found[part] or "" for part in self._replacement)
-
-
-def _replacement(text: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
-    """The parts of a replacement: texts, and numbers of groups. `\\` makes the next character literal; a number that is
-    larger than that of the groups loses digits at its end, and is literal if one digit is too large, too."""
-    position = 0
-    while position < len(text):
-        character = text[position]
-        digits = re.compile(r"\$(\d+)", re.ASCII).match(text, position)
-        named = re.compile(r"\$\{(\w+)\}", re.ASCII).match(text, position)
-        if character == "\\" and position + 1 < len(text):
-            yield text[position + 1]
-            position += 2
-        elif digits is not None:
-            number = digits[1]
-            while len(number) > 1 and int(number) > pattern.groups:
-                number = number[:-1]
-            yield int(number) if int(number) <= pattern.groups else f"${number}"
-            position += 1 + len(number)
-        elif named is not None and named[1] in pattern.groupindex:
-            yield pattern.groupindex[named[1]]
-            position = named.end()
-        elif character == "$":
-            raise TlsConfigError(f"{KEY}: in the replacement {text}, $ must be followed by the number of a group")
-        else:
-            yield character
-            position += 1
 
 
 # --- names of subjects --------------------------------------------------------------------------------

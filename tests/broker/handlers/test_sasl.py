@@ -341,6 +341,7 @@ async def test_oauthbearer(tmp_path: Path) -> None:
             )
 
 
+PLAIN_HANDLER: Final = "org.apache.kafka.common.security.plain.internals.PlainServerCallbackHandler"
 SCRAM_LINE: Final = jaas.LoginModule(jaas.SCRAM_LOGIN_MODULE).line()
 
 
@@ -357,7 +358,11 @@ SCRAM_LINE: Final = jaas.LoginModule(jaas.SCRAM_LOGIN_MODULE).line()
             {"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.jwks.endpoint.url": "ftp://x"},
             "not a URL that begins with",
         ),
-        ({"sasl.server.callback.handler.class": "a.B"}, "names a Java class"),
+        ({"sasl.server.callback.handler.class": "a.B"}, "other Java classes cannot be loaded"),
+        (
+            {"listener.name.clients.scram-sha-256.sasl.server.callback.handler.class": PLAIN_HANDLER},
+            "for SCRAM-SHA-256 names a Java class",
+        ),
     ],
 )
 def test_configurations_that_cannot_work(configs: dict[str, str], told: str) -> None:

@@ -4,15 +4,17 @@ import json
 import re
 from base64 import b64encode
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from barnabas.broker.configuration.config import load
+from barnabas.broker.configuration.config import BrokerConfig, load
 from barnabas.broker.configuration.properties import parse_properties
 from barnabas.broker.security.sasl import oauthbearer, plain
+from barnabas.broker.security.sasl.kerberos_names import NoShortName, ShortNamer, parse
+from barnabas.broker.security.sasl.making import Sources, make_listener
 from barnabas.broker.security.sasl.mechanism import ClientMechanism
 from barnabas.broker.security.sasl.plain import Credentials
 from barnabas.broker.security.sasl.scram import Client
@@ -26,12 +28,10 @@ ALICE: Final = Credentials("alice", "alice-secret")
 pytestmark = pytest.mark.anyio
 
 
-def example(title: str) -> dict[str, str]:
-    """The properties below a heading."""
+def examples(title: str) -> list[dict[str, str]]:
+    """The properties below a heading, by block."""
     section = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
-    found = re.search(r"```properties\n(.*?)```", section, re.DOTALL)
-    assert found is not None
-    return dict(parse_properties(found[1]))
+    return [dict(parse_properties(block)) for block in re.findall(r"```properties\n(.*?)```", section, re.DOTALL)]
 
 
 def on_free_ports(properties: dict[str, str]) -> dict[str, str]:
@@ -50,7 +50,8 @@ def token(key: RSAKey, now_s: int) -> str:
 @pytest.mark.parametrize("title", ["PLAIN", "SCRAM-SHA-256, SCRAM-SHA-512", "OAUTHBEARER"])
 async def test_examples(tmp_path: Path, title: str) -> None:
     """alice logs in by each mechanism."""
-    properties = on_free_ports(example(title))
+    [found] = examples(title)
+    properties = on_free_ports(found)
     key = RSAKey.generate_key(2048, {"kid": "k"})
     keys = tmp_path / "jwks.json"
     keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
@@ -84,6 +85,23 @@ async def test_example_of_delegation_tokens(tmp_path: Path) -> None:
 
 
 def test_example_of_brokers() -> None:
-    """The configuration of a broker among others."""
-    config = load(properties=example("Among brokers"))
-    assert config.inter_broker_listener_name == "BROKERS"
+    """The configurations of a broker among others, by SCRAM and with tokens of an issuer."""
+    scram, tokens = examples("Among brokers")
+    for properties in (scram, {**scram, **tokens}):
+        assert load(properties=properties).inter_broker_listener_name == "BROKERS"
+
+
+def test_example_of_kerberos() -> None:
+    """The mechanism can be made, and the rules make the names that the page says; no Kerberos is asked."""
+    nothing: Any = None
+    [properties] = examples("GSSAPI (Kerberos)")
+    config = BrokerConfig({}, raw=properties, sources={}, defaults=load().defaults, warnings=())
+    sources = Sources(nothing, nothing, bytes, nothing, lambda: nothing)
+    assert make_listener("SASL_PLAINTEXT", config.value_for_listener, sources).names == ["GSSAPI"]
+    rules: Any = config.value("sasl.kerberos.principal.to.local.rules")
+    namer = ShortNamer("EXAMPLE.COM", rules)
+    principals = ("alice@EXAMPLE.COM", "alice/admin@EXAMPLE.COM", "alice@PARTNER.EXAMPLE")
+    assert {namer.short_name(parse(each)) for each in principals} == {"alice"}
+    for other in ("alice@OTHER", "alice/admin@PARTNER.EXAMPLE"):
+        with pytest.raises(NoShortName):
+            namer.short_name(parse(other))

@@ -7,16 +7,19 @@ from typing import Final
 
 import pytest
 
+from barnabas.broker.configuration.config import load
 from barnabas.broker.network.peer_connection import PeerConnection, PeerLogin, PeerUnavailable
 from barnabas.broker.security.broker_secrets import credentials_of_broker
 from barnabas.broker.security.sasl import jaas
+from barnabas.broker.security.sasl.making_clients import ClientSources, make_client
 from barnabas.broker.security.sasl.mechanism import ClientMechanism
 from barnabas.broker.security.sasl.plain import Client, Credentials
 from barnabas.broker.security.sasl.scram import Client as ScramClient
+from barnabas.broker.security.sasl.token_endpoint import UnsecuredTokens
 from barnabas.broker.server import Broker
 from barnabas.clock import ManualClock, SystemClock
 from barnabas.controller.coordination.embedded import EmbeddedStore
-from barnabas.threads import OsThreads
+from barnabas.threads import OneThread, OsThreads
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import MetadataRequest
 from tests.broker.running import running
@@ -25,6 +28,8 @@ from tests.broker.whole.cluster import ONE_REPLICA, Cluster
 from tools.waiting import until
 
 CREDENTIALS: Final = {"username": "brokers", "password": "b-secret"}
+TOKEN_OPTIONS: Final = {"unsecuredLoginStringClaim_sub": "brokers", "unsecuredLoginLifetimeSeconds": "600"}
+"""Unsecured tokens of ten minutes."""
 LISTENERS: Final = {
     **ONE_REPLICA,
     "listeners": "PLAINTEXT://127.0.0.1:0,BROKERS://127.0.0.1:0",
@@ -48,10 +53,12 @@ async def a_cluster(data_dir: Path) -> AsyncIterator[Cluster]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
 async def test_brokers_replicate(tmp_path: Path, mechanism: str) -> None:
     """Each logs in as the user of its JAAS line, and sends its secret as well: the others know which broker it is."""
     options = {**CREDENTIALS, **({"user_brokers": "b-secret"} if mechanism == "PLAIN" else {})}
+    if mechanism == "OAUTHBEARER":
+        options = TOKEN_OPTIONS
     configs = {
         **LISTENERS,
         "sasl.enabled.mechanisms": mechanism,
@@ -62,7 +69,7 @@ async def test_brokers_replicate(tmp_path: Path, mechanism: str) -> None:
     }
     async with a_cluster(tmp_path) as cluster:
         first = await cluster.start(1, **configs)
-        if mechanism != "PLAIN":
+        if mechanism.startswith("SCRAM"):
             await add_scram_user(first, "brokers", "b-secret", mechanism)
         second = await cluster.start(2, **configs)
         assert await cluster.create("t", 1, 2) is ErrorCode.NONE
@@ -113,6 +120,51 @@ async def test_sessions_are_renewed(tmp_path: Path) -> None:
                 await broker.settle()
                 await until(lambda count=renewals + 1: counts.succeeded_again == count)
         assert counts.succeeded == 1
+
+
+def token_client(clock: ManualClock, **keys: object) -> ClientMechanism:
+    """OAUTHBEARER as a broker of this configuration uses it."""
+    line = jaas.LoginModule(jaas.OAUTHBEARER_LOGIN_MODULE, options=TOKEN_OPTIONS).line()
+    config = load(
+        options={
+            **sasl_listener("OAUTHBEARER", oauthbearer=line),
+            "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+            **{key: str(value) for key, value in keys.items()},
+        }
+    )
+    return make_client("CLIENTS", config.value_for_listener, ClientSources(clock, OneThread(), bytes))
+
+
+async def test_tokens_are_renewed(tmp_path: Path) -> None:
+    """A session lasts as long as its token, and is renewed before its end, with a token that lasts longer."""
+    line = jaas.LoginModule(jaas.OAUTHBEARER_LOGIN_MODULE).line()
+    async with running(tmp_path, **sasl_listener("OAUTHBEARER", oauthbearer=line)) as broker:
+        assert isinstance(broker.clock, ManualClock)
+        counts = broker.services.sasl.listeners["CLIENTS"].counts
+        async with peer(broker, token_client(broker.clock)) as connection:
+            for renewals in range(4):
+                assert (await connection.send(MetadataRequest(), 8)).brokers
+                broker.clock.advance(511_000)
+                await broker.settle()
+                await until(lambda count=renewals + 1: counts.succeeded_again == count)
+        assert (counts.succeeded, counts.failed, counts.failed_again) == (1, 0, 0)
+
+
+async def test_without_a_token(tmp_path: Path) -> None:
+    """Requests fail with the reason, and no connection logs in, until there is a token."""
+    token = tmp_path / "token"
+    line = jaas.LoginModule(jaas.OAUTHBEARER_LOGIN_MODULE, options=TOKEN_OPTIONS).line()
+    async with running(tmp_path / "data", **sasl_listener("OAUTHBEARER", oauthbearer=line)) as broker:
+        assert isinstance(broker.clock, ManualClock)
+        client = token_client(broker.clock, **{"sasl.oauthbearer.token.endpoint.url": token.as_uri()})
+        async with peer(broker, client) as connection:
+            answers = [connection.send(MetadataRequest(), 8) for _ in range(2)]
+            for answer in answers:
+                with pytest.raises(PeerUnavailable, match=r"cannot be logged in to: sasl\.oauthbearer\.token"):
+                    await answer
+            token.write_text(UnsecuredTokens(TOKEN_OPTIONS, broker.clock).make())
+            broker.clock.advance(1_000)
+            assert (await connection.send(MetadataRequest(), 8)).brokers
 
 
 @pytest.mark.parametrize(

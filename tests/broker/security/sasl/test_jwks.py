@@ -1,6 +1,8 @@
 """Reading and refreshing of the issuer's keys."""
 
+import contextlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +13,10 @@ from typing import Any, Final
 import pytest
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
-from barnabas.broker.security.sasl import jwks
-from barnabas.broker.security.sasl.jwks import JWKS_BYTES_MAX, Jwks
+from barnabas.broker.security.sasl import jwks, urls
+from barnabas.broker.security.sasl.jwks import Jwks
 from barnabas.broker.security.sasl.oauthbearer import InvalidToken
+from barnabas.broker.security.sasl.urls import CONTENT_BYTES_MAX
 from barnabas.clock import Clock, ManualClock
 from barnabas.threads import OsThreads
 
@@ -41,7 +44,7 @@ class Issuer:
 
 
 def source(issuer: Issuer, clock: ManualClock) -> Jwks:
-    return Jwks("https://issuer/jwks", 60_000, 100, OsThreads(), clock, issuer.read)
+    return Jwks("https://issuer/jwks", 60_000, 100, 1_000, OsThreads(), clock, issuer.read)
 
 
 async def test_refresh_when_old() -> None:
@@ -85,6 +88,39 @@ async def test_issuer_out_of_reach() -> None:
     assert set(await ours.keys()) == {"one"}
 
 
+async def test_pauses_between_attempts() -> None:
+    """Twice as long after each failure, at most `retry_backoff_max_ms`, and the first one again after a success."""
+    issuer, clock = Issuer(None), ManualClock(0)
+    ours = source(issuer, clock)
+
+    async def attempts_after(*pauses_ms: int) -> list[int]:
+        counts = []
+        for pause_ms in pauses_ms:
+            clock.advance(pause_ms)
+            with contextlib.suppress(InvalidToken):
+                await ours.newer_keys()
+            counts.append(issuer.reads)
+        return counts
+
+    assert await attempts_after(0, 99, 1, 199, 1, 399, 1, 799, 1, 999, 1, 999, 1) == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+        4,
+        4,
+        5,
+        5,
+        6,
+        6,
+        7,
+    ]
+    issuer.content = key_set(KEY)
+    assert await attempts_after(1_000, 99, 1) == [8, 8, 9]
+
+
 def test_parse() -> None:
     """Keys for signatures only: no secrets, none for encryption, none that is broken."""
     rsa = RSAKey.generate_key(2048).as_dict(private=False)
@@ -100,17 +136,17 @@ def test_file(tmp_path: Path) -> None:
     """A file:// URL, whose content has a limit."""
     path = tmp_path / "key set.json"
     path.write_bytes(key_set(KEY))
-    assert jwks.read_url(path.as_uri(), ManualClock()) == key_set(KEY)
-    path.write_bytes(bytes(JWKS_BYTES_MAX + 1))
+    assert urls.read_url(path.as_uri(), ManualClock()) == key_set(KEY)
+    path.write_bytes(bytes(CONTENT_BYTES_MAX + 1))
     with pytest.raises(OSError, match="more than"):
-        jwks.read_url(path.as_uri(), ManualClock())
+        urls.read_url(path.as_uri(), ManualClock())
 
 
-@pytest.mark.parametrize("url", ["", "ftp://issuer/", "https:///jwks", "issuer/jwks"])
+@pytest.mark.parametrize("url", ["", "ftp://issuer/", "https:///jwks", "issuer/jwks", "http://issuer:0/"])
 def test_other_urls(url: str) -> None:
     """Only http, https and file."""
     with pytest.raises(ValueError, match="it is not a URL"):
-        jwks.check_url(url)
+        urls.check_url(url)
 
 
 @contextmanager
@@ -142,8 +178,25 @@ def serving(status: int, content: bytes, **headers: str) -> Iterator[str]:
 def test_web_server() -> None:
     """The content of a page; no redirections, which could lead to files of the broker or other hosts."""
     with serving(200, key_set(KEY)) as url:
-        assert jwks.read_url(url, ManualClock()) == key_set(KEY)
+        assert urls.read_url(url, ManualClock()) == key_set(KEY)
     with serving(302, b"", Location="file:///etc/passwd") as url, pytest.raises(OSError, match="302"):
-        jwks.read_url(url, ManualClock())
+        urls.read_url(url, ManualClock())
     with serving(404, b"none") as url, pytest.raises(OSError, match="404"):
-        jwks.read_url(url, ManualClock())
+        urls.read_url(url, ManualClock())
+
+
+def test_a_server_of_something_else() -> None:
+    """An answer that is not HTTP is an error like no answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"220 mail.example ESMTP\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OSError, match="not one of HTTP"):
+            urls.read_url(f"http://127.0.0.1:{server.getsockname()[1]}/", ManualClock())
+        thread.join()

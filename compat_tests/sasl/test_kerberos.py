@@ -1,0 +1,179 @@
+"""Kerberos: logins by GSSAPI at a broker, in a realm with a key distribution center that the tests start.
+
+librdkafka of confluent-kafka's wheel has no GSSAPI, so that the clients are Java's and a login message by message.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from barnabas.broker.security.sasl import jaas, kerberos
+from barnabas.spark_examples.java import JavaMissing, find_java
+from barnabas.wire.errors import ErrorCode
+from compat_tests.conftest import BARNABAS, TARGET, BarnabasTarget
+from compat_tests.java_tools.kafka_tools import MAIN_CLASSES, PATIENCE_MS
+from tests.support.required import tool_missing
+from tools.foreign.kafka import SMALL_JVM, kafka_runtime
+from tools.foreign.kerberos import REALM, KerberosMissing, KerberosServer
+from tools.processes import children
+
+RULES: Final = r"RULE:[1:$1@$0](admin-.*@.*)s/admin-(.*)@.*/$1/U,DEFAULT"
+"""admin-alice is ALICE, alice is alice."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(TARGET != BARNABAS, reason="the broker needs the variables of the realm"),
+]
+
+
+class KerberosCluster(NamedTuple):
+    """A broker with GSSAPI, and its realm. `settings(principal)` are a client's properties."""
+
+    bootstrap_servers: str
+    realm: KerberosServer
+
+    def settings(self, principal: str) -> dict[str, str]:
+        line = jaas.LoginModule(
+            jaas.KERBEROS_LOGIN_MODULE,
+            options={
+                "useKeyTab": "true",
+                "storeKey": "true",
+                "keyTab": str(self.realm.key_table(principal)),
+                "principal": f"{principal}@{REALM}",
+            },
+        ).line()
+        return {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "GSSAPI",
+            "sasl.kerberos.service.name": "kafka",
+            "sasl.jaas.config": line,
+        }
+
+
+@pytest.fixture(scope="module")
+def realm() -> Iterator[KerberosServer]:
+    try:
+        kerberos.find_package()
+        server = KerberosServer()
+    except (ImportError, KerberosMissing) as missing:
+        tool_missing(missing)
+    with server:
+        yield server
+
+
+def broker_settings(cluster: KerberosCluster) -> dict[str, str]:
+    """GSSAPI for everybody, and all rights for alice and for ADMIN."""
+    return {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "GSSAPI",
+        "sasl.kerberos.service.name": "kafka",
+        "sasl.kerberos.principal.to.local.rules": RULES,
+        "listener.name.plaintext.gssapi.sasl.jaas.config": cluster.settings("kafka/localhost")["sasl.jaas.config"],
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:alice;User:ADMIN",
+        "connection.failed.authentication.delay.ms": "10",
+    }
+
+
+@pytest.fixture(scope="module")
+def kerberos_cluster(realm: KerberosServer) -> Iterator[KerberosCluster]:
+    found = KerberosCluster("", realm)
+    cluster = BarnabasTarget(broker_settings(found))
+    cluster.environment = realm.environment
+    cluster.start()
+    try:
+        yield found._replace(bootstrap_servers=cluster.bootstrap_servers)
+    finally:
+        cluster.close()
+
+
+def log_in(cluster: KerberosCluster, principal: str, way: str = "right") -> Any:
+    """The outcome of a login by `gssapi_client.py`."""
+    key_table = cluster.realm.key_table(principal)
+    done = children.run(
+        [sys.executable, "-m", "compat_tests.sasl.gssapi_client",
+         cluster.bootstrap_servers, f"{principal}@{REALM}", key_table, way],
+        env={**os.environ, **cluster.realm.environment}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_messages(kerberos_cluster: KerberosCluster) -> None:
+    """The broker offers no security layer, in a message that the context signs, and then serves."""
+    assert log_in(kerberos_cluster, "alice") == {"error": 0, "message": None, "is_served": True}
+
+
+@pytest.mark.parametrize(
+    "way", ["garbage", *(pytest.param(way, marks=pytest.mark.full) for way in ("layer", "early", "replayed"))]
+)
+def test_refused_messages(kerberos_cluster: KerberosCluster, way: str) -> None:
+    """A layer that was not offered, a message that is not expected, no token, and one that was used before."""
+    outcome = log_in(kerberos_cluster, "alice", way)
+    assert outcome == {
+        "error": ErrorCode.SASL_AUTHENTICATION_FAILED,
+        "message": "Authentication failed during authentication due to invalid credentials with SASL mechanism GSSAPI",
+    }
+
+
+def test_a_key_table_without_the_broker(realm: KerberosServer) -> None:
+    """The broker does not start, and says which principal it misses."""
+    settings = broker_settings(KerberosCluster("", realm))
+    key = "listener.name.plaintext.gssapi.sasl.jaas.config"
+    settings[key] = settings[key].replace(f"kafka/localhost@{REALM}", f"kafka/elsewhere@{REALM}")
+    broker = BarnabasTarget(settings)
+    broker.environment = realm.environment
+    try:
+        with pytest.raises(RuntimeError, match=f"No key table entry found for kafka/elsewhere@{REALM}"):
+            broker.start()
+    finally:
+        broker.close()
+
+
+@pytest.fixture
+def run_tool(kerberos_cluster: KerberosCluster, tmp_path: Path) -> Any:
+    """Run one of Kafka's tools as a principal, in a Java process that knows the realm."""
+    try:
+        find_java()
+    except JavaMissing as missing:
+        tool_missing(missing)
+    options = (*SMALL_JVM, f"-Djava.security.krb5.conf={kerberos_cluster.realm.client_file}")
+
+    def run(tool: str, principal: str, *arguments: object, stdin: str = "") -> Any:
+        properties = tmp_path / f"{principal}.properties"
+        settings = kerberos_cluster.settings(principal)
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        command = kafka_runtime().java_command(MAIN_CLASSES[tool], jvm_options=options)
+        address = ["--bootstrap-server", kerberos_cluster.bootstrap_servers, "--command-config", str(properties)]
+        return children.run([*command, *address, *map(str, arguments)], input=stdin, text=True, capture_output=True)
+
+    return run
+
+
+@pytest.mark.java
+def test_console_tools(run_tool: Any, topic_name: str) -> None:
+    """A line goes there and back."""
+    produced = run_tool("kafka-console-producer", "alice", "--topic", topic_name, stdin="one\n")
+    assert produced.returncode == 0, produced.stderr
+    read = run_tool(
+        "kafka-console-consumer", "alice", "--topic", topic_name, "--from-beginning", "--max-messages", 1,
+        "--timeout-ms", PATIENCE_MS,
+    )  # fmt: skip
+    assert read.stdout.splitlines()[-1:] == ["one"], read.stderr
+
+
+@pytest.mark.java
+@pytest.mark.full
+def test_short_names_decide(run_tool: Any, topic_name: str) -> None:
+    """admin-admin is ADMIN, who may do everything; bob is bob, who may do nothing."""
+    create = ("--create", "--topic", topic_name)
+    refused = run_tool("kafka-topics", "bob", *create)
+    assert refused.returncode != 0
+    assert "TopicAuthorizationException" in refused.stdout + refused.stderr
+    created = run_tool("kafka-topics", "admin-admin", *create)
+    assert created.returncode == 0, created.stdout + created.stderr
