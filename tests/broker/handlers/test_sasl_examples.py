@@ -71,7 +71,7 @@ async def test_examples(tmp_path: Path, title: str) -> None:
 
 async def test_example_of_delegation_tokens(tmp_path: Path) -> None:
     """alice logs in and gets a token, with which somebody else logs in as alice."""
-    properties = on_free_ports(example("Delegation tokens"))
+    properties = on_free_ports(examples("Delegation tokens")[0])
     line = 'tokenauth="true" username="TOKEN-ID" password="HMAC";'
     assert line in PAGE
     async with running(tmp_path, **properties) as broker:
@@ -96,7 +96,7 @@ def test_example_of_kerberos() -> None:
     nothing: Any = None
     [properties] = examples("GSSAPI (Kerberos)")
     config = BrokerConfig({}, raw=properties, sources={}, defaults=load().defaults, warnings=())
-    sources = Sources(nothing, nothing, bytes, nothing, lambda: nothing)
+    sources = Sources(nothing, nothing, bytes, nothing, find_gssapi=lambda: nothing)
     assert make_listener("SASL_PLAINTEXT", config.value_for_listener, sources).names == ["GSSAPI"]
     rules: Any = config.value("sasl.kerberos.principal.to.local.rules")
     namer = ShortNamer("EXAMPLE.COM", rules)
