@@ -89,7 +89,7 @@ JAVA_CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Keys that name what decides who a client is, and their only values. Others would let in whom they keep out."""
 
-ZOOKEEPER_REFUSED: Final = ("zookeeper.ssl.", "zookeeper.client", "zookeeper.metadata.migration.")
+ZOOKEEPER_REFUSED: Final = ("zookeeper.metadata.migration.",)
 
 KRAFT_PREFIXES: Final = (
     "broker.heartbeat.",

@@ -32,6 +32,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.hosts import collect_hosts
 from kazoo.protocol import states
 from kazoo.protocol.serialization import GetData
+from kazoo.security import ACL, Id
 
 from barnabas.clock import DELAY_MAX_MS, Clock, SystemClock, wait_s
 from barnabas.controller.coordination.interface import (
@@ -60,6 +61,12 @@ from barnabas.controller.coordination.interface import (
 from barnabas.controller.coordination.loop_handler import Answer, LoopConnection, LoopHandler
 from barnabas.controller.coordination.multi_read import READS_MAX, MultiRead
 from barnabas.controller.coordination.owner_thread import post
+from barnabas.controller.coordination.session_security import (
+    UNPROTECTED,
+    LoginRefused,
+    NotPermitted,
+    SessionSecurity,
+)
 from barnabas.controller.coordination.tree import validate_path
 
 logger = logging.getLogger(__name__)
@@ -117,12 +124,14 @@ class ZooKeeperSession:
         in_flight_max: int,
         clock: Clock,
         former: SessionCredentials | None = None,
+        security: SessionSecurity = UNPROTECTED,
     ) -> None:
         self.connect_string = connect_string
         hosts, slash, chroot = connect_string.partition("/")
         self._root = (slash + chroot).rstrip("/")
         self._loop = asyncio.get_running_loop()
-        self._handler = LoopHandler(self._loop, session_timeout_ms, len(collect_hosts(hosts)[0]), clock)
+        self._security = security
+        self._handler = LoopHandler(self._loop, session_timeout_ms, len(collect_hosts(hosts)[0]), clock, security)
         kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
         kazoo_logger.setLevel(logging.ERROR)  # this module logs kazoo's warnings, once
         self._client = KazooClient(
@@ -132,6 +141,7 @@ class ZooKeeperSession:
             handler=self._handler,
             connection_retry=_RECONNECTION,
             logger=kazoo_logger,
+            auth_data=[] if security.digest is None else [("digest", security.digest)],
         )
         self._client._connection = LoopConnection(
             self._client, self._client._connection.retry_sleeper, logger=kazoo_logger
@@ -157,17 +167,18 @@ class ZooKeeperSession:
         in_flight_max: int = DEFAULT_IN_FLIGHT_MAX,
         clock: Clock = _MACHINE_CLOCK,
         former: SessionCredentials | None = None,
+        security: SessionSecurity = UNPROTECTED,
     ) -> "ZooKeeperSession":
         """Start a session with `HOST:PORT,HOST:PORT/chroot`, and create the chroot if it is missing.
 
         The server may grant another timeout than `session_timeout_ms`. `clock` measures whether the loop is stalled: it
         has to be ZooKeeper's, which is the machine's, whatever clock the broker uses. Resumes the `former` session, if
-        one is given and has not expired.
+        one is given and has not expired. `security` protects its connections and znodes.
 
-        Raises: ConnectionTimedOut after `connection_timeout_ms` (None: never), StoreUnavailable if no thread can be
-        started, CoordinationError.
+        Raises: ConnectionTimedOut after `connection_timeout_ms` (None: never), LoginRefused, StoreUnavailable if no
+        thread can be started, CoordinationError.
         """
-        session = cls(connect_string, session_timeout_ms, in_flight_max, clock, former)
+        session = cls(connect_string, session_timeout_ms, in_flight_max, clock, former, security)
         longest_ms = DELAY_MAX_MS if connection_timeout_ms is None else connection_timeout_ms
         logger.info("connecting to ZooKeeper at %s", connect_string)
         lookup = asyncio.create_task(_warn_of_unknown_hosts(connect_string), name="zookeeper-hosts")
@@ -179,10 +190,13 @@ class ZooKeeperSession:
             try:
                 await asyncio.wait_for(session._connected.wait(), wait_s(longest_ms))
             except TimeoutError:
+                failure = session._handler.last_failure
                 raise ConnectionTimedOut(
                     detail=f"no connection to ZooKeeper at {connect_string} within {connection_timeout_ms} ms"
-                    " (zookeeper.connection.timeout.ms)"
+                    f" (zookeeper.connection.timeout.ms){': ' * bool(failure)}{failure}"
                 ) from None
+            if security.has_login:
+                await session._repeated(lambda: session._client.exists_async("/"), "/")  # answered after the login
             await session.create_root()
         except BaseException:
             await session.close()
@@ -347,7 +361,9 @@ class ZooKeeperSession:
     def _add(self, request: TransactionRequest, operation: Operation) -> None:
         path = self._absolute(operation.path)
         if isinstance(operation, Create):
-            request.create(path, operation.data, ephemeral=operation.ephemeral, sequence=operation.sequence)
+            acls_of = self._security.acls_of
+            acls = None if acls_of is None else [ACL(each[0], Id(*each[1:])) for each in acls_of(operation.path)]
+            request.create(path, operation.data, acls, ephemeral=operation.ephemeral, sequence=operation.sequence)
         elif isinstance(operation, SetData):
             request.set_data(path, operation.data, operation.version)
         elif isinstance(operation, Delete):
@@ -417,7 +433,8 @@ class ZooKeeperSession:
         self._forget()
         self._handler.stop_heartbeats()
         if not self._is_closed:
-            logger.error("the session with ZooKeeper at %s has expired", self.connect_string)
+            reason = self._handler.refusal or f"the session with ZooKeeper at {self.connect_string} has expired"
+            logger.error("%s", reason)
             for callback in self._expiry_callbacks:
                 callback()
 
@@ -426,13 +443,19 @@ class ZooKeeperSession:
     async def _ask(self, request: Callable[[], Any], path: str, on_success: Callable[[], None] | None = None) -> Any:
         async with self._in_flight:
             if self._handler.has_ended or self._is_closed:
-                raise SessionExpired(detail="the session has ended")
+                raise self._has_ended()
             answer: Answer = request()
             answer.on_success = on_success
             try:
                 return await answer.future
             except exceptions.KazooException as error:
+                if self._handler.refusal:
+                    raise self._has_ended() from error
                 raise _error(error, path) from error
+
+    def _has_ended(self) -> CoordinationError:
+        refusal = self._handler.refusal
+        return LoginRefused(detail=refusal) if refusal else SessionExpired(detail="the session has ended")
 
     def _changed(self, event: states.WatchedEvent) -> None:
         """kazoo's thread: a watch event; events of type NONE report a lost connection."""
@@ -498,6 +521,10 @@ def _error(error: Exception, path: str) -> CoordinationError:
     for kind, ours in _ERRORS.items():
         if isinstance(error, kind):
             return ours(path)
+    if isinstance(error, exceptions.NoAuthError):
+        return NotPermitted(path, "ZooKeeper does not permit it: the znode has an ACL for another login")
+    if isinstance(error, exceptions.InvalidACLError):
+        return NotPermitted(path, "ZooKeeper does not know who this broker is (zookeeper.set.acl needs a login)")
     kind = NotSupported if isinstance(error, exceptions.UnimplementedError) else StoreUnavailable
     return kind(path, f"ZooKeeper returned {type(error).__name__} {error}".rstrip())
 
