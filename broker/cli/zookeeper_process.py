@@ -18,14 +18,14 @@ from barnabas.broker.timers import Timers
 from barnabas.clock import SystemClock
 from barnabas.controller.coordination.stored_tree import StoredTree
 from barnabas.controller.coordination.zookeeper_server.authentication import Authentication
-from barnabas.controller.coordination.zookeeper_server.connection import ZooKeeperConnection
 from barnabas.controller.coordination.zookeeper_server.server import NEWCOMERS_MAX, ZooKeeperServer
-from barnabas.network import NewProtocol, OsNetwork
+from barnabas.network import OsNetwork
 from barnabas.storage.descriptors import descriptor_reserve
 from barnabas.storage.os_files import OsFiles
 
 if TYPE_CHECKING:
     from barnabas.broker.cli.zookeeper_config import ZooKeeperConfig
+    from barnabas.broker.network.port_tls import PortTls
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +35,6 @@ MEMORY = ":memory:"
 
 HANDSHAKES_MAX = NEWCOMERS_MAX
 """The limit of handshakes of TLS at once: that of connections without a session."""
-
-FILES_INTERVAL_MS = 5_000
-"""The interval of looks at the files of the certificate, as a broker's."""
 
 
 def loopback_address(address: str) -> tuple[str, int]:
@@ -108,42 +105,12 @@ def _authentication(config: ZooKeeperConfig) -> Authentication:
     return Authentication(os.urandom, None if passwords is None else passwords.get, subject_of)
 
 
-class SecurePort:
-    """The port with TLS: its certificate, read again when the files have changed, and the limit of handshakes."""
+def port_tls(config: ZooKeeperConfig, timers: Timers) -> PortTls:
+    """The TLS of the port that has it. Blocking. Raises TlsConfigError."""
+    from barnabas.broker.network.port_tls import PortTls
 
-    name = "secureClientPort"
-
-    def __init__(self, config: ZooKeeperConfig, timers: Timers) -> None:
-        """Blocking. Raises TlsConfigError."""
-        from barnabas.broker.network.tls_handshakes import TlsHandshakes
-        from barnabas.broker.security.tls import contexts
-
-        assert config.tls is not None, "a port with TLS has settings"
-        self.tls = contexts.load(config.tls)
-        self._stamps = self.tls.stamps
-        self._timers = timers
-        self._handshakes = TlsHandshakes(timers, HANDSHAKES_MAX)
-        timers.call_later(FILES_INTERVAL_MS, self._look_at_files)
-
-    def encrypted(self, new_connection: Callable[[], ZooKeeperConnection]) -> NewProtocol:
-        """Makes the protocol of accepted connections, out of what makes those behind it."""
-        return self._handshakes.before(new_connection, self)
-
-    def _look_at_files(self) -> None:
-        from barnabas.broker.security.tls import contexts
-        from barnabas.broker.security.tls.errors import TlsConfigError
-
-        self._timers.call_later(FILES_INTERVAL_MS, self._look_at_files)
-        stamps = self.tls.settings.stamps()
-        if stamps == self._stamps:
-            return
-        self._stamps = stamps
-        try:
-            self.tls = contexts.load(self.tls.settings)
-        except TlsConfigError as error:
-            logger.error("the port with TLS keeps its former key and trusted certificates: %s", error)
-        else:
-            logger.info("the port with TLS has another key or other trusted certificates from now on")
+    assert config.tls is not None, "a port with TLS has settings"
+    return PortTls("secureClientPort", config.tls, timers, HANDSHAKES_MAX)
 
 
 async def run(host: str | None, port: int, file: Path | None, config: ZooKeeperConfig | None = None) -> int:
@@ -182,8 +149,7 @@ async def _listen_with_tls(server: ZooKeeperServer, config: ZooKeeperConfig, tim
     """Accept connections on the port with TLS; returns its address."""
     host, port = parse_address(config.secure_address or "")
     assert host is not None, "there is a host by default"
-    secure = SecurePort(config, timers)
-    return _address(host, await server.listen(host, port, secure.encrypted))
+    return _address(host, await server.listen(host, port, port_tls(config, timers).before))
 
 
 def _address(host: str, port: int) -> str:

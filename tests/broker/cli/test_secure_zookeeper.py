@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from barnabas.broker.cli.zookeeper_config import ZooKeeperConfig, ZooKeeperConfigError, of, read
-from barnabas.broker.cli.zookeeper_process import MEMORY, SecurePort, addresses, new_server
+from barnabas.broker.cli.zookeeper_process import MEMORY, addresses, new_server, port_tls
 from barnabas.broker.cluster.zookeeper_security import read as security_of
 from barnabas.broker.configuration.config import load
+from barnabas.broker.network.port_tls import PortTls
 from barnabas.broker.timers import Timers
 from barnabas.clock import SystemClock
 from barnabas.controller.coordination.session_security import NotPermitted
@@ -69,7 +70,7 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-def serve(config: ZooKeeperConfig, work: Callable[[int, SecurePort], Coroutine[Any, Any, None]]) -> None:
+def serve(config: ZooKeeperConfig, work: Callable[[int, PortTls], Coroutine[Any, Any, None]]) -> None:
     """Run `work` with the number of a port with TLS."""
 
     async def run() -> None:
@@ -77,8 +78,8 @@ def serve(config: ZooKeeperConfig, work: Callable[[int, SecurePort], Coroutine[A
         server = new_server(MEMORY, lambda _reason: None, config=config)
         server.open()
         try:
-            secure = SecurePort(config, timers)
-            await work(await server.listen("127.0.0.1", 0, secure.encrypted), secure)
+            secure = port_tls(config, timers)
+            await work(await server.listen("127.0.0.1", 0, secure.before), secure)
         finally:
             server.close()
             timers.close()
@@ -89,7 +90,7 @@ def serve(config: ZooKeeperConfig, work: Callable[[int, SecurePort], Coroutine[A
 def test_certificates_and_users(files: Files) -> None:
     """A znode of a client with a certificate and a login is for both."""
 
-    async def work(port: int, _secure: SecurePort) -> None:
+    async def work(port: int, _secure: PortTls) -> None:
         jaas = files.written("client.conf", CLIENT_JAAS)
         alice = {"zookeeper_ssl_keystore_location": str(files.alice), "zookeeper_set_acl": "true"}
         both = await files.session(port, java_security_auth_login_config=jaas, **alice)
@@ -111,7 +112,7 @@ def test_certificates_and_users(files: Files) -> None:
 def test_without_a_certificate(files: Files) -> None:
     """`ssl.clientAuth=want` serves others, too, which may do what ACLs permit."""
 
-    async def work(port: int, _secure: SecurePort) -> None:
+    async def work(port: int, _secure: PortTls) -> None:
         alice = await files.session(port, zookeeper_ssl_keystore_location=str(files.alice), zookeeper_set_acl="true")
         await alice.create("/a", b"x")
         nobody = await files.session(port)
@@ -128,7 +129,7 @@ def test_refused_certificates(files: Files) -> None:
     """A server with another certificate, and a client without one: the start ends, with the reason."""
     stranger = str(Authority(files.directory, "stranger").trust_store)
 
-    async def work(port: int, _secure: SecurePort) -> None:
+    async def work(port: int, _secure: PortTls) -> None:
         address, security = files.client(port, zookeeper_ssl_truststore_location=stranger)
         with pytest.raises(ConnectionTimedOut, match="the certificate of the other side is not accepted"):
             await ZooKeeperSession.open(address, connection_timeout_ms=500, security=security)
@@ -144,15 +145,15 @@ def test_renewed_certificate(files: Files) -> None:
     trusted certificates again, too."""
     other = Authority(files.directory, "other")
 
-    async def work(port: int, secure: SecurePort) -> None:
+    async def work(port: int, secure: PortTls) -> None:
         before = secure.tls
         files.server.write_text("nothing")
-        secure._look_at_files()
+        secure.read_changed_files()
         assert secure.tls is before
         address, security = files.client(port, zookeeper_ssl_keystore_location=str(files.alice))
         leaf = other.issue("localhost")
         files.server.write_bytes(leaf.private_key_and_cert_chain_pem.bytes())
-        secure._look_at_files()
+        secure.read_changed_files()
         assert secure.tls is not before
         files.authority.trust_store.write_text(other.pem)
         session = await ZooKeeperSession.open(address, connection_timeout_ms=3_000, security=security)
