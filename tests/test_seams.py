@@ -81,6 +81,8 @@ SEAMS: Final = {
             ("broker/upkeep/cleaner_process.py", "time.monotonic"): "bytes per second of a disk",
             ("broker/upkeep/cleaner_process.py", "time.sleep"): "bytes per second of a disk",
             ("controller/coordination/loop_handler.py", "self._loop.call_later"): "shows ZooKeeper that the loop moves",
+            ("controller/coordination/loop_handler.py", "super().create_connection(timeout)"): "how long ZooKeeper may "
+            "take to accept a connection",
             (
                 "controller/coordination/zookeeper.py",
                 "asyncio.wait_for",
@@ -110,6 +112,7 @@ SEAMS: Final = {
             ("broker/environment.py", "barnabas.storage.os_files.OsFiles"): "the default",
             ("broker/environment.py", "barnabas.storage.os_files.boot_id"): "the default",
             ("broker/environment.py", "barnabas.storage.os_files.is_reserved_descriptor"): "the default",
+            ("broker/cluster/login_file.py", "open"): "as key stores",
             ("broker/security/tls/key_stores.py", "open"): "key stores are this machine's files",
             ("broker/security/tls/key_stores.py", "os.stat"): "whether a key store has changed",
             ("broker/security/tls/key_stores.py", "os.memfd_create"): "OpenSSL reads keys from files alone",

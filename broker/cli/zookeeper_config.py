@@ -43,8 +43,8 @@ class ZooKeeperConfig:
 
     @property
     def requires_certificates(self) -> bool:
-        """Whether nobody connects to the port with TLS without a trusted certificate."""
-        return self.tls is not None and self.tls.client_auth == "required"
+        """Whether nobody connects to the port with TLS without a certificate that the trust store accepts."""
+        return self.tls is not None and self.tls.client_auth == "required" and self.tls.trust_store.location is not None
 
 
 def read(path: Path) -> ZooKeeperConfig:

@@ -61,6 +61,6 @@ def login_module(text: str, section: str) -> LoginModule | None:
             inside = piece.end()
         elif piece["nothing"] is None and piece[0] != ";":
             name = piece[0].strip("\"'")
-    if name == section:
-        raise ValueError("it does not end")
+    if inside is not None:
+        raise ValueError("a section of the file does not end")
     return None

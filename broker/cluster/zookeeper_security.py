@@ -10,7 +10,6 @@ ZooKeeper's X509Util.java (types of stores, the password of a key in PEM), Diges
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +22,6 @@ from barnabas.controller.znode_acls import acls_of
 from barnabas.threads import Threads
 
 if TYPE_CHECKING:
-    import socket
-
     from barnabas.broker.security.tls.contexts import TlsSettings
     from barnabas.broker.security.tls.key_stores import Stamp
     from barnabas.controller.coordination.interface import ProcessSession, SessionCredentials
@@ -143,26 +140,27 @@ def _tls_settings(config: BrokerConfig) -> TlsSettings:
 
 
 class Encryption:
-    """Encrypts connections to ZooKeeper. It is called in the thread of the client. Raises TlsConfigError."""
+    """Encrypts connections to ZooKeeper, in the thread of the client, which has their sockets. Raises
+    TlsConfigError."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
         self._stamps: tuple[Stamp | None, ...] = settings.stamps()
         self._context = self._load()
 
-    def _load(self) -> ssl.SSLContext:
+    def _load(self) -> Any:
         from barnabas.broker.security.tls.contexts import load_client
 
         return load_client(self._settings)
 
-    def __call__(self, connection: socket.socket, host: str) -> ssl.SSLSocket:
+    def __call__(self, connection: Any, host: str) -> Any:
         """The encrypted connection to this host, after the handshake. Raises OSError with the reason."""
         from barnabas.broker.security.tls.contexts import reason_of
 
         self._read_changed_files()
         try:
             return self._context.wrap_socket(connection, server_hostname=host)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: the name of a host that no certificate can have
             raise OSError(reason_of(error)) from error
 
     def _read_changed_files(self) -> None:

@@ -6,19 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.controller.coordination.interface import StoreUnavailable
-
 if TYPE_CHECKING:
     from barnabas.controller.coordination.acl import Acl
     from barnabas.controller.coordination.digest_md5 import DigestMd5Client, DigestMd5Login
-
-
-class LoginRefused(StoreUnavailable):
-    """ZooKeeper does not accept the login of this broker."""
-
-
-class NotPermitted(StoreUnavailable):
-    """The ACL of a znode does not permit the operation."""
 
 
 @dataclass(frozen=True, slots=True)

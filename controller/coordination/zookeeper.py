@@ -37,17 +37,14 @@ from kazoo.security import ACL, Id
 from barnabas.clock import DELAY_MAX_MS, Clock, SystemClock, wait_s
 from barnabas.controller.coordination.interface import (
     ANY_VERSION,
-    BadVersion,
     Check,
     ConnectionLost,
     CoordinationError,
     Create,
     Delete,
     EventType,
-    NoChildrenForEphemerals,
     NodeExists,
     NoNode,
-    NotEmpty,
     Operation,
     OperationResult,
     SessionCredentials,
@@ -61,13 +58,15 @@ from barnabas.controller.coordination.interface import (
 from barnabas.controller.coordination.loop_handler import Answer, LoopConnection, LoopHandler
 from barnabas.controller.coordination.multi_read import READS_MAX, MultiRead
 from barnabas.controller.coordination.owner_thread import post
-from barnabas.controller.coordination.session_security import (
-    UNPROTECTED,
-    LoginRefused,
-    NotPermitted,
-    SessionSecurity,
-)
+from barnabas.controller.coordination.session_security import UNPROTECTED, SessionSecurity
 from barnabas.controller.coordination.tree import validate_path
+from barnabas.controller.coordination.zookeeper_errors import (
+    ConnectionTimedOut,
+    LoginRefused,
+    NotSupported,
+    culprit_of,
+    error_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -84,31 +83,12 @@ _MACHINE_CLOCK = SystemClock()
 
 _RECONNECTION = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
-_ERRORS: dict[type[Exception], type[CoordinationError]] = {
-    exceptions.NoNodeError: NoNode,
-    exceptions.NodeExistsError: NodeExists,
-    exceptions.BadVersionError: BadVersion,
-    exceptions.NotEmptyError: NotEmpty,
-    exceptions.NoChildrenForEphemeralsError: NoChildrenForEphemerals,
-    exceptions.SessionExpiredError: SessionExpired,
-    exceptions.ConnectionClosedError: SessionExpired,
-    exceptions.ConnectionLoss: ConnectionLost,
-}
-
 _EVENT_TYPES = {
     states.EventType.CREATED: EventType.CREATED,
     states.EventType.DELETED: EventType.DELETED,
     states.EventType.CHANGED: EventType.DATA_CHANGED,
     states.EventType.CHILD: EventType.CHILDREN_CHANGED,
 }
-
-
-class ConnectionTimedOut(StoreUnavailable):
-    """No ZooKeeper server could be reached in time."""
-
-
-class NotSupported(StoreUnavailable):
-    """The server does not support requests of this type."""
 
 
 class ZooKeeperSession:
@@ -353,7 +333,7 @@ class ZooKeeperSession:
             if isinstance(answer, exceptions.RolledBackError | exceptions.RuntimeInconsistency):
                 continue
             if isinstance(answer, Exception):
-                failure = _error(answer, _culprit(operation, answer))
+                failure = error_of(answer, culprit_of(operation, answer))
                 failure.operation_index = index
                 raise failure
         return [self._result(answer) for answer in answers]
@@ -451,7 +431,7 @@ class ZooKeeperSession:
             except exceptions.KazooException as error:
                 if self._handler.refusal:
                     raise self._has_ended() from error
-                raise _error(error, path) from error
+                raise error_of(error, path) from error
 
     def _has_ended(self) -> CoordinationError:
         refusal = self._handler.refusal
@@ -512,25 +492,6 @@ def _data_or_none(answer: Any, path: str) -> tuple[bytes, Stat] | None:
     if isinstance(answer, exceptions.NoNodeError):
         return None
     if isinstance(answer, Exception):
-        raise _error(answer, path)
+        raise error_of(answer, path)
     data, stat = answer
     return data, _stat(stat)
-
-
-def _error(error: Exception, path: str) -> CoordinationError:
-    for kind, ours in _ERRORS.items():
-        if isinstance(error, kind):
-            return ours(path)
-    if isinstance(error, exceptions.NoAuthError):
-        return NotPermitted(path, "ZooKeeper does not permit it: the znode has an ACL for another login")
-    if isinstance(error, exceptions.InvalidACLError):
-        return NotPermitted(path, "ZooKeeper does not know who this broker is (zookeeper.set.acl needs a login)")
-    kind = NotSupported if isinstance(error, exceptions.UnimplementedError) else StoreUnavailable
-    return kind(path, f"ZooKeeper returned {type(error).__name__} {error}".rstrip())
-
-
-def _culprit(operation: Operation, error: Exception) -> str:
-    """The znode at which an operation failed: for a creation without a parent that is the parent."""
-    if isinstance(operation, Create) and isinstance(error, exceptions.NoNodeError):
-        return operation.path.rpartition("/")[0] or "/"
-    return operation.path

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from barnabas.broker.configuration.config import load
 from barnabas.broker.network.port_tls import PortTls
 from barnabas.broker.timers import Timers
 from barnabas.clock import SystemClock
-from barnabas.controller.coordination.session_security import NotPermitted
-from barnabas.controller.coordination.zookeeper import ConnectionTimedOut, ZooKeeperSession
+from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+from barnabas.controller.coordination.zookeeper_errors import ConnectionTimedOut, NotPermitted
 from tests.support.certificates import Authority
 
 MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule required"
@@ -160,6 +161,34 @@ def test_renewed_certificate(files: Files) -> None:
         await session.close()
 
     serve(files.server_config(), work)
+
+
+def test_properties_of_the_pages(files: Files) -> None:
+    """Those of docs/zookeeper.md for the server, and of docs/security/tls.md for a broker, fit together."""
+    (of_server,) = [each for each in snippets_of("zookeeper.md") if "secureClientPort" in each]
+    (of_client,) = [each for each in snippets_of("security/tls.md") if "zookeeper.connect" in each]
+    files.server.rename(files.directory / "broker.pem")
+    files.authority.trust_store.rename(files.directory / "ca.pem")
+    files.written("zookeeper-jaas.conf", SERVER_JAAS)
+    server_keys, client_keys = (
+        dict(line.split("=", 1) for line in text.replace("/etc/barnabas", str(files.directory)).splitlines())
+        for text in (of_server, of_client)
+    )
+
+    async def work(port: int, _secure: PortTls) -> None:
+        keys = {**client_keys, "zookeeper.connect": f"localhost:{port}"}
+        security = security_of(load(overrides=keys, environ={}), os.urandom)
+        session = await ZooKeeperSession.open(f"localhost:{port}", connection_timeout_ms=3_000, security=security)
+        await session.create("/config")
+        await session.close()
+
+    serve(of({**server_keys, "secureClientPort": "0"}), work)
+
+
+def snippets_of(page: str) -> list[str]:
+    """The blocks of properties on a page."""
+    text = (Path(__file__).parents[3] / "docs" / page).read_text()
+    return re.findall(r"^```properties\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 # --- the configuration --------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from barnabas.broker.timers import Timers
 from barnabas.clock import SystemClock
 from barnabas.controller.coordination.access import ENTRIES_MAX, IDENTITIES_MAX, IDENTITY_BYTES_MAX
 from barnabas.controller.coordination.digest_md5 import DigestMd5Login
-from barnabas.controller.coordination.session_security import LoginRefused, SessionSecurity
+from barnabas.controller.coordination.session_security import SessionSecurity
 from barnabas.controller.coordination.stored_tree import FORMAT_VERSION, FORMAT_WITH_ACLS, StoredTree
 from barnabas.controller.coordination.zookeeper import ZooKeeperSession
+from barnabas.controller.coordination.zookeeper_errors import LoginRefused
 from barnabas.controller.coordination.zookeeper_server.authentication import Authentication
 from barnabas.controller.coordination.zookeeper_server.server import ZooKeeperServer
 from barnabas.controller.znode_acls import acls_of
