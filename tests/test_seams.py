@@ -160,7 +160,6 @@ SEAMS: Final = {
             ("broker/network/file_sender.py", "socket.fromfd"): "the kernel's way past a transport that has a socket",
             ("controller/coordination/loop_handler.py", "select.poll"): "kazoo waits for ZooKeeper",
             ("controller/coordination/loop_handler.py", "socket.socket"): "kazoo connects to ZooKeeper",
-            ("controller/coordination/loop_handler.py", "super().create_connection"): "kazoo connects to ZooKeeper",
             ("controller/coordination/zookeeper.py", "asyncio.get_running_loop().getaddrinfo"): "whether ZooKeeper's "
             "hosts have an address",
         },

@@ -50,7 +50,7 @@ class Access:
         if not is_permitted(acl, permission, self.identities):
             raise NoAuth(path)
 
-    def resolve(self, requested: Iterable[Acl], path: str) -> tuple[Acl, ...]:
+    def stored_acl(self, requested: Iterable[Acl], path: str) -> tuple[Acl, ...]:
         """The ACL to store: entries of the scheme `auth` are for the client's own identities. Raises: InvalidAcl."""
         found: dict[Acl, None] = {}
         for entry in dict.fromkeys(requested):

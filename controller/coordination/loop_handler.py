@@ -216,7 +216,8 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no t
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         """Connect, begin or resume the session, and log in. Raises AuthFailedError if a login is refused."""
-        self.sasl_options = None if self.handler.security.login is None else {}  # then kazoo calls what is below
+        has_login = self.handler.security.login is not None
+        self.sasl_options: dict[str, str] | None = {} if has_login else None  # then kazoo calls what is below
         try:
             return super()._connect(host, hostip, port)
         except AuthFailedError as error:

@@ -340,7 +340,7 @@ class _Preparation:
         self._report(EventType.CHILDREN_CHANGED, parent_path)
 
     def _set_acl(self, operation: SetAcl) -> Stat:
-        acl = () if self._access is None else self._access.resolve(operation.acl, operation.path)
+        acl = () if self._access is None else self._access.stored_acl(operation.acl, operation.path)
         znode = self._current(operation.path)
         if znode is None:
             raise NoNode(operation.path)
@@ -355,7 +355,7 @@ class _Preparation:
         """The ACL of a new znode. Raises: InvalidAcl."""
         if self._access is None:
             return (WORLD_ANYONE,)
-        return self._access.resolve(self._access.requested.get(len(self.transaction.results), (WORLD_ANYONE,)), path)
+        return self._access.stored_acl(self._access.requested.get(len(self.transaction.results), (WORLD_ANYONE,)), path)
 
     def _check(self, znode: Znode, permission: int, path: str) -> None:
         """Raises: NoAuth."""
