@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.configuration.config import parse_address
 from barnabas.broker.configuration.properties import decode_properties, parse_properties
+from barnabas.controller.coordination.acl import Identity
 
 if TYPE_CHECKING:
     from barnabas.broker.security.tls.contexts import TlsSettings
@@ -23,6 +24,11 @@ LOGIN_MODULE: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
 SERVER_SECTION: Final = "Server"
 
 _CLIENT_AUTH: Final = {"none": "none", "want": "requested", "need": "required"}
+_SUPERUSERS: Final = {
+    "superUser": "sasl",
+    "DigestAuthenticationProvider.superDigest": "digest",
+    "X509AuthenticationProvider.superUser": "x509",
+}
 _USER: Final = "user_"
 _PREFIX: Final = "zookeeper."
 
@@ -33,13 +39,14 @@ class ZooKeeperConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperConfig:
-    """What the file says: addresses, HOST:PORT, without TLS and with it, `tls` for the latter, and the passwords of the
-    users of SASL, None without any."""
+    """What the file says: addresses, HOST:PORT, without TLS and with it, and `tls` for the latter; the passwords of the
+    users of SASL, None without any; the identities that may do everything."""
 
     address: str | None = None
     secure_address: str | None = None
     tls: TlsSettings | None = None
     passwords: Mapping[str, str] | None = field(default=None, repr=False)
+    superusers: frozenset[Identity] = field(default=frozenset(), repr=False)
 
     @property
     def requires_certificates(self) -> bool:
@@ -64,6 +71,7 @@ def of(values: Mapping[str, str]) -> ZooKeeperConfig:
         secure_address,
         None if secure_address is None else _tls(values),
         _passwords(values),
+        frozenset(Identity(scheme, values[key]) for key, scheme in _SUPERUSERS.items() if key in values),
     )
 
 

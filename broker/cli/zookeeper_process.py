@@ -102,7 +102,7 @@ def _authentication(config: ZooKeeperConfig) -> Authentication:
     from barnabas.broker.security.tls.principal_mapping import subject_of
 
     passwords = config.passwords
-    return Authentication(os.urandom, None if passwords is None else passwords.get, subject_of)
+    return Authentication(os.urandom, None if passwords is None else passwords.get, subject_of, config.superusers)
 
 
 def port_tls(config: ZooKeeperConfig, timers: Timers) -> PortTls:

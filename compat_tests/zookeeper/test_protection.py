@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 from barnabas.broker.cli.authority import pkcs12_trust
 from compat_tests.conftest import create_topic
 from compat_tests.zookeeper.conftest import broker_on
+from compat_tests.zookeeper.test_change_of_broker import hand_over
 from compat_tests.zookeeper.waiting import consume, produce
 from tests.support.certificates import Authority, pkcs12_of
 from tools.foreign.kafka import ZOOKEEPER_ERA_VERSION, kafka_runtime
@@ -166,6 +167,13 @@ def test_acls_of_a_cluster(secure: ZooKeeperServer, files: Files, login: str) ->
 
 def identities(login: str) -> set[tuple[str, str]]:
     return {("digest", digest("bob:pw"))} if login == "digest" else IDENTITIES[login]
+
+
+@pytest.mark.full
+def test_kafka_takes_over(secure: ZooKeeperServer, files: Files, tmp_path: Path) -> None:
+    """Apache Kafka 3.9.1 with the same keys in our place, and back: either may write what the other has created."""
+    keys = {**files.of_client("certificate"), "zookeeper.ssl.protocol": "TLSv1.3"}
+    hand_over(secure, tmp_path, secure.secure_address, keys)
 
 
 @pytest.fixture

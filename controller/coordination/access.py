@@ -10,12 +10,13 @@ of `org.apache.zookeeper.server.auth`.
 import base64
 import hashlib
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from barnabas.controller.coordination.acl import ADMIN, Acl, Identity
+from barnabas.controller.coordination.acl import ADMIN, WORLD_ANYONE, Acl, Identity
 from barnabas.controller.coordination.interface import CoordinationError
 
 ENTRIES_MAX: Final = 100
@@ -25,8 +26,14 @@ IDENTITY_BYTES_MAX: Final = 1024
 IDENTITIES_MAX: Final = 20
 """The limits of a client's identities: it adds as many as it likes by the scheme `digest`."""
 
-_SUPER: Final = Identity("sasl", "super")
-"""ZooKeeper's superuser, if the file of users has it."""
+SUPERUSER: Final = Identity("super", "")
+"""Who may do everything, besides the identities by which the client is known."""
+
+_OPEN: Final = (WORLD_ANYONE,)
+_SASL_SUPER: Final = Identity("sasl", "super")
+"""The user of SASL for whom each entry of the scheme `sasl` is (`SASLAuthenticationProvider.matches`)."""
+_PRINCIPAL: Final = re.compile(r"[^/@]*(?:/[^/@]*)?@[^/@]*")
+"""A name of Kerberos with a realm; names without one may be any text (`KerberosName`)."""
 
 
 class NoAuth(CoordinationError):
@@ -52,10 +59,13 @@ class Access:
 
     def stored_acl(self, requested: Iterable[Acl], path: str) -> tuple[Acl, ...]:
         """The ACL to store: entries of the scheme `auth` are for the client's own identities. Raises: InvalidAcl."""
+        requested = tuple(requested)
+        if requested == _OPEN:
+            return _OPEN
         found: dict[Acl, None] = {}
         for entry in dict.fromkeys(requested):
             if entry.scheme == "auth":
-                own = [each for each in sorted(self.identities) if each.scheme != "ip"]
+                own = [each for each in sorted(self.identities) if each.scheme not in ("ip", SUPERUSER.scheme)]
                 if not own:
                     raise InvalidAcl(path)
                 found |= dict.fromkeys(Acl(entry.permissions, *identity) for identity in own)
@@ -72,11 +82,13 @@ class Access:
 
 def is_permitted(acl: Sequence[Acl], permissions: int, identities: frozenset[Identity]) -> bool:
     """Whether an ACL gives one of these permissions to a client with these identities."""
-    if _SUPER in identities:
+    if SUPERUSER in identities:
         return True
     for entry in acl:
         if entry.permissions & permissions:
             if entry.scheme == "world" or (entry.scheme, entry.identity) in identities:
+                return True
+            if entry.scheme == "sasl" and _SASL_SUPER in identities:
                 return True
             if entry.scheme == "ip" and any(_is_in(each, entry.identity) for each in identities):
                 return True
@@ -111,10 +123,12 @@ def _is_valid(entry: Acl) -> bool:
     if entry.scheme == "world":
         return entry.identity == "anyone"
     if entry.scheme == "digest":
-        return len(entry.identity.split(":")) == 2
+        return len(entry.identity.rstrip(":").split(":")) == 2
     if entry.scheme == "ip":
         return _network(entry.identity) is not None
-    return entry.scheme in ("sasl", "x509") and bool(entry.identity)
+    if entry.scheme == "sasl":
+        return "@" not in entry.identity or _PRINCIPAL.fullmatch(entry.identity) is not None
+    return entry.scheme == "x509" and "=" in entry.identity
 
 
 def _is_in(identity: Identity, network: str) -> bool:
@@ -130,6 +144,9 @@ def _is_in(identity: Identity, network: str) -> bool:
 @lru_cache(maxsize=1000)
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     """The addresses of `ADDRESS` or `ADDRESS/BITS`; None if it is neither."""
+    _, slash, bits = text.partition("/")
+    if slash and not bits.isdecimal():
+        return None
     try:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:

@@ -340,7 +340,9 @@ class _Preparation:
         self._report(EventType.CHILDREN_CHANGED, parent_path)
 
     def _set_acl(self, operation: SetAcl) -> Stat:
-        acl = () if self._access is None else self._access.stored_acl(operation.acl, operation.path)
+        acl = tuple(operation.acl)
+        if self._access is not None:
+            acl = self._access.stored_acl(acl, operation.path)
         znode = self._current(operation.path)
         if znode is None:
             raise NoNode(operation.path)

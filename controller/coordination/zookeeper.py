@@ -25,6 +25,7 @@ the broker uses.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kazoo import exceptions
@@ -63,6 +64,7 @@ from barnabas.controller.coordination.tree import validate_path
 from barnabas.controller.coordination.zookeeper_errors import (
     ConnectionTimedOut,
     LoginRefused,
+    NotPermitted,
     NotSupported,
     culprit_of,
     error_of,
@@ -176,7 +178,8 @@ class ZooKeeperSession:
                     f" (zookeeper.connection.timeout.ms){': ' * bool(failure)}{failure}"
                 ) from None
             if security.has_login:
-                await session._repeated(lambda: session._client.exists_async("/"), "/")  # answered after the login
+                with suppress(NotPermitted):  # an answer, too: it comes after the login
+                    await session.exists("/")
             await session.create_root()
         except BaseException:
             await session.close()
@@ -413,8 +416,7 @@ class ZooKeeperSession:
         self._forget()
         self._handler.stop_heartbeats()
         if not self._is_closed:
-            reason = self._handler.refusal or f"the session with ZooKeeper at {self.connect_string} has expired"
-            logger.error("%s", reason)
+            logger.error("%s", self._handler.refusal or f"the session with {self.connect_string} has expired")
             for callback in self._expiry_callbacks:
                 callback()
 
@@ -423,17 +425,18 @@ class ZooKeeperSession:
     async def _ask(self, request: Callable[[], Any], path: str, on_success: Callable[[], None] | None = None) -> Any:
         async with self._in_flight:
             if self._handler.has_ended or self._is_closed:
-                raise self._has_ended()
+                raise self._end_error()
             answer: Answer = request()
             answer.on_success = on_success
             try:
                 return await answer.future
             except exceptions.KazooException as error:
                 if self._handler.refusal:
-                    raise self._has_ended() from error
+                    raise self._end_error() from error
                 raise error_of(error, path) from error
 
-    def _has_ended(self) -> CoordinationError:
+    def _end_error(self) -> CoordinationError:
+        """The error of what is asked of a session that has ended."""
         refusal = self._handler.refusal
         return LoginRefused(detail=refusal) if refusal else SessionExpired(detail="the session has ended")
 

@@ -7,11 +7,12 @@ connection.
 `X509AuthenticationProvider.java`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from barnabas.controller.coordination.access import (
     IDENTITIES_MAX,
     IDENTITY_BYTES_MAX,
+    SUPERUSER,
     digest_identity,
 )
 from barnabas.controller.coordination.acl import Identity
@@ -41,17 +42,20 @@ class ClientLogins:
 
 class Authentication:
     """The logins that the server accepts. `password_of` returns the password of a user of SASL, or None; without it no
-    user can log in. `random_bytes` makes nonces, and `subject_of` returns the subject of a certificate (DER)."""
+    user can log in. `random_bytes` makes nonces, and `subject_of` returns the subject of a certificate (DER). A client
+    with one of the identities `superusers` may do everything."""
 
     def __init__(
         self,
         random_bytes: Callable[[int], bytes],
         password_of: Callable[[str], str | None] | None = None,
         subject_of: Callable[[bytes], str] | None = None,
+        superusers: Collection[Identity] = (),
     ) -> None:
         self._random_bytes = random_bytes
         self._password_of = password_of
         self._subject_of = subject_of
+        self._superusers = frozenset(superusers)
 
     def meet(self, logins: ClientLogins, host: str, certificate: bytes | None) -> None:
         """Note a new connection's address, and the certificate of its client. Raises: AuthFailed."""
@@ -61,16 +65,20 @@ class Authentication:
                 subject = self._subject_of(certificate)
             except ValueError as error:
                 raise AuthFailed from error
-            logins.add(Identity("x509", subject))
+            self._add(logins, Identity("x509", subject))
 
-    @staticmethod
-    def log_in(logins: ClientLogins, scheme: str, credentials: bytes) -> None:
+    def _add(self, logins: ClientLogins, identity: Identity) -> None:
+        logins.add(identity)
+        if identity in self._superusers:
+            logins.add(SUPERUSER)
+
+    def log_in(self, logins: ClientLogins, scheme: str, credentials: bytes) -> None:
         """A request AUTH (`addauth`). Raises: AuthFailed."""
         if scheme == "digest":
             if (identity := digest_identity(credentials)) is None:
                 raise AuthFailed
-            logins.add(identity)
-        elif scheme not in {each.scheme for each in logins.identities} - {"sasl"}:
+            self._add(logins, identity)
+        elif scheme not in {each.scheme for each in logins.identities} - {"sasl", "super"}:
             raise AuthFailed  # `ip` and `x509` are known already
 
     def negotiate(self, logins: ClientLogins, token: bytes) -> bytes | None:
@@ -84,5 +92,5 @@ class Authentication:
         except DigestMd5Error as error:
             raise AuthFailed from error
         if (username := logins.exchange.username) is not None:
-            logins.add(Identity("sasl", username))
+            self._add(logins, Identity("sasl", username))
         return response

@@ -233,7 +233,7 @@ class TreeService:
     def _read(self, op_code: OpCode, body: Read, client: Client) -> bytes:
         tree, path = self._stored.tree, body.path
         found, znode = tree.get(path), tree.znode(path)
-        if znode is not None and op_code is not OpCode.EXISTS:
+        if znode is not None:
             _access(client).check(znode.acl, READ, path)
         if body.watch and (found is not None or op_code is OpCode.EXISTS):
             self._require_room()

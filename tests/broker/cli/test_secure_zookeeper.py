@@ -201,13 +201,14 @@ def test_file(files: Files) -> None:
     path.write_text(
         f"tickTime=2000\nclientPort=2181\nsecureClientPort=2281\nsecureClientPortAddress=::1\n"
         f"zookeeper.ssl.keyStore.location={files.server}\nssl.enabledProtocols=TLSv1.3\n"
-        f"ssl.clientAuth=want\njava.security.auth.login.config={jaas}\n"
+        f"ssl.clientAuth=want\nzookeeper.superUser=kafka\njava.security.auth.login.config={jaas}\n"
     )
     config = read(path)
     assert (config.address, config.secure_address) == ("127.0.0.1:2181", "[::1]:2281")
     assert config.passwords == {"kafka": "secret", "super": "top"}
     assert config.tls is not None
     assert (config.tls.client_auth, config.tls.enabled_protocols) == ("requested", ("TLSv1.3",))
+    assert config.superusers == {("sasl", "kafka")}
     assert "secret" not in repr(config)
 
 

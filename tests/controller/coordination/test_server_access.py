@@ -1,11 +1,13 @@
-"""Logins and ACLs of our server of ZooKeeper's protocol, as kazoo meets them."""
+"""Logins and ACLs of our server of ZooKeeper's protocol, as kazoo meets them; what it permits is what a real ZooKeeper
+permits."""
 
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo import exceptions
@@ -14,7 +16,12 @@ from kazoo.security import ACL, Id, make_digest_acl
 
 from barnabas.broker.timers import Timers
 from barnabas.clock import SystemClock
-from barnabas.controller.coordination.access import ENTRIES_MAX, IDENTITIES_MAX, IDENTITY_BYTES_MAX
+from barnabas.controller.coordination.access import (
+    ENTRIES_MAX,
+    IDENTITIES_MAX,
+    IDENTITY_BYTES_MAX,
+    digest_identity,
+)
 from barnabas.controller.coordination.digest_md5 import DigestMd5Login
 from barnabas.controller.coordination.session_security import SessionSecurity
 from barnabas.controller.coordination.stored_tree import FORMAT_VERSION, FORMAT_WITH_ACLS, StoredTree
@@ -33,7 +40,7 @@ EVERYONE = ACL(31, Id("world", "anyone"))
 class ServerWithUsers:
     """A server with two users of SASL, one of them the superuser."""
 
-    def __init__(self, path: str = ":memory:") -> None:
+    def __init__(self, path: str = ":memory:", authentication: Authentication | None = None) -> None:
         clock = SystemClock()
         self.stored = StoredTree(path, clock, is_durable=False)
         self._timers = Timers(clock, asyncio.get_running_loop())
@@ -45,7 +52,7 @@ class ServerWithUsers:
             secrets.token_bytes,
             lambda _reason: None,
             version="test",
-            authentication=Authentication(secrets.token_bytes, USERS.get),
+            authentication=authentication or Authentication(secrets.token_bytes, USERS.get),
         )
 
     async def __aenter__(self) -> "ServerWithUsers":
@@ -60,7 +67,8 @@ class ServerWithUsers:
 
 @contextmanager
 def client(address: str, *digests: str) -> Iterator[KazooClient]:
-    found = KazooClient(address, timeout=10, auth_data=[("digest", each) for each in digests])
+    authentication = [("digest", each) for each in digests]
+    found = KazooClient(address, timeout=10, auth_data=authentication)  # Real time: of a session, which it renews
     found.start(timeout=PATIENCE_S)
     try:
         yield found
@@ -75,7 +83,25 @@ async def judge(work: Callable[[str], None], path: str = ":memory:") -> None:
         await asyncio.to_thread(work, server.address)
 
 
-async def test_permissions() -> None:
+Judge = Callable[[Callable[[str], None]], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(params=["ours", pytest.param("zookeeper", marks=pytest.mark.java)])
+def judge_both(request: pytest.FixtureRequest, chroot: str) -> Judge:
+    """`judge`, by our server and by a real one."""
+    if request.param == "ours":
+        return judge
+    real = request.getfixturevalue("zookeeper").address
+
+    async def judge_real(work: Callable[[str], None]) -> None:
+        with client(real) as maker:
+            maker.ensure_path(chroot)
+        await asyncio.to_thread(work, f"{real}{chroot}")
+
+    return judge_real
+
+
+async def test_permissions(judge_both: Judge) -> None:
     """Each operation needs the permission that it needs in ZooKeeper; the parent's for creations and deletions."""
 
     def work(address: str) -> None:
@@ -86,9 +112,10 @@ async def test_permissions() -> None:
             alice.create("/closed", b"x", acl=[make_digest_acl("alice", "secret", all=True)])
             assert eve.get("/open")[0] == b"x"
             assert eve.get_children("/open") == ["child"]
-            assert eve.exists("/closed") is not None
+            assert eve.exists("/missing") is None
             for refused in (
                 lambda: eve.get("/closed"),
+                lambda: eve.exists("/closed"),
                 lambda: eve.get_children("/closed"),
                 lambda: eve.get_acls("/closed"),
                 lambda: eve.set("/open", b"y"),
@@ -110,10 +137,10 @@ async def test_permissions() -> None:
             assert alice.exists("/open").aversion == 1
             eve.delete("/open/child")
 
-    await judge(work)
+    await judge_both(work)
 
 
-async def test_hashes_are_not_shown() -> None:
+async def test_hashes_are_not_shown(judge_both: Judge) -> None:
     """Only those who may set an ACL see the hashes of the passwords in it."""
 
     def work(address: str) -> None:
@@ -123,10 +150,10 @@ async def test_hashes_are_not_shown() -> None:
             assert alice.get_acls("/a")[0][0] == entry
             assert nobody.get_acls("/a")[0][0] == ACL(31, Id("digest", "alice:x"))
 
-    await judge(work)
+    await judge_both(work)
 
 
-async def test_addresses() -> None:
+async def test_addresses(judge_both: Judge) -> None:
     """The scheme `ip` has networks."""
 
     def work(address: str) -> None:
@@ -137,22 +164,50 @@ async def test_addresses() -> None:
             with pytest.raises(exceptions.NoAuthError):
                 nobody.get("/elsewhere")
 
-    await judge(work)
+    await judge_both(work)
 
 
-async def test_lists_that_name_nobody() -> None:
+async def test_lists_that_name_nobody(judge_both: Judge) -> None:
     def work(address: str) -> None:
-        many = [ACL(1, Id("sasl", f"user{number}")) for number in range(ENTRIES_MAX + 1)]
         with client(address) as nobody:
             for acl in (
                 [ACL(31, Id("auth", ""))],
                 [ACL(31, Id("digest", "without a hash"))],
+                [ACL(31, Id("digest", "nothing behind it:"))],
                 [ACL(31, Id("world", "someone"))],
                 [ACL(31, Id("unheard-of", "x"))],
                 [ACL(31, Id("ip", "nowhere"))],
-                [ACL(31, Id("sasl", "x" * (IDENTITY_BYTES_MAX + 1)))],
-                many,
+                [ACL(31, Id("ip", "10.0.0.1/255.0.0.0"))],
+                [EVERYONE, ACL(31, Id("auth", ""))],
             ):
+                with pytest.raises(exceptions.InvalidACLError):
+                    nobody.create("/a", acl=acl)
+            nobody.create("/a", acl=[EVERYONE, EVERYONE, ACL(1, Id("ip", "10.0.0.0/8"))])
+            assert nobody.get_acls("/a")[0] == [EVERYONE, ACL(1, Id("ip", "10.0.0.0/8"))]
+
+    await judge_both(work)
+
+
+async def test_own_identities(judge_both: Judge) -> None:
+    """`auth` stands for all of them, with its permissions; each of them is enough."""
+
+    def work(address: str) -> None:
+        with client(address, "alice:secret", "bob:pw") as both, client(address, "bob:pw") as bob:
+            both.create("/a", b"x", acl=[ACL(31, Id("auth", "ignored"))])
+            expected = {make_digest_acl("alice", "secret", all=True), make_digest_acl("bob", "pw", all=True)}
+            assert set(both.get_acls("/a")[0]) == expected
+            bob.set("/a", b"y")
+
+    await judge_both(work)
+
+
+async def test_long_lists() -> None:
+    """An operation looks at each entry, and there may be many operations."""
+
+    def work(address: str) -> None:
+        many = [ACL(1, Id("sasl", f"user{number}")) for number in range(ENTRIES_MAX + 1)]
+        with client(address) as nobody:
+            for acl in (many, [ACL(31, Id("sasl", "x" * (IDENTITY_BYTES_MAX + 1)))]):
                 with pytest.raises(exceptions.InvalidACLError):
                     nobody.create("/a", acl=acl)
             nobody.create("/a", acl=many[1:])
@@ -212,6 +267,24 @@ def format_of(path: str) -> int:
     return found
 
 
+async def test_superusers() -> None:
+    """Who is named may do everything, whatever the scheme."""
+    alice = digest_identity(b"alice:secret")
+    assert alice is not None
+    authentication = Authentication(secrets.token_bytes, superusers=[alice])
+
+    def work(address: str) -> None:
+        with client(address, "bob:pw") as bob, client(address, "alice:secret") as superuser:
+            bob.create("/a", b"x", acl=[make_digest_acl("bob", "pw", all=True)])
+            assert superuser.get("/a")[0] == b"x"
+            superuser.create("/b", acl=[ACL(31, Id("auth", ""))])
+            assert superuser.get_acls("/b")[0] == [make_digest_acl("alice", "secret", all=True)]
+            superuser.delete("/a")
+
+    async with ServerWithUsers(authentication=authentication) as server:
+        await asyncio.to_thread(work, server.address)
+
+
 # --- logins of our client -------------------------------------------------------------------------------
 
 
@@ -221,7 +294,7 @@ def security(username: str = "kafka", password: str = "secret", **keywords: obje
 
 
 async def test_login() -> None:
-    """SASL, and the ACLs of Kafka; the superuser may do everything."""
+    """SASL, and the ACLs of Kafka; each entry for a user of SASL is for the user `super`, too."""
     async with ServerWithUsers() as server:
         broker = await ZooKeeperSession.open(server.address + "/root", security=security(acls_of=acls_of))
         await broker.create("/config")
