@@ -7,17 +7,22 @@ unknown: everything is refused then until the file is opened again. A file is op
 thread owns file and tree.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import sqlite3
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from barnabas.clock import Clock
-from barnabas.controller.coordination.access import Access
 from barnabas.controller.coordination.acl import Acl
 from barnabas.controller.coordination.interface import Delete, StoreUnavailable
 from barnabas.controller.coordination.reserve import DiskReserve
 from barnabas.controller.coordination.tree import ROOT, Change, DataTree, Transaction, Znode
+
+if TYPE_CHECKING:
+    from barnabas.controller.coordination.access import Access
 
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,13 @@ is durable by then. Nothing here uses threads, files or clocks.
 *Source*: ZooKeeper's `PrepRequestProcessor.java` (checks, sequence numbers) and `DataTree.java` (versions).
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from barnabas.controller.coordination.access import Access
 from barnabas.controller.coordination.acl import ADMIN, CREATE, DELETE, READ, WORLD_ANYONE, WRITE, Acl
 from barnabas.controller.coordination.interface import (
     ANY_VERSION,
@@ -31,6 +32,9 @@ from barnabas.controller.coordination.interface import (
     Stat,
     WatchedEvent,
 )
+
+if TYPE_CHECKING:
+    from barnabas.controller.coordination.access import Access
 
 MAX_ZNODE_BYTES = 1024 * 1024
 """ZooKeeper's `jute.maxbuffer`: the maximum size of a znode."""
